@@ -18,9 +18,10 @@ import lmdb
 import msgpack
 
 from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.metadata.lmdb import open_reader
+from chunkstore.metadata.lmdb import LmdbMetadataStore, open_reader
 from chunkstore.metadata.lmdb.rows import Tally
 from chunkstore.metadata.lmdb.store import HEAD_KEY, pack_head
 from chunkstore.names import ContainerNames
@@ -28,7 +29,7 @@ from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_journal.container import read_format
 from chunkstore_journal.history import Streams
 
-__all__ = ["Floor", "Tail"]
+__all__ = ["Floor", "Tail", "settle_cache"]
 
 _HEADER = struct.Struct(">4sBBBBII16sQQQQ16s32s16sQI")
 _HEAD = struct.Struct(">B16sQ16sQQQ32s7Q")
@@ -38,6 +39,13 @@ _SEGMENT_ID, _SEGMENT_LENGTH, _LAST_CHUNK, _MODIFIED_MS = 3, 6, 8, 16
 _CHUNK_LENGTH, _CHUNK_CRC = 4, 5
 _pack = msgpack.Packer(autoreset=True).pack
 _extend, _crc = google_crc32c.extend, google_crc32c.value
+
+
+def settle_cache(store: ChunkedSegmentStorage) -> None:
+    """Have what waits in the store's metadata cache written: another environment reads it next."""
+    cache = store._container.current.store
+    assert isinstance(cache, LmdbMetadataStore)
+    cache.settle()
 
 
 def _row_digest(key: bytes, value: bytes) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.append_floor import Floor
+from benchmarks.append_floor import Floor, settle_cache
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
@@ -150,10 +150,11 @@ def against_floor(report: Report, path: Path, rounds: int) -> None:
     names = [f"b{number}" for number in range(64)]
     together = [Append(name, data) for name in names]
     source = MemoryChunkStorage("memory://bench-append")
-    store = open_store_on(source, settings=settings(path))
+    store = open_store_on(source, settings=settings(path, inline_bytes_max=0))
     for name in names:
         store.create(name)
         store.append(name, data)
+    settle_cache(store)
     cache: Any = store._container.current.store
     floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), cache.path, path / "floor")
     tails = [floor.tail(name) for name in names]

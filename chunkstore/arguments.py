@@ -14,7 +14,7 @@ from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.keys import SINKS_NAMESPACE
-from chunkstore.names import check_object_name, check_segment_name, utf8_bytes
+from chunkstore.names import check_container_name, check_object_name, check_segment_name, utf8_bytes
 from chunkstore.records import AttributeValue
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "check_attributes",
     "check_buffer",
     "check_data_buffer",
+    "check_kept_folder",
     "check_key",
     "check_listing",
     "check_moment",
@@ -36,6 +37,7 @@ __all__ = [
     "gather",
 ]
 
+_OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 _PIN_S_MAX = 100 * 366 * 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -221,3 +223,15 @@ def check_listing(prefix: object, after: object, limit: object) -> None:
             raise InvalidArgument(f"{argument} must be a str of valid UTF-8, not {value!r}", argument=argument)
     if limit is not None:
         check_number(limit, "limit")
+
+
+def check_kept_folder(folder: object) -> None:
+    """Raise ``InvalidArgument`` unless ``folder`` can lie beside what a container consists of, and is none of that."""
+    try:
+        check_container_name(folder)  # type: ignore[arg-type]
+        good = str(folder).lower() not in _OWN_FOLDERS
+    except InvalidArgument:
+        good = False
+    if not good:
+        text = f"{folder!r} is no folder to keep chunks in: use letters, digits, '.', '_' or '-', such as 'lost'"
+        raise InvalidArgument(text, argument="keep_in")

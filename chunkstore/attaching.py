@@ -28,10 +28,16 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import SinkRow, decode_sink, encode_sink, unnamed_key
-from chunkstore.names import staged_name, staged_session
 from chunkstore.operations.tables import TableEntry
 from chunkstore.records import OpenSession
-from chunkstore.sessions import SessionChunk, SessionWriter, check_session_chunks, check_session_id
+from chunkstore.sessions import (
+    SessionChunk,
+    SessionWriter,
+    check_session_chunks,
+    check_session_id,
+    staged_name,
+    staged_session,
+)
 from chunkstore.upkeep.asked import version_put
 
 __all__ = ["AskedDoor", "EndingDoor", "Written", "attach_written", "end_by_row", "end_session", "find_session"]

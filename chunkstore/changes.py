@@ -25,9 +25,9 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session, staged_session
+from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session, parse_routed
 from chunkstore.records import AttributeValue
-from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id
+from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id, staged_session
 
 __all__ = [
     "Adopt",
@@ -355,6 +355,9 @@ def _check_adopt(change: Adopt) -> None:
         if not isinstance(item, AdoptedChunk):
             raise InvalidArgument(f"chunk {position} is not an AdoptedChunk", argument="chunks")
         check_object_name(item.object)
+        if parse_routed(item.object) is not None:
+            what = f"chunk {position} is no object of the root: extents, and what is foreign there, are copied"
+            raise InvalidArgument(what, argument="chunks")
         check_number(item.offset, "chunks")
         check_number(item.length, "chunks")
         known = item.borders is None or (_are_borders(item.borders) and item.borders.at[-1] == item.length)

@@ -47,7 +47,6 @@ from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.snapshots import SnapshotWriter
-from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue, RootRecord
@@ -96,9 +95,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
         self._open_copy = open_copy
-        self._waiters_lock = runtime.lock()
+        self._waiters_lock, self._close_lock = runtime.lock(), runtime.lock()
         self._waiters: set[runtime.Event] = set()
-        self._close_lock = runtime.lock()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,
@@ -141,8 +139,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._make_optimiser(optimiser)
         if asks is not None:
             self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
-        self._spiller = Spiller(container)
-        self._maintenance.beside.append(self._spiller)
         self._maintenance.start()
 
     # What it is

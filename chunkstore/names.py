@@ -34,9 +34,8 @@ Leaves out: keys inside the metadata store (``metadata.keys``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import blake2b
 from struct import Struct
 
 from chunkstore.checksum import name_spread
@@ -50,7 +49,6 @@ __all__ = [
     "BackupNames",
     "ContainerNames",
     "check_container_name",
-    "check_kept_folder",
     "check_object_name",
     "check_object_text",
     "check_segment_name",
@@ -63,6 +61,7 @@ __all__ = [
     "foreign_object",
     "foreign_root",
     "journal_place",
+    "journal_position",
     "named_chunks",
     "parse_chunk_rest",
     "parse_foreign",
@@ -71,8 +70,6 @@ __all__ = [
     "parse_run",
     "session_chunk_id",
     "session_epoch",
-    "staged_name",
-    "staged_session",
     "utf8_bytes",
 ]
 
@@ -80,8 +77,6 @@ _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
-_STAGED = re.compile(r"\0staged/([0-9a-f]{16})/[0-9a-f]{32}\Z")
-_OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 
 _FOREIGN = re.compile(r"@(0|[1-9a-f][0-9a-f]{0,15})(?:\+([1-9][0-9]{0,18}))?/(.+)\Z", re.DOTALL)
 
@@ -112,15 +107,6 @@ def check_container_name(name: str) -> None:
         )
 
 
-def check_kept_folder(folder: object) -> None:
-    """Raise ``InvalidArgument`` unless ``folder`` can lie beside what a container consists of, and is none of that."""
-    if not isinstance(folder, str) or _CONTAINER.match(folder) is None or folder.lower() in _OWN_FOLDERS:
-        raise InvalidArgument(
-            f"{folder!r} is no folder to keep chunks in: use letters, digits, '.', '_' or '-', such as 'lost'",
-            argument="keep_in",
-        )
-
-
 def check_segment_name(name: str, argument: str = "segment") -> None:
     """Raise ``InvalidArgument`` of ``argument`` unless ``name`` is 1 to 255 bytes of UTF-8 without NUL."""
     if type(name) is str and name.isascii() and 1 <= len(name) <= LIMITS.segment_name_bytes_max and "\0" not in name:
@@ -135,18 +121,6 @@ def check_segment_name(name: str, argument: str = "segment") -> None:
             f"a segment name must be 1 to {LIMITS.segment_name_bytes_max} bytes of UTF-8 without NUL; this one has {size_bytes}",
             argument=argument,
         )
-
-
-def staged_name(session_id: int, ids: Iterable[bytes]) -> str:
-    """What a segment is called that holds these chunks of a session until a commit concats it to another. Nobody can say such a name
-    (``metadata.keys.VISIBLE_SEGMENTS``), and the same chunks have the same one."""
-    return f"\0staged/{session_id:016x}/{blake2b(b''.join(ids), digest_size=16).hexdigest()}"
-
-
-def staged_session(name: str) -> int | None:
-    """The session whose chunks a segment of such a name holds; None: it has another name."""
-    found = _STAGED.match(name)
-    return None if found is None else int(found[1], 16)
 
 
 def check_object_name(name: str) -> None:
@@ -477,6 +451,13 @@ def parse_place(text: str) -> tuple[int, int | None] | None:
     """Inverse of ``journal_place``; None for anything else."""
     match = _PLACE.match(text)
     return None if match is None else (int(match[1], 16), None if match[2] is None else int(match[2], 16))
+
+
+def journal_position(record: ChunkRecord) -> tuple[int, int]:
+    """Where the record of an extent lies in history: epoch and index; of a log where its stream begins. What is unreadable lies in front of
+    everything."""
+    epoch, index = parse_place(record.object) or (0, None)
+    return epoch, index or 0
 
 
 def foreign_object(root: int, name: str) -> str:

@@ -82,6 +82,19 @@ class SegmentRecord(NamedTuple):
     def sealed(self) -> bool:
         return bool(self.flags & FLAG_SEALED)
 
+    def lengthened(self, length: int, owner_epoch: int, modified_ms: int, chunk: bytes) -> SegmentRecord:
+        """The record after an append that made a chunk for its bytes. Spelt out as ``grown``."""
+        (
+            name, id_, flags, start_offset, offset, first, _, _, skip, size_max, _, count, attributes, created_ms, _, extra,
+        ) = self  # fmt: skip
+        return _new(
+            SegmentRecord,
+            (
+                name, id_, flags, start_offset, length, first or chunk, chunk, offset, skip, size_max, owner_epoch, count + 1,
+                attributes, created_ms, modified_ms, extra,
+            ),
+        )  # fmt: skip
+
     def grown(self, length: int, owner_epoch: int, modified_ms: int) -> SegmentRecord:
         """The record after an append into its tail chunk. Spelt out, because ``_replace`` costs four times as much per append."""
         (
@@ -128,7 +141,19 @@ class ChunkRecord(NamedTuple):
 
     def placed(self, place: str, offset: int) -> ChunkRecord:
         """The record of an extent whose place is known. Spelt out for the same reason as ``SegmentRecord.grown``."""
-        return _new(ChunkRecord, (place, offset, *self[2:]))
+        _, _, length, crc32c, previous, following, segment_id, epoch, state, kind, created_ms, extra = self
+        return _new(
+            ChunkRecord,
+            (place, offset, length, crc32c, previous, following, segment_id, epoch, state, kind, created_ms, extra),
+        )
+
+    def followed(self, following: bytes, state: int) -> ChunkRecord:
+        """The record once a chunk was put behind it. Spelt out for the same reason as ``SegmentRecord.grown``."""
+        name, offset, length, crc32c, previous, _, segment_id, epoch, _, kind, created_ms, extra = self
+        return _new(
+            ChunkRecord,
+            (name, offset, length, crc32c, previous, following, segment_id, epoch, state, kind, created_ms, extra),
+        )
 
 
 class GarbageRecord(NamedTuple):

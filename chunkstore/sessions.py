@@ -7,7 +7,9 @@ Leaves out: opening, attaching and ending, which the owner does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
@@ -24,10 +26,13 @@ __all__ = [
     "check_holder",
     "check_session_chunks",
     "check_session_id",
+    "staged_name",
+    "staged_session",
 ]
 
 _NUMBER_MAX: Final = (1 << 64) - 1
 _NAMES_TRIED: Final = 4
+_STAGED: Final = re.compile(r"\0staged/([0-9a-f]{16})/[0-9a-f]{32}\Z")
 
 
 class SessionChunk(NamedTuple):
@@ -138,3 +143,15 @@ def check_session_chunks(session_id: int, chunks: object) -> None:
 def _are_crcs_of(crcs: tuple[object, ...], length: int) -> bool:
     good = all(type(crc) is int and 0 <= crc < 1 << 32 for crc in crcs)
     return good and len(crcs) == count_borders(length)
+
+
+def staged_name(session_id: int, ids: Iterable[bytes]) -> str:
+    """What a segment is called that holds these chunks of a session until a commit concats it to another. Nobody can say such a name
+    (``metadata.keys.VISIBLE_SEGMENTS``), and the same chunks have the same one."""
+    return f"\0staged/{session_id:016x}/{blake2b(b''.join(ids), digest_size=16).hexdigest()}"
+
+
+def staged_session(name: str) -> int | None:
+    """The session whose chunks a segment of such a name holds; None: it has another name."""
+    found = _STAGED.match(name)
+    return None if found is None else int(found[1], 16)

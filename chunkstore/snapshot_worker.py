@@ -37,6 +37,7 @@ class SnapshotWorker:
     def write(self, store: MetadataStore, epoch: int) -> SnapshotReport:
         """Write, validate and return a snapshot of ``store``. Raises ``StorageUnavailable`` when the worker fails. Retry: safe."""
         assert isinstance(store, LmdbMetadataStore)
+        store.settle()
         request = json.dumps({**self._request, "epoch": epoch, "store": store.path})
         # The worker finds the same modules, also when they run from a checkout.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

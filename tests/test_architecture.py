@@ -37,6 +37,7 @@ LAYERS = {
     "chunkstore.deadline": 0,
     "chunkstore.metrics": 0,
     "chunkstore.storage": 1,
+    "chunkstore.tail_cache": 1,
     "chunkstore.journal": 1,
     "chunkstore.arguments": 1,
     "chunkstore.asks": 1,

@@ -1,7 +1,9 @@
 """Copying chunks into a backup root: which ones, and how.
 
 A chunk that does not grow any more has one content for ever (law 2), so a copy is made once, under the chunk's own name. Of one that
-may still grow its first ``length`` bytes are copied, and the length is part of the copy's name. Copies appear whole or not at all, so
+may still grow its first ``length`` bytes are copied, and the length is part of the copy's name. An extent, which lies in a record of the
+journal, is a chunk that never grows: its copy is an object of its own, under its id, wherever a take-over has put its bytes meanwhile. So a
+backup needs no journal, and nothing of the journal is kept for it but by the pin of a run. Copies appear whole or not at all, so
 that what is there is right, whoever put it there.
 
 Promises: bytes are verified on the way, where their CRC32C is known; so are those that a server copies, before it does, unless that is

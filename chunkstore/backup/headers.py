@@ -1,6 +1,7 @@
 """Segments of ours as header files of PDP-34's old layout, so that they can be found without our metadata.
 
-Promises: a header lists the chunks where they are; nothing is copied but what a header cannot say (``plan_export``). A header
+Promises: a header lists the chunks where they are; nothing is copied but what a header cannot say (``plan_export``). An owner first makes
+chunks of what lies in records of the journal; what a replica finds there is copied. A header
 appears whole, and behind the copies that it names. All names are looked at before anything is written.
 Leaves out: keeping the chunks that headers name (a pin does), following changes.
 """
@@ -71,7 +72,10 @@ def export_headers(
         check_segment_name(name, "segments")
     target = open_storage(folder_url(directory), settings or store.settings)
     try:
-        old = store.old_layout if isinstance(store, ChunkedSegmentStorage) else None
+        old = None
+        if isinstance(store, ChunkedSegmentStorage):
+            old = store.old_layout
+            store.spill(segments)
         mark = no_mark if old is None or target.address != store.read_context.storage.address else old.mark
         return _export_all(store, HeaderWriter(store, target), list(dict.fromkeys(segments)), replace, mark)
     finally:

@@ -8,7 +8,8 @@
     B6  unpin, delete ``running/<run>``
 
 Promises: a backup counts only if every copy that it names is there; killed at any moment, a run leaves copies for the next one, a pin
-that ends by itself, and no backup. Runs may work side by side. The container is only read, but for the pin.
+that ends by itself, and no backup. Runs may work side by side. The container is only read, but for the pin,
+and for what an owner spills before.
 Leaves out: what is given up (``keeping``), reading backups (``opened``).
 """
 
@@ -118,6 +119,9 @@ def backup(
     ):
         keep_private(target)
         runs.claim_root(target, names, uuid)
+        if isinstance(store, ChunkedSegmentStorage):
+            with suppress(ChunkstoreError):
+                store.spill()  # one object instead of many; what stays in records is copied from there
         run = _Run(store, target, names, pool, maker, progress or (lambda _: None), audit, verify=verify)
         made = run.make(before or (lambda _: None))
         try:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -25,7 +26,9 @@ from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.port import MetadataCache, Position
+from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.registry import routed
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -125,7 +128,11 @@ def open_export_source(
             try:
                 with store.view() as view:
                     origin = _origin(header.container, header.position, plan)
-                    yield Source(origin, lambda call: call(view), names, storage, plan, merges)
+                    door, close_roots = routed(storage, names, settings, partial(find_root, view))
+                    try:
+                        yield Source(origin, lambda call: call(view), names, door, plan, merges)
+                    finally:
+                        close_roots()
             finally:
                 cache.discard(store)
         finally:

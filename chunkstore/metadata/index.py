@@ -40,7 +40,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN, SEGMENT, chunk_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, chunk_segment
-from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = [
     "DROPPING",
@@ -391,10 +391,17 @@ def walk(get: Callable[[bytes], bytes | None], segment: SegmentRecord) -> Iterat
 def rebuild_index(reader: RowReader) -> Iterator[Pair]:
     """All index entries, derived from the rows alone, in ascending key order: one run per segment.
 
-    For repair and import; a store rebuilt from a snapshot loads the entries the snapshot has. Raises ``Damaged`` as ``walk``.
+    For exports, whose rows are those of lists and none of garbage: extents in garbage get no entry, and so no owner serves from this. A
+    store rebuilt from a snapshot loads the entries the snapshot has. Raises ``Damaged`` as ``walk``.
     """
     segments = [decode_segment(key, value) for key, value in reader.scan(SEGMENT, bytes((SEGMENT[0] + 1,)))]
     segments.sort(key=lambda segment: segment.id)
+    chunks = reader.scan(CHUNK, bytes((CHUNK[0] + 1,)))
+    has_inline = any(decode_chunk(key, value).kind == KIND_INLINE for key, value in chunks)
+    for segment in segments if has_inline else ():
+        for offset, identity, chunk in walk(reader.get, segment):
+            if chunk.kind == KIND_INLINE:
+                yield _KEY.pack(INLINE, segment.id, offset), identity
     for segment in segments:
         if segment.first_chunk != NO_CHUNK:
             yield run_entry(segment)

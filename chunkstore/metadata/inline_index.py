@@ -18,7 +18,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.index import RowReader
 from chunkstore.metadata.keys import GARBAGE, INLINE, RUN, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import parse_place
+from chunkstore.names import journal_position
 from chunkstore.records import GarbageRecord, SegmentRecord
 
 __all__ = ["held_from", "inline_chunks", "inline_runs", "oldest_extents", "runs_of", "spilled_from"]
@@ -62,8 +62,7 @@ def held_from(view: MetadataView) -> tuple[int, int] | None:
     places: list[tuple[int, int]] = []
     try:
         for identity, row in oldest_extents(view):
-            epoch, index = parse_place(decode_chunk(f"chunk row {identity.hex()}", row).object) or (0, 0)
-            places.append((epoch, index or 0))
+            places.append(journal_position(decode_chunk(f"chunk row {identity.hex()}", row)))
         for key, row in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
             places += spilled_from(decode_garbage(repr(key), row))
     except Damaged:

@@ -30,6 +30,7 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.operations.append_plan import plan_inline, plan_on_tail
+from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
@@ -122,10 +123,7 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if (
-                len(data) <= min(owned.inline_bytes, segment.chunk_size_bytes_max)
-                and container.backlog.extents < 2 * container.settings.inline_rows_max
-            ):
+            if container.takes_inline(segment, data):
                 op = _enter_inline(owned, state, segment, request)
                 container.backlog.came(state.name, len(data), op.extends is None)
                 return op, segment.length
@@ -178,17 +176,19 @@ def _enter_inline(owned: OwnedEpoch, state: PendingSegment, segment: SegmentReco
         and tail is not None
         and tail.length + len(data) <= min(BLOCK_BYTES, segment.chunk_size_bytes_max)
         and queue.may_extend
+        and not looks_like_record(data[:3], state.inline_end)
     )
     planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())
     identity = planned.segment.last_chunk
     op = PendingOp([planned.header], planned.rows, (state,), (), state.generation)
-    op.inline, op.extends = (chunk_key(identity), data), before if extends else None
+    op.inline, op.inline_bytes, op.extends = ((chunk_key(identity), data),), len(data), before if extends else None
     generation, state.generation = state.generation, NOT_LOADED
     if request.writer_id is not None:
         remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
     queue.enter(op)
     state.advance(planned.segment, planned.tail, "", False, b"", generation)
     state.inline = True
+    state.inline_end = (state.inline_end + data if extends else data)[-3:]
     return op
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from chunkstore.blocks import crc_at_borders, is_one_block, may_pass_border
-from chunkstore.checksum import BytesLike, crc32c_extend
+from chunkstore.checksum import BytesLike, crc32c_extend, crc32c_of_bytes
 from chunkstore.journal import OpCode
 from chunkstore.layout import AppendPiece, check_chunk_count, plan_append
 from chunkstore.metadata.blocks import add_borders, last_row_key
@@ -23,6 +23,7 @@ from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRe
 __all__ = ["PlannedAppend", "grow_chunk", "plan_inline", "plan_on_tail"]
 
 _APPEND = int(OpCode.APPEND)
+_make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
 
 
 class PlannedAppend(NamedTuple):
@@ -81,27 +82,26 @@ def plan_inline(
     """Plan ``data`` (not empty, one block at most) as bytes of the next record: a new extent behind ``last``, or with ``extends`` more of
     that one, which is not in a record yet. ``open_row`` and ``targets`` say nothing."""
     length = len(data)
-    after = segment.grown(segment.length + length, owned.epoch, now_ms)
     if extends and last is not None:
+        after = segment.grown(segment.length + length, owned.epoch, now_ms)
         tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
         rows: dict[bytes, RowRecord] = {segment_key(segment.name): after, chunk_key(segment.last_chunk): tail}
         header: Op = (_APPEND, segment.id, segment.length, length, ())
         return PlannedAppend(after, tail, rows, header, (), (), b"")
     previous, identity = segment.last_chunk, owned.new_chunk(segment.id)
-    tail = ChunkRecord(
-        "", 0, length, crc32c_extend(0, data), previous, NO_CHUNK, segment.id, owned.epoch, CLOSED, KIND_INLINE, now_ms
-    )
-    after = after._replace(
-        first_chunk=segment.first_chunk or identity,
-        last_chunk=identity,
-        last_chunk_offset=segment.length,
-        chunk_count=segment.chunk_count + 1,
-    )
+    tail = _make(
+        ChunkRecord,
+        (
+            "", 0, length, crc32c_of_bytes(data), previous, NO_CHUNK, segment.id, owned.epoch, CLOSED, KIND_INLINE, now_ms,
+            (),
+        ),
+    )  # fmt: skip
+    after = segment.lengthened(segment.length + length, owned.epoch, now_ms, identity)
     rows = {segment_key(segment.name): after, chunk_key(identity): tail}
     if last is not None:
         # A chunk that spills have made takes these bytes, too, one day.
         state = last.state if previous in owned.spilled else CLOSED
-        rows[chunk_key(previous)] = last._replace(next=identity, state=state)
+        rows[chunk_key(previous)] = last.followed(identity, state)
     header = (_APPEND, segment.id, segment.length, length, ((segment.length, identity),), 1)
     return PlannedAppend(after, tail, rows, header, (), (), b"")
 

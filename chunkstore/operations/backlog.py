@@ -6,19 +6,42 @@ Leaves out: spilling (``spill``).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final
 
 from chunkstore import runtime
+from chunkstore.checksum import BytesLike
+from chunkstore.config import KIB, Settings
+from chunkstore.journal import RECORD_MAGIC
 
-__all__ = ["Backlog", "Waiting"]
+__all__ = ["Backlog", "Waiting", "inline_bytes_of", "looks_like_record"]
+
+_INLINE_BYTES: Final = 16 * KIB
+_INLINE_REMOTE_BYTES: Final = 64 * KIB
 
 
-class Waiting(NamedTuple):
+def inline_bytes_of(settings: Settings, remote: bool) -> int:
+    """Appends of up to so many bytes go into the journal's record."""
+    if settings.layout == "CODE_ONLY_UPGRADE":
+        return 0  # headers list files: each extent would be copied into one
+    chosen = settings.inline_bytes_max
+    return (_INLINE_REMOTE_BYTES if remote else _INLINE_BYTES) if chosen is None else chosen
+
+
+def looks_like_record(data: BytesLike, before: bytes = b"") -> bool:
+    """Whether a record of the journal might seem to begin in ``data``, or where it meets ``before``."""
+    # ``before`` is short, and what is appended is bytes nearly always.
+    return RECORD_MAGIC in (data if type(data) is bytes else bytes(data)) or RECORD_MAGIC in before + bytes(data[:3])
+
+
+class Waiting:
     """What of a segment lies in the journal, about, and since when."""
 
-    size_bytes: int
-    extents: int
-    since_s: float
+    __slots__ = ("extents", "since_s", "size_bytes")
+
+    def __init__(self, size_bytes: int, extents: int) -> None:
+        self.size_bytes = size_bytes
+        self.extents = extents
+        self.since_s = runtime.monotonic_s()
 
 
 class Backlog:
@@ -29,15 +52,20 @@ class Backlog:
         self._held: dict[str, Waiting] = {}
         self.extents = 0
 
+    def takes(self, data: BytesLike, length_max: int, extents_max: int) -> bool:
+        """Whether an append may add to it: it is short, there are not too many, and it looks like no record of the journal."""
+        return len(data) <= length_max and self.extents < extents_max and not looks_like_record(data)
+
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""
         with self._lock:
-            held = self._held.get(name)
             self.extents += extents
+            held = self._held.get(name)
             if held is None:
-                self._held[name] = Waiting(size_bytes, extents, runtime.monotonic_s())
+                self._held[name] = Waiting(size_bytes, extents)
             else:
-                self._held[name] = Waiting(held.size_bytes + size_bytes, held.extents + extents, held.since_s)
+                held.size_bytes += size_bytes
+                held.extents += extents
 
     def spilled(self, name: str, size_bytes: int, extents: int) -> None:
         """So much less; of what is left it is not known since when it lies there: since now. Nothing was found: there is nothing."""
@@ -47,8 +75,7 @@ class Backlog:
                 return
             self.extents -= min(held.extents, extents) if extents else held.extents
             if extents and held.extents > extents:
-                left = max(0, held.size_bytes - size_bytes), held.extents - extents
-                self._held[name] = Waiting(*left, runtime.monotonic_s())
+                self._held[name] = Waiting(max(0, held.size_bytes - size_bytes), held.extents - extents)
 
     def moved(self, source: str, target: str) -> None:
         """What one had belongs to the other now."""
@@ -64,6 +91,6 @@ class Backlog:
         self.spilled(name, 0, 0)
 
     def held(self) -> dict[str, Waiting]:
-        """All of it."""
+        """All of it, as it is: what a segment has may grow while it is looked at."""
         with self._lock:
             return dict(self._held)

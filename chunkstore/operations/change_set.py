@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chunkstore import runtime
+from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
 from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentSealed
@@ -22,7 +23,8 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
 from chunkstore.names import NO_CHUNK
-from chunkstore.operations.append_plan import PlannedAppend
+from chunkstore.operations.append_plan import PlannedAppend, plan_inline
+from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.pending import PendingSegment, RowRecord
 from chunkstore.records import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
@@ -33,9 +35,9 @@ __all__ = ["ChangeSet"]
 class ChangeSet:
     """See the module. Use one for one commit, with the locks of every segment it names and nothing undecided on them."""
 
-    def __init__(self, owned: OwnedEpoch, view: MetadataView, states: Mapping[str, PendingSegment]) -> None:
+    def __init__(self, owned: OwnedEpoch, states: Mapping[str, PendingSegment]) -> None:
         self.owned = owned
-        self.view = view
+        self._view: MetadataView | None = None
         self.states = states
         self.rows: dict[bytes, RowRecord] = {}
         self.headers: list[Op] = []
@@ -44,6 +46,12 @@ class ChangeSet:
         self.notes: tuple[object, ...] = ()
         self.garbage: list[GarbageRecord] = []
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
+        self.inline: list[tuple[bytes, bytes]] = []
+        """Of appends whose bytes go into the record: the keys of their extents, and the bytes."""
+        self.inlined: list[tuple[str, int, int]] = []
+        """The same for those that count: names of segments, bytes, and how many extents more."""
+        self._extents: dict[bytes, bytes] = {}
+        self.inline_bytes = 0
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
         self.sync_names: list[str] = []
@@ -56,6 +64,18 @@ class ChangeSet:
         self._restructured: set[int] = set()
 
     # Reading
+
+    @property
+    def view(self) -> MetadataView:
+        """The committed rows, as of the first look at them: appends need none."""
+        if self._view is None:
+            self._view = self.owned.store.view()
+        return self._view
+
+    def close(self) -> None:
+        """End the view."""
+        if self._view is not None:
+            self._view.close()
 
     def segment(self, name: str, identity: int | None = None) -> SegmentRecord:
         """The segment as it would be. Raises ``SegmentNotFound``."""
@@ -115,6 +135,24 @@ class ChangeSet:
         tail, segment = planned.tail, planned.segment
         growing = self.owned.appendable and tail.state == ACTIVE
         self._appended[segment.name] = segment, tail, planned.targets[-1], growing, planned.open_row
+
+    def append_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: bytes) -> None:
+        """Add an append whose bytes go into the record: to the extent that this change set made last of the segment, or as one more."""
+        size_max = min(BLOCK_BYTES, segment.chunk_size_bytes_max)
+        end = self._extents.get(segment.last_chunk)
+        extends = end is not None and tail is not None and tail.length + len(data) <= size_max
+        extends = extends and not looks_like_record(data[:3], end or b"")
+        planned = plan_inline(self.owned, segment, tail, extends, data, self.now_ms)
+        if not extends:
+            self.count_chunks(1)
+            self.restructure(segment.id)
+        self._extents[planned.segment.last_chunk] = ((end or b"") + data if extends else data)[-3:]
+        self.inline.append((chunk_key(planned.segment.last_chunk), data))
+        self.inline_bytes += len(data)
+        self.inlined.append((segment.name, len(data), not extends))
+        self.rows.update(planned.rows)
+        self.headers.append(planned.header)
+        self._appended[segment.name] = planned.segment, planned.tail, "", False, b""
 
     def count_chunks(self, count: int) -> None:
         """Say that the record takes so many chunks more. Raises ``InvalidArgument`` where it would grow too long."""

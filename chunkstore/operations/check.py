@@ -28,12 +28,13 @@ from chunkstore.metadata.pins import pinned_lsn, scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, confined
 from chunkstore.operations.id_set import IdSet
+from chunkstore.operations.inline_check import inline_findings
 from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.root_check import root_findings
-from chunkstore.records import KIND_FOREIGN, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.records import KIND_FOREIGN, KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -72,7 +73,8 @@ def check(
     yield from _check_pins(view)
     yield from _check_garbage(context, view, rows, level)
     yield from _check_strays(context, rows)
-    yield from root_findings(view, context.names, met=rows.met_foreign)
+    yield from root_findings(view, context.names, met=KIND_FOREIGN in rows.met)
+    yield from inline_findings(view, context.names, met=KIND_INLINE in rows.met)
     if level == "deep":
         yield from _check_stray_borders(context, view)
     if level != "quick":
@@ -99,15 +101,14 @@ class _Rows:
     do, one scan gives their rows and tells what was named; what is out of turn is looked up and remembered."""
 
     def __init__(self, names: ContainerNames, view: MetadataView) -> None:
-        self._names = names
-        self._get = view.get
+        self._names, self._get = names, view.get
         self._scan = view.scan(CHUNK, bytes((CHUNK[0] + 1,)))
         self._identity: bytes | None = None
         """Of the first row that was not named; None: all were."""
         self._raw = b""
         self._ahead: IdSet | None = None
         """What was named behind that."""
-        self.met_foreign = False
+        self.met = set[int]()  # kinds of chunks
         self.unreachable: set[str] = set()  # roots that were told
         self._step()
 
@@ -124,10 +125,10 @@ class _Rows:
         raw = self._raw if identity == self._identity else self._get(chunk_key(identity))
         try:
             record = None if raw is None else decode_chunk(identity, raw)
-            self.met_foreign |= record is not None and record.kind == KIND_FOREIGN
-            return record
         except Damaged:
-            return decode_chunk(self._names.chunk(identity), raw or b"")  # raises it, by a name
+            record = decode_chunk(self._names.chunk(identity), raw or b"")  # raises it, by a name
+        self.met.add(0 if record is None else record.kind)
+        return record
 
     def take(self, identity: bytes) -> bool:
         """Name a chunk that has a row; whether it had not been named."""
@@ -277,9 +278,8 @@ def _check_pins(view: MetadataView) -> Iterator[Finding]:
             yield Finding(PINNED, "damage", "", "", "pins", 0, what)
 
 
-def _check_pinned_chunk(context: ReadContext, key: bytes, lsn: int, identity: bytes) -> Iterator[Finding]:
+def _check_pinned_chunk(context: ReadContext, key: bytes, lsn: int, name: str) -> Iterator[Finding]:
     """The chunk of a garbage range, removed at ``lsn``, behind a pin."""
-    name = context.names.chunk(identity)
     if context.storage.exists(name):
         return
     context.recheck()
@@ -323,8 +323,8 @@ def _check_garbage(context: ReadContext, view: MetadataView, rows: _Rows, level:
                 confined(context.names, identity, record)
             except Damaged as error:
                 yield finding("damage", error.message, error.object)
-            if lowest is not None and garbage.lsn > lowest and record.kind == KIND_OBJECT:
-                yield from _check_pinned_chunk(context, key, garbage.lsn, identity)
+            if lowest is not None and garbage.lsn > lowest and record.kind != KIND_FOREIGN:
+                yield from _check_pinned_chunk(context, key, garbage.lsn, context.names.object_of(identity, record))
             if number == garbage.count - 1 and identity != garbage.last:
                 yield finding("damage", "a garbage range does not end at its last chunk")
             identity = record.next

@@ -30,6 +30,7 @@ from chunkstore.changes import (
     segment_names,
 )
 from chunkstore.checksum import check_data
+from chunkstore.config import LIMITS
 from chunkstore.operations.adopt import plan_adopt
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
@@ -74,7 +75,7 @@ def _written(changes: Sequence[Change]) -> Iterator[bytes]:
 def _plan(container: OwnedContainer, look: Look, planned: ChangeSet, change: Change) -> int | None:
     match change:
         case Append():
-            return _plan_append(planned, change)
+            return _plan_append(container, planned, change)
         case Create(name, rolling, attributes, start_offset):
             policy = rolling or container.settings.default_rolling
             plan_create(planned, name, policy, check_attributes(attributes), start_offset)
@@ -105,12 +106,18 @@ def _plan(container: OwnedContainer, look: Look, planned: ChangeSet, change: Cha
     return None
 
 
-def _plan_append(planned: ChangeSet, change: Append) -> int:
-    """Plan an append; ``commit_changes`` writes the bytes. Raises ``SegmentSealed``, ``BadOffset``, ``InvalidArgument``."""
+def _plan_append(container: OwnedContainer, planned: ChangeSet, change: Append) -> int:
+    """Plan an append; ``commit_changes`` writes bytes that do not go into the record.
+
+    Raises ``SegmentSealed``, ``BadOffset``, ``InvalidArgument``.
+    """
     data = check_data(change.data)
     segment = planned.open_segment(change.name, change.expected_offset)
     if len(data) == 0:
         return segment.length
     _, tail, tail_name, growing, open_row = planned.outcome(planned.states[change.name])
+    if container.takes_inline(segment, data) and planned.inline_bytes + len(data) <= LIMITS.batch_bytes_max:
+        planned.append_inline(segment, tail, bytes(data))
+        return segment.length
     planned.append(plan_on_tail(planned.owned, segment, tail, growing, tail_name, open_row, data, planned.now_ms), data)
     return segment.length

@@ -8,6 +8,7 @@ Leaves out: which changes (the verbs).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from functools import partial
 from typing import TypeVar
 
@@ -99,8 +100,7 @@ def _plan_and_enter(
     generation = owned.queue.generation
     for state in states.values():
         state.settle_write()
-    with owned.store.view() as view:
-        changes = ChangeSet(owned, view, states)
+    with closing(ChangeSet(owned, states)) as changes:
         result = plan(changes)
         if not changes.headers and changes.kind is RecordKind.OPS:
             return None, result
@@ -119,6 +119,7 @@ def _plan_and_enter(
         headers, rows = changes.headers, changes.rows
         op = PendingOp(headers, rows, segments, tuple(sync_names), generation, changes.kind, changes.notes)
         op.garbage, op.table_keys, op.reshapes = changes.garbage, tuple(changes.table_keys), True
+        op.inline, op.inline_bytes = changes.inline, changes.inline_bytes
         outcomes = [changes.outcome(state) for state in segments]
         for state in segments:
             state.unload()
@@ -134,4 +135,6 @@ def _plan_and_enter(
             raise
         for state, outcome in zip(segments, outcomes, strict=True):
             state.advance(*outcome, generation)
+        for name, size_bytes, extents in changes.inlined:
+            container.backlog.came(name, size_bytes, extents)
     return op, result

@@ -24,7 +24,8 @@ from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown,
 from chunkstore.journal import Batch, RecordKind
 from chunkstore.metadata.port import Commit, Position
 from chunkstore.operations.batch_window import BatchWindow
-from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Waiter
+from chunkstore.operations.next_batch import next_batch
+from chunkstore.operations.pending import PendingOp, Stale, Waiter
 
 __all__ = ["CommitEnvironment", "CommitQueue", "FailedBatch"]
 
@@ -102,8 +103,7 @@ class CommitQueue:
                     raise Stale
                 for state in op.segments:
                     state.last = op
-                if op.inline is not None:
-                    self._inline_bytes += len(op.inline[1])
+                self._inline_bytes += op.inline_bytes
                 if not op.written or op.kind is not RecordKind.OPS:
                     self._plain = False
                 self._queue.append(op)
@@ -177,7 +177,7 @@ class CommitQueue:
             with self._lock:
                 self._hand_over()
                 lead = not self._leading and self._has_ready() and not any(op.waiters for op in self._queue)
-                last = self._ready()[-1] if lead else None
+                last = next_batch(self._queue)[-1] if lead else None
                 self._leading = self._leading or lead
             if last is not None:
                 self._lead(last)
@@ -237,30 +237,7 @@ class CommitQueue:
     # One batch
 
     def _has_ready(self) -> bool:
-        return bool(self._queue) and (self._plain or bool(self._ready()))
-
-    def _ready(self) -> list[PendingOp]:
-        """With the lock held: the next batch. A note has a record of its own; an operation with more than a batch's worth goes alone.
-        What is in one extent is in one record."""
-        batch, size_bytes = list[PendingOp](), 0
-        held_up: set[PendingSegment] = set()
-        for number, op in enumerate(self._queue):
-            if not op.written or (held_up and not held_up.isdisjoint(op.segments)):
-                held_up.update(op.segments)
-                continue
-            size_bytes += op.size_bytes_estimate()
-            note = op.kind is not RecordKind.OPS
-            if batch and (note or size_bytes > LIMITS.batch_bytes_max or len(batch) == LIMITS.batch_ops_max):
-                chosen = set(batch)
-                for later in self._queue[number:]:
-                    if later.extends in chosen:
-                        chosen.add(later)
-                        batch.append(later)
-                break
-            batch.append(op)
-            if note:
-                break
-        return batch
+        return bool(self._queue) and (self._plain or bool(next_batch(self._queue)))
 
     def _take(self) -> Sequence[PendingOp]:
         with self._lock:
@@ -271,13 +248,13 @@ class CommitQueue:
                 self._inline_bytes = 0
                 queue.clear()
                 return self._taken
-            batch = self._taken = self._ready()
+            batch = self._taken = next_batch(self._queue)
             for op in batch:
                 op.taken = True
             is_front = self._plain and bool(batch) and batch[-1] is queue[len(batch) - 1]
             queue[:] = queue[len(batch) :] if is_front else [op for op in queue if not op.taken]
             self._plain = all(op.written and op.kind is RecordKind.OPS for op in queue)
-            self._inline_bytes = sum(len(op.inline[1]) for op in queue if op.inline is not None)
+            self._inline_bytes = sum(op.inline_bytes for op in queue)
             return batch
 
     def _commit(self, batch: Sequence[PendingOp]) -> None:

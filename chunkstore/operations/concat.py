@@ -5,10 +5,10 @@ from __future__ import annotations
 from chunkstore.errors import BadOffset, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.names import staged_session
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.written_chunks import require_session
 from chunkstore.records import CLOSED
+from chunkstore.sessions import staged_session
 
 __all__ = ["plan_concat"]
 

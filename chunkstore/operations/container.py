@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import processes, runtime
 from chunkstore.changes import ADDS_NOTHING
-from chunkstore.config import KIB, Settings
+from chunkstore.checksum import BytesLike
+from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
     CacheDamaged,
@@ -30,7 +31,7 @@ from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.observer import GuardedObserver, Observer
-from chunkstore.operations.backlog import Backlog
+from chunkstore.operations.backlog import Backlog, inline_bytes_of
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
 from chunkstore.operations.looking import audit, look
@@ -38,7 +39,7 @@ from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
-from chunkstore.records import RootRecord
+from chunkstore.records import RootRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
@@ -48,8 +49,6 @@ T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
 """So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
-_INLINE_BYTES: Final = 16 * KIB
-_INLINE_REMOTE_BYTES: Final = 64 * KIB
 _STARTS_MAX: Final = 1024
 
 
@@ -108,9 +107,7 @@ class OwnedContainer:
         self.roots_asked_s: dict[int, float] = {}
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
-        self.inline_bytes = _INLINE_REMOTE_BYTES if self.remote else _INLINE_BYTES
-        if settings.inline_bytes_max is not None:
-            self.inline_bytes = settings.inline_bytes_max
+        self.inline_bytes = inline_bytes_of(settings, self.remote)
         self.tail = tail
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
@@ -145,7 +142,6 @@ class OwnedContainer:
             settings=self.settings,
             failed=self.decide,
             committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
-            inline_bytes=self.inline_bytes,
             tail=self.tail,
         )
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
@@ -174,6 +170,11 @@ class OwnedContainer:
             if store is not self.current.store:
                 store.close(clean=False)
         self.current.store.close(clean=True)
+
+    def takes_inline(self, segment: SegmentRecord, data: BytesLike) -> bool:
+        """Whether these bytes of an append go into the journal's record: they are few, spilling keeps up, and they look like no record."""
+        length_max = min(self.inline_bytes, segment.chunk_size_bytes_max)
+        return self.backlog.takes(data, length_max, 2 * self.settings.inline_rows_max)
 
     # The door
 

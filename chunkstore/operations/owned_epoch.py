@@ -30,6 +30,10 @@ from chunkstore.tail_cache import TailCache
 __all__ = ["OwnedEpoch", "decode_found_chunk"]
 
 
+_TOKEN_BYTES = 256
+"""Of chance, drawn at a time for names of chunks."""
+
+
 class OwnedEpoch:
     """See the module. ``failed`` decides a batch that failed; ``committed`` is called with each committed lsn."""
 
@@ -42,7 +46,6 @@ class OwnedEpoch:
         settings: Settings,
         failed: Callable[[OwnedEpoch, FailedBatch], None],
         committed: Callable[[int], None],
-        inline_bytes: int,
         tail: TailCache,
     ) -> None:
         self.journal = ownership.journal
@@ -61,12 +64,13 @@ class OwnedEpoch:
         self.appendable = storage.capabilities.append
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
-        self.inline_bytes = inline_bytes
-        """Appends of up to so many bytes go into the journal's record."""
         self.spilled: set[bytes] = set()
         """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
         self._tail = tail
-        builder = RecordBuilder(
+        self._place_name = "", ""
+        """Of the journal's object that took bytes of extents last: in short, and in full."""
+        self._random = b""
+        builder = self._builder = RecordBuilder(
             self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
         )
         environment = CommitEnvironment(
@@ -91,9 +95,12 @@ class OwnedEpoch:
     def _append(self, batch: Batch) -> Position:
         if not batch.blob:
             return self.journal.append(batch)
-        place = self.journal.place
         position = self.journal.append(batch)
-        self._tail.put(self.names.place(place.object), place.offset, batch.blob)
+        place, offset = self._builder.blob_at
+        short, name = self._place_name
+        if short != place:
+            short, name = self._place_name = place, self.names.place(place)
+        self._tail.put(name, offset, batch.blob)
         return position
 
     # Rows and ids
@@ -139,7 +146,9 @@ class OwnedEpoch:
 
     def new_chunk(self, segment_id: int) -> bytes:
         """A fresh chunk id of this epoch."""
-        return chunk_id(segment_id, self.epoch, next(self._chunk_numbers), int.from_bytes(runtime.token(4), "big"))
+        random = self._random or runtime.token(_TOKEN_BYTES)
+        self._random = random[4:]  # two threads may take the same: the number tells their chunks apart
+        return chunk_id(segment_id, self.epoch, next(self._chunk_numbers), int.from_bytes(random[:4], "big"))
 
     def new_id(self) -> int:
         """A fresh segment or session id: epoch and a counter, so that no id is ever used twice."""

@@ -7,7 +7,7 @@ Leaves out: committing (``commit_queue``), loading from the committed rows (``ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -87,8 +87,10 @@ class PendingOp:
     garbage: list[GarbageRecord] = field(default_factory=list)
     table_keys: tuple[bytes, ...] = ()
     written: bool = True
-    inline: tuple[bytes, bytes] | None = None
-    """The key of the extent whose bytes the record takes along, and the bytes."""
+    inline: Sequence[tuple[bytes, bytes]] = ()
+    """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one behind the other."""
+    inline_bytes: int = 0
+    """How many bytes that are."""
     extends: PendingOp | None = None
     """The operation in front of this one in the same extent: both are in one record."""
     taken: bool = False
@@ -102,9 +104,7 @@ class PendingOp:
 
     def size_bytes_estimate(self) -> int:
         """About how many journal bytes this takes, erring upwards; attributes and table values count in full."""
-        total = 100 * len(self.headers) + 64 * len(self.garbage)
-        if self.inline is not None:
-            total += len(self.inline[1])
+        total = 100 * len(self.headers) + 64 * len(self.garbage) + self.inline_bytes
         for key, record in self.rows.items():
             total += len(key) + 150
             if type(record) is TableRecord:
@@ -141,6 +141,8 @@ class PendingSegment:
     unwritable: frozenset[bytes] = frozenset()
     last: PendingOp | None = None
     inline: bool = False
+    inline_end: bytes = b""
+    """The last three bytes of that extent: no record may seem to begin where two appends meet."""
     writers: dict[bytes, tuple[int, int, PendingOp]] = field(default_factory=dict)
 
     def unload(self) -> None:

@@ -8,13 +8,14 @@ Leaves out: bytes of the record (``chunkstore_journal``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged
-from chunkstore.journal import Batch, Place
+from chunkstore.journal import RECORD_MAGIC, Batch, Place
 from chunkstore.metadata.codec import (
     decode_chunk,
     encode_chunk,
@@ -40,6 +41,7 @@ from chunkstore.records import (
 __all__ = ["RecordBuilder"]
 
 _DIGESTS_KEPT: Final = 65_536
+_LENGTHS: Final = tuple(length.to_bytes(4, "little") for length in range(512))
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     SegmentRecord: encode_segment,
     ChunkRecord: encode_chunk,
@@ -65,6 +67,8 @@ class RecordBuilder:
         self._place = place
         self._places: dict[bytes, tuple[str, int]] = {}
         """Of extents that were built last, by the keys of their rows."""
+        self.blob_at = Place("", 0)
+        """Where the bytes of the record built last begin, if it has any."""
         self._digest = digest
         self._old_row = old_row
         self._began_ms = opened_ms - int(opened_s * 1000)
@@ -100,10 +104,10 @@ class RecordBuilder:
             merged = dict(merged)
             for sequence, item in enumerate(garbage):
                 merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
-        blob = self._gather(batch)
+        blob, fresh = self._gather(batch)
         rows: list[RowChange] = []
         digests: list[tuple[bytes, int]] = []
-        digest, known = self._digest, self._digests
+        digest, known, places = self._digest, self._digests, self._places
         for key, record in merged.items():
             if type(record) is TableRecord:
                 record = record._replace(version=lsn)
@@ -111,13 +115,19 @@ class RecordBuilder:
                 # It has a batch of its own, so these are the operation's rows.
                 record = merged[key] = record._replace(lsn=lsn, time_ms=time_ms)
             elif type(record) is ChunkRecord and record[9] == KIND_INLINE and not record[0]:
-                record = record.placed(*self._place_of(key))
-            value = None if record is None else _ENCODERS[type(record)](record)
+                place, offset = places.get(key) or self._place_of(key)
+                record = record.placed(place, offset)
+            if record is None:
+                value, new = None, 0
+            else:
+                value = _ENCODERS[type(record)](record)
+                # ``row_digest``, without a call: three times for every append.
+                digested = blake2b(key + _LENGTHS[len(key)] + value, digest_size=32)
+                new = int.from_bytes(digested.digest(), "big")
             rows.append((key, value))
-            new = 0 if value is None else row_digest(key, value)
             old = known.get(key)
             if old is None:
-                raw = self._old_row(key)
+                raw = None if key in fresh else self._old_row(key)
                 old = 0 if raw is None else row_digest(key, raw)
             digest += new - old
             digests.append((key, new))
@@ -125,32 +135,42 @@ class RecordBuilder:
         self._built = (lsn, digest, digests)
         return Batch(first.kind, headers, rows, digest, time_ms, first.notes, blob)
 
-    def _gather(self, batch: Sequence[PendingOp]) -> bytes:
-        """The bytes of the batch's extents, each in one piece; where they will lie is kept."""
+    def _gather(self, batch: Sequence[PendingOp]) -> tuple[bytes, Container[bytes]]:
+        """The bytes of the batch's extents, each in one piece, and their keys, which have no rows yet; where they will lie is kept."""
+        places = self._places
+        if len(batch) == 1:
+            # Nearly every batch of a lone writer.
+            inline = batch[0].inline
+            if len(inline) < 2:
+                if not inline:
+                    return b"", ()
+                if len(places) > _DIGESTS_KEPT:
+                    places.clear()
+                ((key, data),) = inline
+                places[key] = self.blob_at = self._place()
+                return data, (key,)
         parts: dict[bytes, list[bytes]] = {}
         for op in batch:
-            if op.inline is not None:
-                key, data = op.inline
+            for key, data in op.inline:
                 parts.setdefault(key, []).append(data)
         if not parts:
-            return b""
-        if len(self._places) > _DIGESTS_KEPT:
-            self._places.clear()
-        name, offset = self._place()
-        found: list[bytes] = []
-        for key, pieces in parts.items():
-            self._places[key] = name, offset
-            found += pieces
-            offset += sum(map(len, pieces))
-        return b"".join(found)
+            return b"", ()
+        if len(places) > _DIGESTS_KEPT:
+            places.clear()
+        name, offset = self.blob_at = self._place()
+        found = [b"".join(pieces) for pieces in parts.values()]
+        blob = b"".join(found)
+        # No record may seem to begin where two extents meet.
+        gap = b"\0" if RECORD_MAGIC in blob else b""
+        for key, data in zip(parts, found, strict=True):
+            places[key] = name, offset
+            offset += len(data) + len(gap)
+        return gap.join(found) if gap else blob, parts
 
     def _place_of(self, key: bytes) -> tuple[str, int]:
-        """Where an extent lies whose pending record does not say so: it is in this record, or in one before. Raises ``Damaged``."""
-        place = self._places.get(key)
-        if place is None:
-            raw = self._old_row(key)
-            if raw is None:
-                raise Damaged("an extent that is about to change is not there; run check", object=f"chunk row {key!r}")
-            record = decode_chunk(f"chunk row {key!r}", raw)
-            place = self._places[key] = record.object, record.object_offset
+        """Where an extent of a record before lies, which is not remembered. Raises ``Damaged``."""
+        raw = self._old_row(key)
+        if raw is None:
+            raise Damaged("an extent that is about to change is not there; run check", object=f"chunk row {key!r}")
+        place = self._places[key] = decode_chunk(f"chunk row {key!r}", raw)[:2]
         return place

@@ -25,7 +25,7 @@ from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK, ContainerNames, parse_place
+from chunkstore.names import NO_CHUNK, ContainerNames, journal_position
 from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -210,13 +210,8 @@ def _plan(owned: OwnedEpoch, name: str, run: _Run, target: _Target, changes: Cha
     )
     added = () if target.offset else ((run.start, target.identity),)
     changes.headers.append((int(OpCode.SPILL), segment.id, run.start, run.stop, added))
-    epoch, index = parse_place(min(run.records, key=_age).object) or (0, None)
-    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, (epoch, index or 0)))
+    oldest = min(journal_position(record) for record in run.records)
+    changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, oldest))
     changes.restructure(segment.id)
     if owned.appendable:
         changes.sync_names.append(owned.names.chunk(target.identity))
-
-
-def _age(record: ChunkRecord) -> tuple[int, int]:
-    epoch, index = parse_place(record.object) or (0, None)
-    return epoch, index or 0

@@ -2,12 +2,12 @@
 
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
 the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
-up.
-What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
+up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -44,6 +44,8 @@ class Spiller:
         self._bytes = (_REMOTE_BYTES if remote else _BYTES) if given is None else given
         age = settings.spill_s
         self._age_s = (_REMOTE_AGE_S if remote else _AGE_S) if age is None else age
+        if not container.inline_bytes:
+            self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = settings.inline_rows_max
         self._task: runtime.Task | None = None
         self._stopped = False
@@ -80,6 +82,12 @@ class Spiller:
             self._backlog.spilled(name, done.size_bytes, done.extents)
             if not done.extents:
                 return
+
+    def spill_these(self, names: Sequence[str] = ()) -> None:
+        """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill``."""
+        for name in names or [name for name, *_ in self._container.look(_left_behind)]:
+            with suppress(SegmentNotFound):
+                self.spill_all(name)
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""

@@ -16,7 +16,6 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import segment_key, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import staged_name, staged_session
 from chunkstore.operations.attach import plan_attach
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -25,7 +24,7 @@ from chunkstore.operations.create import plan_create
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.seal import plan_seal
 from chunkstore.operations.written_chunks import looked_at
-from chunkstore.sessions import SessionChunk
+from chunkstore.sessions import SessionChunk, staged_name, staged_session
 
 __all__ = ["drop_staged", "stage"]
 

@@ -34,6 +34,7 @@ from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.regain import Regain, regain
 from chunkstore.operations.repair_report import SegmentOutcome
+from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.take_in import Batch, take_in
 from chunkstore.records import Pin, PinRecord, RootRecord
@@ -63,6 +64,7 @@ class UpkeepCalls:
     _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
+    _spiller: Spiller
     old_layout: OldLayout | None
     """What deals with header files of PDP-34's old layout; None: nothing does (``Settings.layout``)."""
     optimiser: StorageOptimiser
@@ -86,7 +88,8 @@ class UpkeepCalls:
         if self.old_layout is not None:
             jobs += self.old_layout.jobs(imports=policy is not None and policy.import_headers)
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
-        self._maintenance.beside.append(self.optimiser)
+        self._spiller = Spiller(container)
+        self._maintenance.beside += (self._spiller, self.optimiser)
 
     def commit_imported(self, name: str, changes: Sequence[Change], *, once: bool) -> None:
         """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported.
@@ -128,6 +131,20 @@ class UpkeepCalls:
         finally:
             if not dry_run:
                 self._space.forget()
+
+    def spill(self, segments: Sequence[str] = ()) -> None:
+        """Make bytes of chunks of all that these segments (none: all) have in records of the journal. It happens by itself, sooner or later
+        (``Settings.spill_bytes``, ``spill_s``); this is for those that look at chunks only.
+
+        Atomic for each run of appends, durable. What is appended meanwhile may lie in records again. Raises ``InvalidArgument``,
+        ``Damaged`` (bytes that are not what was appended), ``Conflict`` (it went on being changed), what the storage raises, and the errors
+        of commits. Retry: safe.
+        """
+        if isinstance(segments, str):
+            raise InvalidArgument("segments is a sequence of names", argument="segments")
+        for name in segments:
+            check_segment_name(name, "segments")
+        self._spiller.spill_these(segments)
 
     def pin(
         self,

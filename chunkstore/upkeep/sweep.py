@@ -19,13 +19,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import check_kept_folder
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import decode_garbage, decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import GARBAGE, REPAIR_KEY, SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import check_kept_folder, chunk_session
+from chunkstore.names import chunk_session
 from chunkstore.operations.check import check
 from chunkstore.operations.collect import delete_objects
 from chunkstore.operations.container import OwnedContainer

@@ -21,7 +21,9 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
+from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.keys import CHUNK
+from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, RowChange
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.record import RecordHeader
@@ -213,8 +215,11 @@ def _gone(streams: Streams, asked: Asked) -> PastCollected:
     )
 
 
-def materialise_moment(streams: Streams, cache: MetadataCache, asked: Asked, moment: Moment) -> Materialised:
-    """The state of that moment, in a store of its own. Raises ``PastCollected``, and as ``materialise``."""
+def materialise_moment(
+    streams: Streams, cache: MetadataCache, asked: Asked, moment: Moment, *, moved: bool = False
+) -> Materialised:
+    """The state of that moment, in a store of its own. ``moved``: to be read only, with the extents of an adopted record where its OPEN has
+    them; a container goes on from the other. Raises ``PastCollected``, and as ``materialise``."""
     adopting = moment.adopting
     try:
         found = materialise(streams, cache, moment.leg, current=None, ahead=moment.ahead, past=True)
@@ -223,14 +228,27 @@ def materialise_moment(streams: Streams, cache: MetadataCache, asked: Asked, mom
     store = found.store
     try:
         if adopting is not None and store.head().position.lsn < moment.lsn:
-            adopted = commits_of_open(adopting, embedded=True)[:1]
-            if not store.apply(adopted, verify=True):
+            adopted = commits_of_open(adopting, embedded=True)[0]
+            if not store.apply([_moved(adopting, adopted) if moved else adopted], verify=not moved):
                 text = "the record that this OPEN adopts does not follow the one before it"
                 raise Damaged(text, object=adopting.object)
     except BaseException:
         cache.discard(store)
         raise
     return found
+
+
+def _moved(adopting: Opened, adopted: Commit) -> Commit:
+    """The adopted record with the places of its extents that the OPEN gives them: what lies behind its cut may go."""
+    there = dict(adopting.payload.rows)
+    rows = list[RowChange]()
+    for key, value in adopted.rows:
+        now = there.get(key) if key[:1] == CHUNK else None
+        if value is not None and now is not None:
+            chunk, place = decode_chunk(repr(key), value), decode_chunk(repr(key), now)
+            value = encode_chunk(chunk.placed(place.object, place.object_offset))
+        rows.append((key, value))
+    return adopted._replace(rows=rows)
 
 
 class FixedState:
@@ -269,7 +287,7 @@ class FixedState:
         return self._store.head()
 
     def _make(self) -> MetadataStore:
-        found = materialise_moment(self._streams, self._cache, self._asked, self._moment)
+        found = materialise_moment(self._streams, self._cache, self._asked, self._moment, moved=True)
         self.findings = found.findings
         return found.store
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.journal import OpCode, RecordKind
+from chunkstore.journal import RECORD_MAGIC, OpCode, RecordKind
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
@@ -58,6 +58,8 @@ KEY_BYTES_MAX = 511
 _OPEN_HEAD_BYTES = 3
 """Of an array of more than 15 elements; of one of fewer it is one byte."""
 _BLOB_HEAD = b"\x94\x02\xc6"
+_HEAD_MAX = 0x9F
+"""Of an array of 15 elements."""
 _HOST_CHARACTERS_MAX = 255
 _NAME_CHARACTERS_MAX = 900
 _DIGEST_BYTES = 32
@@ -88,6 +90,8 @@ _SHAPES: dict[int, _Shape] = {
 _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
 _NUMBERS = (int, OpCode)
+_OF_EXTENTS = (1,)
+"""Behind an APPEND whose new chunks are extents."""
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
@@ -187,9 +191,10 @@ def _sound_op(op: Op) -> bool:
     """Whether ``_op_flaw`` has nothing to say, fast. False and (on garbage) common exceptions mean: ask it."""
     number = op[0]
     if number in _LISTING:
-        _, segment_id, offset, length, chunks = op
+        _, segment_id, offset, length, chunks = op[:5]
         if (
-            type(segment_id) is not int
+            (len(op) != 5 and op[5:] != _OF_EXTENTS)
+            or type(segment_id) is not int
             or type(offset) is not int
             or type(length) is not int
             or type(chunks) is not tuple
@@ -248,7 +253,11 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
     if not blob:
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
-    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, pack(tuple(ops)), pack(tuple(rows))))
+    size = len(blob).to_bytes(4, "big")
+    if RECORD_MAGIC in size + blob[:3]:
+        size, blob = (len(blob) + 1).to_bytes(4, "big"), blob + b"\0"  # no record may seem to begin here
+    # Behind it, without the head of this array: they are elements of the one in front.
+    return b"".join((_BLOB_HEAD, size, blob, pack((tuple(ops), tuple(rows)))[1:]))
 
 
 def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:
@@ -263,7 +272,8 @@ def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op,
 
 def blob_of(payload: bytes) -> memoryview:
     """The bytes of extents that a payload begins with; empty where it has none, or is none."""
-    if payload[: len(_BLOB_HEAD)] != _BLOB_HEAD:
+    # A newer minor version has more elements, of which the head tells.
+    if payload[1 : len(_BLOB_HEAD)] != _BLOB_HEAD[1:] or not _BLOB_HEAD[0] <= payload[0] <= _HEAD_MAX:
         return memoryview(b"")
     stop = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
     return memoryview(payload)[BLOB_AT:stop] if stop <= len(payload) else memoryview(b"")

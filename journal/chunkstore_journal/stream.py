@@ -63,6 +63,7 @@ class OwnedStream(Journal):
         self._container = streams.container
         self._mode = streams.mode
         self._token = opened.payload.token
+        self._log_place = journal_place(opened.epoch, None)
         self._deadline_s = settings.op_deadline_s
         self._time_ms = opened.header.time_ms
         self._fence_name = streams.names.epoch(opened.epoch + 1)
@@ -79,7 +80,7 @@ class OwnedStream(Journal):
     def place(self) -> Place:
         head = self.head
         if self._mode == "append":
-            return Place(journal_place(self.epoch, None), head.end + HEADER_BYTES + BLOB_AT)
+            return _make(Place, (self._log_place, head.end + HEADER_BYTES + BLOB_AT))
         return Place(journal_place(self.epoch, head.index), HEADER_BYTES + BLOB_AT)
 
     @property

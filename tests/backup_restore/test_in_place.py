@@ -165,6 +165,7 @@ def test_gone_while_it_is_copied(world: World) -> None:
 
 @TWO_WORLDS
 def test_a_rotten_chunk_comes_back_nowhere(world: World) -> None:
+    world.defaults["inline_bytes_max"] = 0
     with small(world) as store:
         store.create("a")
         store.append("a", pattern(0, 8))
@@ -181,6 +182,7 @@ def test_a_rotten_chunk_comes_back_nowhere(world: World) -> None:
 
 def test_a_chunk_that_grew_is_cut_in_the_metadata_only(world: World) -> None:
     """Bytes behind the recorded length are handed to nobody, and nothing is appended behind them."""
+    world.defaults["inline_bytes_max"] = 0
     with world.open() as store:
         store.create("a")
         store.append("a", b"then;")

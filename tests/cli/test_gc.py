@@ -13,7 +13,7 @@ NAMES = ContainerNames("default")
 
 def wreck(root: str, where: Path) -> Path:
     """Two chunks of garbage, and an orphan of the first epoch; returns its path."""
-    with chunkstore.open(root) as store:
+    with chunkstore.open(root, settings=chunkstore.Settings(inline_bytes_max=0)) as store:
         for name in ("a", "b", "c"):
             store.create(name)
             store.append(name, b"12345")

@@ -10,7 +10,7 @@ from tests.cli.conftest import Call
 
 
 def test_scrub_finds_and_repairs(call: Call, root: str, tmp_path: Path) -> None:
-    with chunkstore.open(root) as store:
+    with chunkstore.open(root, settings=chunkstore.Settings(inline_bytes_max=0)) as store:
         store.create("a")
         store.append("a", b"12345")
         (chunk,) = store.layout("a")
@@ -54,7 +54,7 @@ def test_misuse(call: Call, root: str) -> None:
 
 def test_what_is_no_file_in_a_copy_ends_nothing(call: Call, root: str, tmp_path: Path) -> None:
     names = []
-    with chunkstore.open(root) as store:
+    with chunkstore.open(root, settings=chunkstore.Settings(inline_bytes_max=0)) as store:
         for segment in ("a", "b"):
             store.create(segment)
             store.append(segment, b"12345")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.append_floor import Floor
+from benchmarks.append_floor import Floor, settle_cache
 from benchmarks.profile_append import operations_entered, profile_append
 from chunkstore import Settings, runtime
 from chunkstore.assembly import open_store_on
@@ -24,8 +24,8 @@ from chunkstore_journal.history import Streams
 from chunkstore_journal.payloads import decode_ops
 from tests.support.clock import StoppedClock
 
-CALLS_MAX = 103
-FILES_MAX = 6
+CALLS_MAX = 91
+FILES_MAX = 8
 NOW_MS = 1_700_000_000_000
 
 
@@ -55,10 +55,12 @@ def test_the_floor_stores_the_same_bytes(tmp_path: Path, moment: None) -> None:
     ours, floors = MemoryChunkStorage("memory://path-engine"), MemoryChunkStorage("memory://path-floor")
     names = [f"s{number}" for number in range(64)]
     cache_dir = str(tmp_path / "cache")
-    with open_store_on(ours, settings=Settings(cache_dir=cache_dir, journal_mode="append", lease_s=0)) as store:
+    settings = Settings(cache_dir=cache_dir, journal_mode="append", lease_s=0, inline_bytes_max=0)
+    with open_store_on(ours, settings=settings) as store:
         for name in names:
             store.create(name)
             store.append(name, b"first")
+        settle_cache(store)
         cache = store._container.current.store.path  # type: ignore[attr-defined]
         floor = Floor(ours, floors, cache, tmp_path / "floor")
         assert contents(floors) == contents(ours)
@@ -76,6 +78,7 @@ def test_the_floor_stores_the_same_bytes(tmp_path: Path, moment: None) -> None:
         *_, last = streams.log_reader(1, 0)
         ops, rows = decode_ops(last.payload, object="log", position=0)
         assert (len(ops), len(rows)) == (64, 128)
+        settle_cache(store)
         reader = open_reader(cache, streams.container)
         assert reader is not None
         with reader.view() as view, floor.lmdb.begin() as txn:

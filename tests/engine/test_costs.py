@@ -24,7 +24,7 @@ def opened() -> Iterator[tuple[ChunkedSegmentStorage, MeteredChunkStorage, Hooke
     url = f"memory://{uuid.uuid4()}"
     gate = Hooked(MemoryChunkStorage(url, append=False))
     metered = MeteredChunkStorage(gate)
-    settings = Settings(lease_s=0, default_rolling=RollingPolicy(chunk_size_bytes_max=10))
+    settings = Settings(lease_s=0, default_rolling=RollingPolicy(chunk_size_bytes_max=10), inline_bytes_max=0)
     with open_store_on(metered, settings=settings) as store:
         alone(store)
         yield store, metered, gate

@@ -31,7 +31,7 @@ def opened() -> Iterator[Opened]:
 
     def call(**options: Any) -> ChunkedSegmentStorage:
         storage = MemoryChunkStorage(f"memory://defrag-job-{random.random()}", append=False)
-        settings = Settings(lease_s=0, collect_s=0, gc_grace_s=0)
+        settings = Settings(lease_s=0, collect_s=0, gc_grace_s=0, inline_bytes_max=0)
         stores.append(open_store_on(storage, settings=settings, close_storage=True, **options))
         return stores[-1]
 

@@ -86,8 +86,10 @@ def prepare(store: ChunkedSegmentStorage) -> None:
     store.table("t").put(b"k", b"v")
 
 
-def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, None], ids=["chunks", "records"])
+def test_whatever_the_deposed_owner_is_asked_first_it_says_so(world: World, inline_bytes: int | None) -> None:
     """Each call meets an owner that does not know yet."""
+    world.defaults["inline_bytes_max"] = inline_bytes
     first = world.open()
     prepare(first)
     new = first
@@ -170,8 +172,10 @@ def test_without_a_fence_reads_are_answered_from_yesterday(world: World) -> None
     assert old.read("a", 0, 99) == b"123" and new.read("a", 0, 99) == b"123456"
 
 
-def test_take_overs_under_load_lose_and_double_nothing(world: World) -> None:
+@pytest.mark.parametrize("inline_bytes", [0, None], ids=["chunks", "records"])
+def test_take_overs_under_load_lose_and_double_nothing(world: World, inline_bytes: int | None) -> None:
     """Writers with event numbers, retrying on whatever owner there is; five owners follow each other."""
+    world.defaults["inline_bytes_max"] = inline_bytes
     current = [world.open()]
     current[0].create("a", rolling=None)
     done = threading.Event()

@@ -29,7 +29,7 @@ class Unsteady(MemoryChunkStorage):
 
 
 def open_on(storage: MemoryChunkStorage) -> chunkstore.ChunkedSegmentStorage:
-    return open_store_on(storage, settings=chunkstore.Settings(lease_s=0))
+    return open_store_on(storage, settings=chunkstore.Settings(lease_s=0, inline_bytes_max=0))
 
 
 @pytest.mark.parametrize("segments", [1, 4])

@@ -35,8 +35,10 @@ from chunkstore_journal.record import RecordHeader, encode_record
 __all__ = [
     "ANSWERS",
     "ASKS",
+    "BLOB",
     "CONTAINER",
     "GOLDEN",
+    "INLINE_OPS",
     "LINK",
     "OBJECTS",
     "OPS",
@@ -71,6 +73,14 @@ OPS: Sequence[Op] = (
     (OpCode.COLLECT, b"G" + bytes(10), 2),
     (OpCode.REPLACE, 7, 0, 300, ((0, CHUNK),)),
 )
+BLOB = b"bytes of two extents"
+INLINE_OPS: Sequence[Op] = (
+    (OpCode.APPEND, 7, 300, 20, ((300, CHUNK), (311, CHUNK[::-1])), 1),
+    (OpCode.APPEND, 7, 320, 4, ()),
+    (OpCode.SPILL, 7, 300, 324, ((300, CHUNK),)),
+    (OpCode.SPILL, 7, 324, 330, ()),
+)
+"""Of payload version 2, and what it leads to."""
 ROWS: Sequence[RowChange] = ((b"Sorders-0", b"segment"), (b"C" + CHUNK, b"chunk"), (b"Sgone", None), (b"Tempty", b""))
 PAIRS: Sequence[tuple[bytes, bytes]] = (
     (b"C" + bytes(28), b"chunk 0"),
@@ -111,6 +121,7 @@ RECORDS: dict[str, RecordSample] = {
     "open-genesis": _record(RecordKind.OPEN, 1, payloads.encode_open(FIRST_OPEN)),
     "seal": _record(RecordKind.SEAL, 0, payloads.encode_seal(SEAL)),
     "ops": _record(RecordKind.OPS, 44, payloads.encode_ops(OPS, ROWS)),
+    "ops-inline": _record(RecordKind.OPS, 44, payloads.encode_ops(INLINE_OPS, ROWS, BLOB)),
     "snapshot-note": _record(RecordKind.SNAPSHOT_NOTE, 45, payloads.encode_note(RecordKind.SNAPSHOT_NOTE, LINK)),
     "gc-note": _record(RecordKind.GC_NOTE, 46, payloads.encode_note(RecordKind.GC_NOTE, GC)),
     "heartbeat": _record(RecordKind.HEARTBEAT, 47, payloads.encode_ops((), ())),

@@ -150,8 +150,8 @@ def decode_record(data: bytes, container: bytes) -> Record:
     if _crc(payload) != crc or blake2b(data[:-_HASH_BYTES], digest_size=_HASH_BYTES).digest() != identity:
         raise Unreadable("its checksums are wrong")
     values = _unpack(payload)
-    if values[:1] == [2] and kind == 3 and len(values) == 4 and type(values[1]) is bytes and payload[2:3] == b"\xc6":
-        values = [1, *values[2:]]  # the bytes of extents, which rows lead to
+    if values[:1] == [2] and kind == 3 and len(values) >= 4 and type(values[1]) is bytes and payload[2:3] == b"\xc6":
+        values = [1, *values[2:4]]  # the bytes of extents, which rows lead to
     if _fields(values, int) != [1]:
         raise Unreadable(f"payload version {values[:1]}")
     number = int.from_bytes(digest)

@@ -22,8 +22,7 @@ from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Concat, Create, EndSession, Seal, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown
-from chunkstore.names import staged_name
-from chunkstore.sessions import SessionChunk, SessionWriter
+from chunkstore.sessions import SessionChunk, SessionWriter, staged_name
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at
 from tests.simulator.roots import RootRun

@@ -301,7 +301,9 @@ class World(Closing):
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
-        self.settings = settings or Settings(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0)
+        self.settings = settings or Settings(
+            op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0, inline_bytes_max=0
+        )
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
         if storage == "hdfs":

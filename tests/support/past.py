@@ -71,7 +71,7 @@ def _replay(streams: Streams, store: MetadataStore, lsn: int) -> None:
 
 
 def live_chunks(names: ContainerNames, rows: dict[bytes, bytes]) -> dict[str, int]:
-    """The chunks that segments refer to, and the bytes of each that count."""
+    """The objects that segments refer to, and as far as their bytes count."""
     found: dict[str, int] = {}
     for key, value in rows.items():
         if key[:1] != SEGMENT:
@@ -79,6 +79,7 @@ def live_chunks(names: ContainerNames, rows: dict[bytes, bytes]) -> dict[str, in
         identity = decode_segment(key, value).first_chunk
         while identity:
             record = decode_chunk(key, rows[chunk_key(identity)])
-            found[names.chunk(identity)] = record.length
+            name, begin = names.stored_at(identity, record)
+            found[name] = max(found.get(name, 0), begin + record.length)
             identity = record.next
     return found

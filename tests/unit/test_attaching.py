@@ -12,9 +12,9 @@ from chunkstore.blocks import count_borders
 from chunkstore.changes import Concat, Create, TablePut
 from chunkstore.config import GIB, KIB, LIMITS, MIB
 from chunkstore.metadata.blocks import border_rows
-from chunkstore.names import session_chunk_id, staged_name, staged_session
+from chunkstore.names import session_chunk_id
 from chunkstore.operations.written_chunks import chunks_of_session
-from chunkstore.sessions import SessionChunk
+from chunkstore.sessions import SessionChunk, staged_name, staged_session
 from chunkstore_journal.asks import encode_request
 
 SESSION = (1 << 62) + 5

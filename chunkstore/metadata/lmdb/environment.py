@@ -27,6 +27,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_state, write_state
+from chunkstore.metadata.lmdb.behind import Behind, StoredHead
 from chunkstore.metadata.lmdb.proof import file_mark
 from chunkstore.runtime import defer_interrupt, lock, monotonic_s, sleep_s
 
@@ -94,7 +95,12 @@ class Environment:
         self.writers = 0
         """Those that may write; while there are any, ``writer`` is held."""
         self.writer: WriterLock | None = None
-        self._writing = lock()
+        self.writing = lock()
+        self.behind = Behind()
+        """Commits that no transaction has yet; whoever writes takes them along. Changed with ``writing`` held."""
+        self.last_head: StoredHead | None = None
+        """What the last transaction left as the head, if that is known; in a transaction ``written_head`` is what it will leave."""
+        self.written_head: StoredHead | None = None
         self.views: set[int] = set()
         self.gate_open = True
         self.inherited = False
@@ -134,11 +140,11 @@ class Environment:
             except lmdb.MapResizedError:
                 self.views.discard(ticket)
                 with defer_interrupt():
-                    if self._writing.acquire(timeout=max(0.0, deadline - monotonic_s())):
+                    if self.writing.acquire(timeout=max(0.0, deadline - monotonic_s())):
                         try:
                             self._remap(0)
                         finally:
-                            self._writing.release()
+                            self.writing.release()
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
@@ -164,7 +170,8 @@ class Environment:
             raise self.damage.copy()
 
     def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
-        """Run ``body`` in a write transaction and commit it; once more from the start whenever the map had to change."""
+        """Run ``body``, which applies what is ``behind``, in a write transaction and commit it; once more from the start whenever the
+        map had to change."""
         if self.inherited or self.count <= 0 or self.damage is not None:
             self.check()
         with defer_interrupt():
@@ -172,8 +179,12 @@ class Environment:
             try:
                 while True:
                     try:
+                        self.written_head = None
                         with self.handle.begin(write=True) as txn:
-                            return body(txn)
+                            done = body(txn)
+                        known = self.last_head = self.written_head
+                        self.behind = Behind() if known is None else Behind(known.head.position, known.tallied.totals)
+                        return done
                     except lmdb.MapFullError as error:
                         size_bytes = 2 * self.handle.info()["map_size"]
                         if size_bytes > _MAP_BYTES_MAX:
@@ -182,10 +193,10 @@ class Environment:
                     except lmdb.Error as error:
                         raise self.translate(error) from error
             finally:
-                self._writing.release()
+                self.writing.release()
 
     def _take(self, wait_s: float) -> None:
-        if not self._writing.acquire(False) and not self._writing.acquire(timeout=wait_s):
+        if not self.writing.acquire(False) and not self.writing.acquire(timeout=wait_s):
             raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
 
     def copy(self, folder: str, wait_s: float) -> None:
@@ -201,7 +212,7 @@ class Environment:
             except lmdb.Error as error:
                 raise translate(error, folder) from error
             finally:
-                self._writing.release()
+                self.writing.release()
 
     def _remap(self, size_bytes: int) -> None:
         """Change the size of the map (0: adopt what the writer's process made it). The caller holds ``_writing``.
@@ -224,7 +235,7 @@ class Environment:
         of ours does not end its writing."""
         assert self.writer is not None
         with defer_interrupt():
-            if not self._writing.acquire(timeout=_LAST_WRITE_S):
+            if not self.writing.acquire(timeout=_LAST_WRITE_S):
                 return False
             try:
                 # Not marked then: a restart of the machine costs a rebuild.
@@ -232,7 +243,7 @@ class Environment:
                     if clean:
                         self._mark_clean()
             finally:
-                self._writing.release()
+                self.writing.release()
                 self.writer.release()
                 self.writer = None
         return True

@@ -1,7 +1,8 @@
 """The store and its views on an LMDB environment: rows and index entries, each with its CRC (``rows``), and one row for the head.
 
 Promises: the port's. A commit costs its row puts and one more; it is applied in one write transaction, conditional on the
-head read inside it. Every value that is read is checked, in write transactions, too; ``audit`` finds what a look-up cannot see.
+head read inside it. An owner's appends wait for company (``behind``). Every value that is read is checked, in write
+transactions, too; ``audit`` finds what a look-up cannot see.
 Leaves out: opening and trust (``cache``), errors of LMDB (``environment``).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import TypeVar
 
@@ -20,6 +22,7 @@ from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailab
 from chunkstore.metadata.cachedir import translate_os
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
+from chunkstore.metadata.lmdb.behind import StoredHead
 from chunkstore.metadata.lmdb.environment import Environment, release
 from chunkstore.metadata.lmdb.rows import (
     NOTHING,
@@ -42,7 +45,7 @@ T = TypeVar("T")
 HEAD_KEY = b"\0head"
 _FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
 _HEAD = Struct(">B16sQ16sQQQ32sQQQQQQQ")
-_HEAD_VERSION = 3
+_HEAD_VERSION = 4
 _LOAD_PAIRS = 32_768
 _LOAD_BYTES = 8 * MIB
 
@@ -254,7 +257,6 @@ class LmdbMetadataStore(MetadataStore):
         self._writes = writes
         self._deadline_s = deadline_s
         self._open = True
-        self._last_head: tuple[bytes, Head | None, Tally] = (b"", None, NOTHING)
         self._loaded = NOTHING
 
     @property
@@ -278,40 +280,89 @@ class LmdbMetadataStore(MetadataStore):
             raise Unsupported(
                 "this metadata store was opened by open_reader; only its owner changes it", feature="write"
             )
-        return self._environment.write(body, self._deadline_s)
+
+        def whole(txn: lmdb.Transaction[bytes]) -> T:
+            self._apply_behind(txn)
+            return body(txn)
+
+        return self._environment.write(whole, self._deadline_s)
+
+    def _apply_behind(self, txn: lmdb.Transaction[bytes]) -> None:
+        behind = self._environment.behind
+        if behind.commits and not self._apply(txn, behind.commits, False, behind.totals):
+            raise StorageUnavailable(
+                "the metadata cache is not where its owner left it; it is built anew", object="head"
+            )
+
+    def settle(self) -> None:
+        """Write what is behind: for views, and for other processes. Raises as ``apply``."""
+        environment = self._check()
+        if environment.behind.commits:
+            environment.write(self._apply_behind, self._deadline_s)
 
     def head(self) -> Head:
-        with _OpenView(self._check(), self._uuid) as view:
+        environment = self._check()
+        environment.check()
+        behind = environment.behind
+        if behind.commits:
+            return behind.head
+        with _OpenView(environment, self._uuid) as view:
             return view.head
 
     def view(self) -> MetadataView:
+        self.settle()
         return _OpenView(self._check(), self._uuid)
 
     def get(self, key: bytes) -> bytes | None:
-        with _OpenView(self._check(), self._uuid) as view:
+        environment = self._check()
+        # Looked at first: what is not behind any more when the transaction begins is in it.
+        rows = environment.behind.rows
+        if key in rows:
+            environment.check()
+            return rows[key]
+        with _OpenView(environment, self._uuid) as view:
             return view.get(key)
 
     def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
-        def body(txn: lmdb.Transaction[bytes]) -> bool:
-            # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
-            raw, head, tallied = self._last_head
-            if head is None or txn.get(HEAD_KEY) != raw:
-                head, tallied = _read_head(txn, self._uuid)
-            if not may_follow(head, commits):
-                return False
-            entries, crc_sum, totals = tallied
-            # Records of others may say one thing in their headers and another in their rows: replays count rows.
-            after = None if verify or len(commits) > 1 else grown(totals, commits[0].ops)
-            changes = _WriteTransaction(txn, counts=after is None)
-            head = fold(changes, head, commits, verify=verify)
-            totals = changed(totals, changes.counted) if after is None else after
-            tallied = Tally(entries + changes.entries, (crc_sum + changes.crcs) % SUM_MODULUS, totals)
-            raw = pack_head(self._uuid, head, tallied)
-            txn.put(HEAD_KEY, raw)
-            self._last_head = raw, head, tallied
+        if not commits or (len(commits) == 1 and not verify and self._put_off(commits[0])):
             return True
+        return self._write(lambda txn: self._apply(txn, commits, verify, None))
 
-        return self._write(body) if commits else True
+    def _put_off(self, commit: Commit) -> bool:
+        """Let appends wait for others, if the store is where they follow."""
+        environment = self._environment
+        if not self._open or not self._writes or environment.inherited or environment.damage is not None:
+            return False
+        if environment.behind.full:
+            self.settle()
+        with environment.writing:
+            return environment.behind.add(commit)
+
+    def _apply(
+        self, txn: lmdb.Transaction[bytes], commits: Sequence[Commit], verify: bool, after: Totals | None
+    ) -> bool:
+        """``after``: the totals behind them, if they are known."""
+        environment = self._environment
+        # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
+        known = environment.written_head or environment.last_head
+        if known is not None and txn.get(HEAD_KEY) == known.raw:
+            head, tallied = known.head, known.tallied
+        else:
+            head, tallied = _read_head(txn, self._uuid)
+        if not may_follow(head, commits):
+            return False
+        entries, crc_sum, totals = tallied
+        # Records of others may say one thing in their headers and another in their rows: replays count rows.
+        if after is None and not verify and len(commits) == 1:
+            after = grown(totals, commits[0].ops)
+        changes = _WriteTransaction(txn, counts=after is None)
+        head = fold(changes, head, commits, verify=verify)
+        totals = changed(totals, changes.counted) if after is None else after
+        tallied = Tally(entries + changes.entries, (crc_sum + changes.crcs) % SUM_MODULUS, totals)
+        raw = pack_head(self._uuid, head, tallied)
+        txn.put(HEAD_KEY, raw)
+        environment.written_head = StoredHead(raw, head, tallied)
+        return True
 
     def jump(self, position: Position, digest: int) -> bool:
         def body(txn: lmdb.Transaction[bytes]) -> bool:
@@ -367,4 +418,7 @@ class LmdbMetadataStore(MetadataStore):
     def close(self, *, clean: bool) -> None:
         if self._open:
             self._open = False
+            if self._writes and self._environment.behind.commits and not self._environment.inherited:
+                with suppress(ChunkstoreError):
+                    self._environment.write(self._apply_behind, self._deadline_s)
             release(self._environment, writes=self._writes, clean=clean)

@@ -1,0 +1,62 @@
+"""Appends that are part of the state and in no write transaction yet: one transaction takes many of them (decision 0003).
+
+Promises: only what an owner's own appends make waits here, and what waits is seen: a look at one row finds it here, and before a view is
+opened it is written. A process that dies with some loses nothing but the time to replay them: the store is behind its journal then, as it
+may be anyhow. Leaves out: the transaction (``store``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from chunkstore.metadata.lmdb.rows import Tally
+from chunkstore.metadata.port import NO_TOTALS, Commit, Head, Position, Totals
+from chunkstore.metadata.totals import grown
+
+__all__ = ["Behind", "StoredHead"]
+
+_COMMITS_MAX: Final = 64
+_ROWS_MAX: Final = 1024
+
+
+class StoredHead(NamedTuple):
+    """The head's row, as bytes and decoded."""
+
+    raw: bytes
+    head: Head
+    tallied: Tally
+
+
+class Behind:
+    """Commits behind the head that is stored, in order, their rows, and the totals after them. ``rows`` may be read without a lock."""
+
+    __slots__ = ("commits", "full", "position", "rows", "totals")
+
+    def __init__(self, position: Position | None = None, totals: Totals = NO_TOTALS) -> None:
+        """``position``: where the store stands, None: nobody knows, and nothing waits; ``totals``: there."""
+        self.commits: list[Commit] = []
+        self.rows: dict[bytes, bytes | None] = {}
+        self.position = position
+        self.totals = totals
+        self.full = False
+        """Whether they are to be written before another one comes."""
+
+    @property
+    def head(self) -> Head:
+        """Where the state stands with them; there is one at least."""
+        last = self.commits[-1]
+        return Head(last.position, last.digest)
+
+    def add(self, commit: Commit) -> bool:
+        """One more, if it follows, and is of appends only."""
+        last = self.position
+        if last is None or commit.previous_hash != last.hash or commit.position.lsn != last.lsn + 1:
+            return False
+        totals = grown(self.totals, commit.ops)
+        if totals is None:
+            return False
+        self.rows.update(commit.rows)
+        self.totals, self.position = totals, commit.position
+        self.commits.append(commit)
+        self.full = len(self.commits) >= _COMMITS_MAX or len(self.rows) >= _ROWS_MAX
+        return True

@@ -1,0 +1,324 @@
+"""Appends in records, wherever a container is copied, rebuilt or gone back in: their bytes come along, or stay until nobody needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from chunkstore import backup
+from chunkstore.backup.imports import merge_source
+from chunkstore.backup.renaming import plan_names
+from chunkstore.changes import Adopt, AdoptedChunk
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import InvalidArgument
+from chunkstore.metadata import index
+from chunkstore.metadata.inline_index import held_from
+from chunkstore.metadata.keys import INLINE
+from chunkstore.metadata.port import MetadataView
+from tests.backup_restore.in_place import head, rewound
+from tests.backup_restore.test_import import state_of
+from tests.backup_restore.test_restore import restored
+from tests.support.data import problems
+from tests.support.worlds import World
+
+INLINE_ON: dict[str, Any] = {"inline_bytes_max": None, "gc_grace_s": 0, "snapshots_kept": 1}
+
+
+@pytest.fixture
+def target(world: World, tmp_path: Path) -> Iterator[World]:
+    """Another root, of the same kind."""
+    made = World(world.kind, world.mode, tmp_path / "target")
+    yield made
+    made.close()
+
+
+def opened(world: World, **more: Any) -> ChunkedSegmentStorage:
+    store = world.open(**{**INLINE_ON, **more})
+    world.still(store)
+    return store
+
+
+def spilled(store: ChunkedSegmentStorage, *names: str) -> None:
+    for name in names:
+        store._spiller.spill_all(name)
+
+
+def content(store: Any) -> dict[str, bytes]:
+    return {info.name: store.read(info.name, info.start_offset, 1 << 20) for info in store.segments()}
+
+
+def kinds(store: Any, name: str) -> list[str]:
+    return [chunk.kind for chunk in store.layout(name)]
+
+
+def held(store: ChunkedSegmentStorage) -> tuple[int, int] | None:
+    return store.look(held_from)
+
+
+def filled(world: World) -> ChunkedSegmentStorage:
+    """Extents of two epochs: in lists and in garbage, behind chunks, in the record that an OPEN embeds where records are appended, and in
+    the stream that is open."""
+    store = opened(world)
+    for name in ("a", "spilled", "cut", "one", "two", "gone"):
+        store.create(name)
+        store.append(name, f"first of {name};".encode())
+    spilled(store, "spilled")
+    store.append("spilled", b"behind it;")
+    store.append("cut", b"what stays;")
+    store.truncate("cut", 13)
+    store._spiller.sealed = lambda name: None  # type: ignore[method-assign]  # as if it had failed: it is tried again later
+    store.seal("two")
+    store.concat("one", store.info("one").length, "two")
+    store.delete("gone")
+    store.snapshot()
+    store.append("a", b"the last of its epoch;")
+    world.crash(store)
+    world.forget_cache()
+    store = opened(world)
+    store.append("a", b"of the second;")
+    store.append("one", b"of the second;")
+    assert kinds(store, "a") == ["inline"] * 3 and kinds(store, "spilled") == ["object", "inline"]
+    return store
+
+
+def worn(world: World, store: ChunkedSegmentStorage) -> ChunkedSegmentStorage:
+    """Epochs pass, of owners that begin with nothing, and everything is collected that may be."""
+    for _ in range(3):
+        store.snapshot()
+        store.collect()
+        store.close()
+        world.forget_cache()
+        store = opened(world)
+    store.snapshot()
+    store.collect()
+    return store
+
+
+def require(store: Any, expected: dict[str, bytes]) -> None:
+    assert content(store) == expected
+    assert problems(store.check("deep")) == []
+
+
+def test_records_that_hold_extents_outlive_collections_until_they_are_spilled(world: World) -> None:
+    store = filled(world)
+    expected = content(store)
+    store = worn(world, store)
+    require(store, expected)
+    assert held(store) == (1, 0) if world.mode == "append" else (1, 1) <= (held(store) or (0, 0)) < (2, 0)
+    spilled(store, *expected)
+    store = worn(world, store)
+    require(store, expected)
+    assert held(store) is None
+    first = world.names().stream(1)
+    left = [name for name in world.objects(first) if not name.endswith("0" * 16 + ".s")]
+    assert len(left) == (world.mode == "slot"), "the SEAL of a stream of slots stays"
+
+
+def test_a_restore_and_an_import_make_chunks_of_extents(world: World, target: World) -> None:
+    store = filled(world)
+    expected = content(store)
+    store.close()
+    report = restored(world, target)
+    assert report.segments == len(expected)
+    store = opened(target)
+    assert all(kinds(store, name).count("inline") == 0 for name in expected)
+    store.append("a", b"more;")
+    expected["a"] += b"more;"
+    with state_of(world, plan_names((), None, "merged/")) as source:
+        merge_source(source, store)
+    merged = {f"merged/{name}": data for name, data in expected.items()}
+    merged["merged/a"] = merged["merged/a"].removesuffix(b"more;")
+    store = worn(target, store)
+    require(store, expected | merged)
+
+
+def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: World, tmp_path: Path) -> None:
+    store = filled(world)
+    expected = content(store)
+    file = tmp_path / "export"
+    made = backup.export(store, file)
+    spilled(store, *expected)
+    store.delete("a")
+    store = worn(world, store)
+    if world.kind == "filesystem":
+        settings = world.settings()
+        found = backup.verify(file, store.url, deep=True, settings=settings)
+        assert found.ok and found.chunks == made.chunks
+        backup.merge_file(store, file, ["a"], rename={"a": "again"}, settings=settings, source_root=store.url)
+        assert store.read("again", 0, 999) == expected["a"]
+    with world.replica(at_lsn=made.lsn, **INLINE_ON) as past:
+        require(past, expected)
+        assert "inline" in kinds(past, "a")
+    assert made.pin is not None and store.unpin(made.pin.name)
+    store = worn(world, store)
+    assert held(store) is None
+
+
+def test_an_index_that_is_made_of_rows_knows_all_extents_of_lists(world: World) -> None:
+    store = filled(world)
+
+    def look(view: MetadataView) -> None:
+        live = {identity for _, identity in index.rebuild_index(_Without(view)) if _[:1] == INLINE}
+        entries = {value for _, value in view.scan(INLINE, b"j")}
+        listed = {identity for name in names for identity in _inline_of(view, name)}
+        assert live == listed and listed < entries, "those of garbage are in the other one only"
+
+    names = [info.name for info in store.segments()]
+    store.look(look)
+
+
+class _Without:
+    """A view without its index."""
+
+    def __init__(self, view: MetadataView) -> None:
+        self._view = view
+        self.get, self.locate, self.count_chunks = view.get, view.locate, view.count_chunks
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return (pair for pair in self._view.scan(start, stop) if pair[0][:1] <= b"T")
+
+
+def _inline_of(view: MetadataView, name: str) -> list[bytes]:
+    from chunkstore.operations.read import find_segment
+
+    segment = find_segment(view, name, None)
+    return [identity for _, identity, chunk in index.walk(view.get, segment) if chunk.kind == 2]
+
+
+def test_check_tells_extents_that_the_index_does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(world)
+    assert problems(store.check("quick")) == []
+    from chunkstore.operations import inline_check
+
+    class Lost(_Without):
+        def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+            pairs = list(self._view.scan(start, stop))
+            return iter(pairs[1:] if start == INLINE else pairs)
+
+    whole = inline_check.inline_findings
+    monkeypatch.setattr(
+        "chunkstore.operations.check.inline_findings",
+        lambda view, names, met: whole(cast(Any, Lost(view)), names, met=met),
+    )
+    [finding] = problems(store.check("quick"))
+    assert (
+        finding.severity == "damage" and "no entry" in finding.message and "drop the metadata cache" in finding.message
+    )
+    monkeypatch.setattr("chunkstore.operations.check.inline_findings", whole)
+    monkeypatch.setattr(inline_check, "held_from", lambda view: (2, 0))
+    assert {"younger" in item.message for item in problems(store.check("quick"))} == {True}
+
+
+def test_a_promoted_replica_goes_on_with_them(world: World) -> None:
+    store = filled(world)
+    expected = content(store)
+    world.forget_cache()
+    replica = world.replica(**INLINE_ON)
+    store.append("a", b"behind the refresh;")
+    expected["a"] += b"behind the refresh;"
+    world.crash(store)
+    promoted = replica.promote()
+    world._open.append(promoted)
+    world.still(promoted)
+    require(worn(world, promoted), expected)
+
+
+def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> None:
+    store = filled(world)
+    expected = content(store)
+    with world.replica(**INLINE_ON) as replica:
+        made = backup.backup(replica, target.storage(), pins=store).backup
+        again = backup.backup(replica, target.storage(), pins=store).backup
+    assert again.chunks == made.chunks and not again.copied_chunks
+    store.append("a", b"later;")
+    later = expected | {"a": expected["a"] + b"later;"}
+    assert backup.backup(store, target.storage()).backup.chunks < made.chunks
+    assert not any("inline" in kinds(store, name) for name in expected), "an owner spills first"
+    store.close()
+    with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:
+        require(past, expected)
+        chunk = next(chunk for chunk in past.layout("a") if chunk.kind == "inline")
+    with target.replica(metadata="lmdb") as present:
+        require(present, later)
+    # Rot of a copy is found.
+    data = target.content(chunk.name)
+    target.overwrite(chunk.name, bytes((data[0] ^ 1,)) + data[1:])
+    with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:
+        assert [item.chunk for item in problems(past.check("deep"))] == [chunk.name]
+
+
+def test_extents_are_not_adopted(world: World) -> None:
+    store = filled(world)
+    chunk = next(chunk for chunk in store.layout("a") if chunk.kind == "inline")
+    store.create("new")
+    with pytest.raises(InvalidArgument, match="are copied"):
+        store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))])
+
+
+@pytest.mark.parametrize("behind", range(3))
+def test_in_place_to_every_moment_around_a_crash(world: World, behind: int) -> None:
+    """The record that an OPEN embeds is a moment, too: with what was spilled behind it brought back beside it."""
+    store = opened(world)
+    store.create("a")
+    for part in (b"one;", b"two;", b"three;"):
+        store.append("a", part)
+    lsn = head(store)
+    world.crash(store)
+    world.forget_cache()
+    store = opened(world)
+    store.append("a", b"four;")
+    store._spiller._bytes = 8
+    done = store._spiller._container
+    from chunkstore.operations.spill import spill
+
+    assert spill(done, "a", bytes_max=8).extents == 2, "one; and two; are removed, three; stays"
+    moment = lsn + behind
+    expected = {lsn: b"one;two;three;", lsn + 1: b"one;two;three;", lsn + 2: b"one;two;three;four;"}[moment]
+    store.close()
+    world.forget_cache()
+    rewound(world, lsn=moment)
+    world.forget_cache()
+    store = opened(world)
+    require(store, {"a": expected})
+    store.append("a", b"goes on;")
+    store = worn(world, store)
+    require(store, {"a": expected + b"goes on;"})
+
+
+def test_every_moment_around_a_crash_is_shown_when_its_log_is_gone(world: World) -> None:
+    """With the record that an OPEN embeds comes the place where its bytes are now."""
+    store = opened(world, pitr_horizon_s=3600)
+    store.create("a")
+    store.append("a", b"one;")
+    spilled(store, "a")
+    store.append("a", b"two;")
+    lsn = head(store)
+    world.crash(store)
+    world.forget_cache()
+    store = opened(world, pitr_horizon_s=3600)
+    if world.mode == "append":
+        log = world.names().log(1)
+        data = world.content(log)
+        world.overwrite(log, data[: data.rindex(b"two;")])  # what lay behind the cut had not reached the disk
+    with world.replica(at_lsn=lsn, **INLINE_ON) as past:
+        require(past, {"a": b"one;two;"})
+
+
+def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:
+    store = filled(world)
+    expected = content(store)["a"]
+    with world.replica(**INLINE_ON) as replica:
+        report = backup.export_headers(replica, tmp_path / "of a replica", ["a"])
+        assert (report.copied, report.copied_bytes) == (3, len(expected))
+    copied = backup.export_headers(store, tmp_path / "headers", ["a"])
+    assert copied.copied == 0 and kinds(store, "a") == ["object"]
+
+
+def test_headers_that_follow_leave_nothing_in_records(world: World) -> None:
+    store = opened(world, layout="CODE_ONLY_UPGRADE")
+    store.create("a")
+    store.append("a", b"bytes")
+    assert kinds(store, "a") == ["object"]

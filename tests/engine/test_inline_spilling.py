@@ -1,0 +1,255 @@
+"""Extents become bytes of chunks, and the journal that held them goes: when, into what, and what it costs (protocol 3.10, 3.14.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from chunkstore import runtime
+from chunkstore.changes import Concat, Seal
+from chunkstore.checksum import BytesLike
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
+from chunkstore.operations import spill as spilling
+from chunkstore.storage import ChunkHandle, ChunkStorage
+from tests.support.data import pattern, problems
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+
+def inline(world: World, **more: Any) -> ChunkedSegmentStorage:
+    """An owner whose keeper rests: nothing is spilled before the test says so."""
+    settings = {"inline_bytes_max": None, "spill_s": 3600.0, "gc_grace_s": 0.0, **more}
+    store = world.open(**settings)
+    maintenance = store._maintenance
+    maintenance.stopping.set()
+    if maintenance._keeper is not None:
+        maintenance._keeper.join(60)
+    store._spiller.join(60)
+    return store
+
+
+def keep(store: ChunkedSegmentStorage) -> None:
+    """What the keeper does about spilling, once."""
+    store._spiller.tick(runtime.monotonic_s())
+    store._spiller.join(60)
+
+
+def kinds(store: ChunkedSegmentStorage, name: str) -> list[str]:
+    return [chunk.kind for chunk in store.layout(name)]
+
+
+def fill(store: ChunkedSegmentStorage, name: str, count: int, size: int = 10) -> bytes:
+    """So many appends more, of a segment of this pattern; all that it has then."""
+    if not store.exists(name):
+        store.create(name)
+    begin = store.info(name).length
+    for number in range(count):
+        store.append(name, pattern(begin + number * size, size))
+    return pattern(0, begin + count * size)
+
+
+@pytest.mark.parametrize(
+    ("settings", "appends", "due"),
+    [
+        ({"spill_bytes": 50}, 4, False),
+        ({"spill_bytes": 50}, 5, True),
+        ({"spill_s": 0.0}, 1, True),
+        ({"inline_rows_max": 3}, 3, False),
+        ({"inline_rows_max": 3}, 4, True),
+    ],
+    ids=str,
+)
+def test_when_they_are_due(world: World, settings: dict[str, Any], appends: int, due: bool) -> None:
+    store = inline(world, **settings)
+    keep(store)  # looks for what others left
+    data = fill(store, "a", appends)
+    assert kinds(store, "a") == ["inline"] * appends
+    keep(store)
+    assert ("inline" not in kinds(store, "a")) == due
+    assert store.read("a", 0, 999) == data
+    assert problems(store.check("deep")) == []
+
+
+def test_the_oldest_go_first_when_there_are_too_many(world: World) -> None:
+    store = inline(world, inline_rows_max=5)
+    keep(store)
+    for name in ("old", "middle", "new"):
+        fill(store, name, 2)
+    keep(store)
+    assert [kinds(store, name)[0] for name in ("old", "middle", "new")] == ["object", "inline", "inline"]
+
+
+def test_appends_go_to_chunks_while_spilling_is_behind(world: World) -> None:
+    store = inline(world, inline_rows_max=3)
+    keep(store)
+    data = fill(store, "a", 10)
+    assert kinds(store, "a")[:6] == ["inline"] * 6 and "inline" not in kinds(store, "a")[6:]
+    keep(store)
+    data = fill(store, "a", 1)
+    assert kinds(store, "a")[-1] == "inline" and kinds(store, "a").count("inline") == 1
+    assert store.read("a", 0, 999) == data
+    assert problems(store.check("deep")) == []
+
+
+def test_where_storages_append_one_chunk_grows(world: World) -> None:
+    """A segment that is spilled every minute would else have 1,440 chunks after a day."""
+    store = inline(world)
+    for _ in range(5):
+        data = fill(store, "a", 3)
+        store._spiller.spill_all("a")
+    assert kinds(store, "a") == ["object"] * (1 if world.appends else 5)
+    assert len(world.chunks()) == store.info("a").chunk_count
+    again = inline(world)
+    data = fill(again, "a", 3)
+    again._spiller.spill_all("a")
+    assert again.info("a").chunk_count == (2 if world.appends else 6), "of another epoch nothing grows"
+    assert again.read("a", 0, 999) == data
+    assert problems(again.check("deep")) == []
+
+
+def test_a_chunk_that_spills_made_is_no_longer_than_the_policy_says(world: World) -> None:
+    store = inline(world, rolling=25)
+    for _ in range(4):
+        data = fill(store, "a", 3)
+        store._spiller.spill_all("a")
+    assert max(chunk.length for chunk in store.layout("a")) <= 25
+    assert store.read("a", 0, 999) == data
+    assert problems(store.check("deep")) == []
+
+
+class Failing(Hooked):
+    """Writes of chunks fail while it says so, those that append behind one byte."""
+
+    failing = False
+
+    def create(self, name: str, data: BytesLike = b"") -> None:
+        if self.failing and "/d/" in name:
+            raise StorageUnavailable("planted")
+        super().create(name, data)
+
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> None:
+        if self.failing and "/d/" in handle.name:
+            super().write(handle, offset, bytes(data)[:1])
+            raise StorageUnavailable("planted")
+        super().write(handle, offset, data)
+
+
+def test_a_spill_that_fails_changes_nothing_and_is_made_again(world: World) -> None:
+    wrapped: list[Failing] = []
+
+    def wrap(storage: ChunkStorage) -> ChunkStorage:
+        wrapped.append(Failing(storage))
+        return wrapped[-1]
+
+    world.wrap = wrap
+    store = inline(world)
+    fill(store, "a", 3)
+    store._spiller.spill_all("a")
+    data = fill(store, "a", 3)
+    before = kinds(store, "a")
+    wrapped[0].failing = True
+    with pytest.raises(StorageUnavailable):
+        store._spiller.spill_all("a")
+    wrapped[0].failing = False
+    assert (kinds(store, "a"), store.read("a", 0, 999)) == (before, data)
+    store._spiller.spill_all("a")
+    assert kinds(store, "a") == ["object", "object"], "what is half written is never written again"
+    assert store.read("a", 0, 999) == data
+    assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("meanwhile", ["truncate", "delete", "concat"])
+def test_what_happens_to_the_segment_meanwhile_wins(
+    world: World, meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunk is written, and not committed yet."""
+    store = inline(world)
+    data = fill(store, "a", 4)
+    store.create("front")
+    store.append("front", b"front")
+
+    def overtaken(write: Callable[..., None], *arguments: object) -> None:
+        write(*arguments)
+        if meanwhile == "truncate":
+            store.truncate("a", 15)
+        elif meanwhile == "delete":
+            store.delete("a")
+        else:
+            store.commit([Seal("a"), Concat("front", "a", 5)])
+
+    monkeypatch.setattr(spilling, "_write", partial(overtaken, spilling._write))
+    with pytest.raises(Conflict if meanwhile == "truncate" else SegmentNotFound):
+        spilling.spill(store._container, "a", bytes_max=1 << 20)
+    monkeypatch.undo()
+    if meanwhile == "truncate":
+        assert store.read("a", 15, 99) == data[15:]
+    elif meanwhile == "delete":
+        assert not store.exists("a")
+    else:
+        assert store.read("front", 0, 99) == b"front" + data
+    store.collect()
+    assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("freed", ["spilled", "truncated", "deleted"])
+def test_the_journal_stays_while_it_holds_extents_and_goes_then(world: World, freed: str) -> None:
+    """The collector passes no record with an extent, live or garbage; without one the objects of former streams go."""
+    store = inline(world, snapshots_kept=1)
+    data = fill(store, "a", 3)
+    fill(store, "b", 1)
+    held = {chunk.name.partition("/")[2] for chunk in store.layout("a")}
+    assert held <= set(world.objects("default/j/"))
+    for _ in range(3):
+        world.crash(store)
+        store = inline(world, snapshots_kept=1)
+        store.table("t").put(b"k", b"v")
+        store.snapshot()
+        store.collect()
+    assert held <= set(world.objects("default/j/")), "extents live there"
+    assert store.read("a", 0, 99) == data
+    store.delete("b")
+    if freed == "spilled":
+        store._spiller.spill_all("a")
+    elif freed == "truncated":
+        store.truncate("a", len(data))
+    else:
+        store.delete("a")
+    for _ in range(3):
+        store.snapshot()
+        store.collect()
+    assert not set(world.objects("default/j/")) & held
+    if freed == "spilled":
+        assert store.read("a", 0, 99) == data
+    assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
+def test_switching_it_off_spills_what_is_there_and_ends_it(world: World, killed: bool) -> None:
+    store = inline(world)
+    data = fill(store, "a", 3)
+    if killed:
+        world.crash(store)
+    else:
+        store.close()
+    off = inline(world, inline_bytes_max=0)
+    keep(off)  # finds what was left, and has it spilled
+    assert kinds(off, "a") == ["object"]
+    off.append("a", b"more")
+    assert set(kinds(off, "a")) == {"object"} and off.read("a", 0, 99) == data + b"more"
+    assert problems(off.check("deep")) == []
+
+
+def test_what_an_earlier_owner_left_is_found_and_spilled(world: World) -> None:
+    store = inline(world)
+    data = fill(store, "a", 3)
+    world.crash(store)
+    world.forget_cache()
+    again = inline(world, spill_s=0.0)
+    keep(again)
+    assert kinds(again, "a") == ["object"]
+    assert again.read("a", 0, 99) == data
+    assert problems(again.check("deep")) == []
