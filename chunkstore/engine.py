@@ -24,7 +24,7 @@ from chunkstore.asks import Ask, AskBox, Plain, check_ask
 from chunkstore.changes import Change, Create, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
@@ -32,12 +32,13 @@ from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
 from chunkstore.observer import Observer
 from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
+from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.attributes import plan_attributes
 from chunkstore.operations.commit import commit
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
-from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.create import plan_create
 from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
@@ -53,7 +54,6 @@ from chunkstore.records import AttributeValue, RootRecord
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
-from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.old_layout import OldLayout
@@ -78,7 +78,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         settings: Settings,
         service: JournalService,
         ownership: Ownership,
-        tail: TailCache,
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         snapshot_worker: SnapshotWriter | None = None,
@@ -105,7 +104,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             service=service,
             observer=observer,
             changed=self._wake_waiters,
-            tail=tail,
         )
         if release_root is not None:
             container.release_root = release_root
@@ -130,6 +128,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,
             rebuild=container.rebuild,
+            tail=container.tail,
         )
         self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
         self.old_layout = None if old_layout is None else old_layout(self, container)
@@ -378,10 +377,12 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         flush_bytes: int = 1 * MIB,
         flush_s: float = 0.05,
         buffer_bytes_max: int = 16 * MIB,
+        window: int = 8,
         writer_id: bytes | str | None = None,
+        expected_offset: int | None = None,
     ) -> StorageWriter:
         """A buffered, asynchronous appender; see ``StorageWriter``. Raises as ``last_event_number``. Retry: safe."""
-        check_buffering(flush_bytes, flush_s, buffer_bytes_max)
+        check_buffering(flush_bytes, flush_s, buffer_bytes_max, window, expected_offset)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
@@ -389,11 +390,14 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         return StorageWriter(
             self,
             handle,
+            AppendWindow(self._container, handle.name, handle.segment_id),
             flush_bytes=flush_bytes,
             flush_s=flush_s,
             buffer_bytes_max=buffer_bytes_max,
+            window=window,
             writer_id=writer,
             last_event_number=last,
+            expected_offset=expected_offset,
         )
 
     def last_event_number(self, segment: SegmentRef, writer_id: bytes | str) -> int:
@@ -428,10 +432,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
                     self.old_layout.finish()
                 self._maintenance.close(self._on_close)
                 self._released = True
-
-    def wrap_unexpected(self, error: BaseException) -> ChunkstoreError:
-        """For ``StorageWriter``: an error of chunkstore's own kind around something unforeseen. Raises nothing."""
-        return unexpected(error)
 
     # Helpers
 

@@ -32,22 +32,26 @@ __all__ = [
     "upkeep_collector",
 ]
 
-UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "headers", "import", "ask")
+UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "headers", "import", "ask", "spill")
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
     "runs": "Runs, and steps of the optimiser, that ended, also in an error; no dry runs",
     "errors": "Of these, those that ended in an error",
-    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), merged (defrag), read (scrub)",
+    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), merged (defrag), read (scrub), extents (spill)",
     "reclaimed_bytes": "Bytes deleted from the storage, of chunks and of the journal",
-    "moved_bytes": "Bytes of chunks that were made of others (defrag)",
+    "moved_bytes": "Bytes of chunks that were made of others (defrag), or of appends in the journal's records (spill)",
     "read_bytes": "Bytes of chunks that were read (scrub)",
     "findings": "Damage that was found (scrub)",
+    "tail_hits": "Reads that memory answered: of what was appended last",
+    "tail_misses": "Reads that went to the journal's records for what was appended last",
 }
 """By part, since the container was opened."""
 UPKEEP_GAUGES: Final = {
     "live_bytes": "What can be read",
     "dead_head_bytes": "Bytes of first chunks below the start offset",
-    "backlog_bytes": "By part, what waits to be done: garbage (collect)",
+    "backlog_bytes": "By part, what waits to be done: garbage (collect), bytes of appends in the journal's records (spill), about",
+    "backlog_appends": "Appends in the journal's records that wait to be spilled, about",
+    "tail_bytes": "Memory that holds what was appended last",
     "oldest_garbage_seconds": "Age of the oldest garbage, by the clock of who removed it; 0 where there is none",
     "pins": "Pins",
     "oldest_pin_seconds": "Age of the oldest pin, by the clock of who made it; 0 where there is none",

@@ -37,6 +37,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct
+from typing import ClassVar
 
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
@@ -206,6 +207,8 @@ class ContainerNames:
     """The object names of one container. Built once per store; every method is pure."""
 
     __slots__ = ("_data", "backup", "bell", "container", "format", "latest", "lease", "reserve", "voided")
+    has_journal: ClassVar[bool] = True
+    """Whether extents are read where they were written; else each has an object of its own."""
 
     def __init__(self, container: str) -> None:
         check_container_name(container)
@@ -346,6 +349,7 @@ class BackupNames(ContainerNames):
     """
 
     __slots__ = ("growing", "newest")
+    has_journal = False
 
     def __init__(self, container: str) -> None:
         super().__init__(container)

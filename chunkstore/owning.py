@@ -26,7 +26,6 @@ from chunkstore.records import RootRecord
 from chunkstore.registry import open_copy, routed
 from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 
 __all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote"]
 
@@ -139,20 +138,14 @@ class Claim(NamedTuple):
             keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
             close_lazy_chunks(storage, names, ownership)
             opened: list[ChunkedSegmentStorage] = []
-            tail = TailCache(settings.tail_cache_bytes)
             door, close_roots = routed(
-                storage,
-                names,
-                settings,
-                lambda number: opened[0].read_context.look(partial(find_root, number=number)),
-                tail,
+                storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
             )
             store = ChunkedSegmentStorage(
                 storage=door,
                 names=names,
                 settings=settings,
                 service=service,
-                tail=tail,
                 ownership=ownership,
                 journal_findings=partial(
                     journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, self.cache)

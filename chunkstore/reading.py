@@ -32,7 +32,7 @@ from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.upkeep.defrag import DefragReport, check_policy, plan_all
 from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
 from chunkstore.upkeep.sweep import Found, SweepReport, SweptKind, check_age, count_garbage, find_orphans
-from chunkstore.upkeep.usage import Space, segment_usage
+from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 
@@ -128,16 +128,16 @@ class ReadableContainer:
         return inspect.list_segments(self._context, prefix, after, limit)
 
     def usage(self, name: SegmentRef | None = None) -> Usage:
-        """What the container takes up, or one segment of it. No scan: rows are counted as they change.
+        """What the container takes up, or one segment of it. No scan: rows are counted as they change; extents, which are bounded, now.
 
         The container's first answer lists journal and snapshots, as does the first one after ``collect``; a replica, which does not see
         what its owner writes, lists again after a minute. Raises as ``info`` (``SegmentNotFound`` of a segment). Retry: safe.
         """
         if name is not None:
             key, identity = resolve(name, "name")
-            return segment_usage(self.look(lambda view: find_segment(view, key, identity)))
-        totals, foreign = self.look(lambda view: (view.totals, foreign_bytes(view)))
-        return self._space.usage(totals)._replace(foreign_bytes=foreign)
+            return self.look(lambda view: segment_usage(view, find_segment(view, key, identity)))
+        totals, foreign, extents = self.look(lambda view: (view.totals, foreign_bytes(view), count_extents(view)))
+        return self._space.usage(totals)._replace(foreign_bytes=foreign, **extents._asdict())
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""

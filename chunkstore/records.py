@@ -296,6 +296,17 @@ class Usage(NamedTuple):
     """Whether what adds bytes is refused; None: another process knows, or a container does, not a segment."""
     foreign_bytes: int | None = None
     """Of foreign chunks, in segments and in garbage: counted above, too, but they lie in others' roots."""
+    inline_bytes: int | None = None
+    """Of extents, in segments and in garbage: counted above, too; they lie in the journal's records until they are spilled or collected."""
+    inline_extents: int | None = None
+    """How many those are."""
+    held_epoch: int | None = None
+    """The journal is kept from a record of this epoch on, because it holds extents, or did a moment ago; None: no record does."""
+    held_index: int | None = None
+    """... of this index; 0 in a log, which is kept or deleted as a whole."""
+    open_bytes: int | None = None
+    """Of the first records of streams, with the last ones of others that they took over: in the journal's bytes, too, and never deleted. As
+    of ``listed_ms``."""
 
 
 class LayoutChunk(NamedTuple):

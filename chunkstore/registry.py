@@ -27,7 +27,6 @@ from chunkstore.errors import (
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 
 __all__ = ["ENTRY_POINT_GROUP", "Roots", "open_copy", "open_storage", "routed", "uuid_at"]
 
@@ -234,15 +233,11 @@ class Roots(NamedTuple):
 
 
 def routed(
-    storage: ChunkStorage,
-    names: ContainerNames,
-    settings: Settings,
-    find: Callable[[int], RootRecord | None],
-    tail: TailCache | None = None,
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, find: Callable[[int], RootRecord | None]
 ) -> tuple[ChunkStorage, Callable[[], None]]:
     """``storage`` behind the door to foreign chunks, and what closes the roots that were opened for them; the storage stays.
-    ``find``: the row of a root; ``tail``: asked first for bytes of extents."""
+    ``find``: the row of a root."""
     from chunkstore_bindings.wrappers.routed import RoutedChunkStorage
 
-    door = RoutedChunkStorage(storage, names, find, Roots(settings), deadline_s=settings.op_deadline_s, tail=tail)
+    door = RoutedChunkStorage(storage, names, find, Roots(settings), deadline_s=settings.op_deadline_s)
     return door, door.close_roots

@@ -26,6 +26,7 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import TableReader
+from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.sweep import Found
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
@@ -62,6 +63,7 @@ class Replica(ReadableContainer):
         names: ContainerNames,
         settings: Settings,
         follower: JournalFollower,
+        tail: TailCache | None = None,
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         uuid: bytes = b"",
@@ -72,7 +74,8 @@ class Replica(ReadableContainer):
         close_cache: Callable[[], None] | None = None,
         close_storage: Callable[[], None] | None = None,
     ) -> None:
-        """``why_absent``: given for a state of the past, and only then. ``fetch``: asked about segments that are not there."""
+        """``tail``: what the follower keeps of what was appended last. ``why_absent``: given for a state of the past, and only then.
+        ``fetch``: asked about segments that are not there."""
         self._names = names
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
@@ -109,8 +112,9 @@ class Replica(ReadableContainer):
             check_beside=False,
             recheck=self._refresh,
             rebuild=lambda _damage: self._refresh(),
+            tail=tail,
+            fetch=fetch,
         )
-        self._context = self._context._replace(fetch=fetch)
         if why_absent is not None:
             self._context = self._context._replace(why_absent=why_absent)
         try:

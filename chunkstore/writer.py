@@ -1,30 +1,41 @@
 """``StorageWriter``: a buffered, asynchronous appender with back-pressure and exactly-once resumption.
 
-Promises: ``append`` returns at once with a future of the durable offset; bytes are committed in order, in batches of about
-``flush_bytes`` or after ``flush_s``; when ``buffer_bytes_max`` are waiting, ``append`` blocks. After an error the writer is broken:
+Promises: ``append`` returns at once with a future of the durable offset; bytes are committed in order, in batches of at least
+``flush_bytes`` or after ``flush_s``; when ``buffer_bytes_max`` are waiting, ``append`` blocks. Where every append makes chunks of its
+own (object stores), up to ``window`` batches are written at the same time (decision 0036). On remote storages batches grow with what
+waits, up to 8 MiB, as far as a quarter of ``op_deadline_s`` is enough for all that is under way. After an error the writer is broken:
 every later future, in order, fails with the same error. With a ``writer_id`` every ``append`` is one event, numbered from
 1 (or from what ``resume`` found), and a batch is recorded with its last event number, so that ``resume`` goes on exactly
 behind the last committed event. In a forked child it is closed: futures of before are the parent's, and never set here.
+
+Threads: one has the turn, in which it takes a batch and enters it; then it hands the turn to a new one, writes its batch, and waits for the
+commit. At rest there is one. Futures are set in order, whichever batch is finished first.
 Leaves out: framing of events (the bytes are the caller's).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
 from chunkstore import processes, runtime
+from chunkstore.arguments import check_number
 from chunkstore.checksum import BytesLike, check_data
-from chunkstore.config import Settings
-from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
+from chunkstore.config import MIB, Settings
+from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentHandle
+from chunkstore.operations.append import Underway
+from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
 
 __all__ = ["AppendTarget", "StorageWriter", "check_buffering"]
 
 _JOIN_S: Final = 60.0
+_THREAD: Final = "chunkstore-writer"
 _TIMEOUT_S_MAX: Final = 366 * 86_400
+_WINDOW_MAX: Final = 64
+_GROWN_BYTES_MAX: Final = 8 * MIB
 
 
 class _Waiting(NamedTuple):
@@ -33,13 +44,48 @@ class _Waiting(NamedTuple):
     event_number: int
 
 
-def check_buffering(flush_bytes: object, flush_s: object, buffer_bytes_max: object) -> None:
+class _Batch:
+    """What becomes one append: its bytes, and the future and length of each piece of them. ``underway``: it has entered the queue."""
+
+    __slots__ = (
+        "began_s",
+        "data",
+        "done",
+        "done_bytes_before",
+        "error",
+        "event_number",
+        "expected_offset",
+        "offset",
+        "pieces",
+        "underway",
+    )
+
+    def __init__(self, items: list[_Waiting], done_bytes_before: int, expected_offset: int | None) -> None:
+        self.data = items[0].data if len(items) == 1 else b"".join(item.data for item in items)
+        self.pieces = [(item.future, len(item.data)) for item in items]
+        self.event_number = items[-1].event_number if items else 0
+        self.began_s = runtime.monotonic_s()
+        self.done_bytes_before = done_bytes_before
+        self.expected_offset = expected_offset
+        self.underway: Underway | None = None
+        self.offset = 0
+        self.error: ChunkstoreError | None = None
+        self.done = False
+
+
+def check_buffering(
+    flush_bytes: object, flush_s: object, buffer_bytes_max: object, window: object, expected_offset: int | None
+) -> None:
     """Check a writer's arguments. Raises ``InvalidArgument``."""
-    for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max")):
+    for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max"), (window, "window")):
         if type(value) is not int or value < 1:
             raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
     if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
         raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
+    if isinstance(window, int) and window > _WINDOW_MAX:
+        raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {window}", argument="window")
+    if expected_offset is not None:
+        check_number(expected_offset, "expected_offset")
 
 
 class AppendTarget(Protocol):
@@ -52,11 +98,10 @@ class AppendTarget(Protocol):
         segment: SegmentHandle,
         data: BytesLike,
         *,
+        expected_offset: int | None,
         writer_id: bytes | None,
         event_number: int | None,
     ) -> int: ...
-    def append_many(self, segment: SegmentHandle, buffers: Sequence[BytesLike]) -> int: ...
-    def wrap_unexpected(self, error: BaseException) -> ChunkstoreError: ...
     def writer(
         self,
         segment: str,
@@ -64,31 +109,44 @@ class AppendTarget(Protocol):
         flush_bytes: int,
         flush_s: float,
         buffer_bytes_max: int,
+        window: int,
         writer_id: bytes | None,
     ) -> StorageWriter: ...
 
 
 class StorageWriter:
-    """One writer of one segment; thread-safe; a context manager whose end flushes. See the module."""
+    """One writer of one segment; thread-safe; a context manager whose end flushes. See the module.
+
+    ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait. ``window``
+    (1 to 64): so many batches may be on their way; only one where chunks grow. In memory are the buffer and the window: at most so
+    many batches of 8 MiB, or of ``flush_bytes``. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
+    """
 
     def __init__(
         self,
         store: AppendTarget,
         handle: SegmentHandle,
+        appends: AppendWindow,
         *,
         flush_bytes: int,
         flush_s: float,
         buffer_bytes_max: int,
+        window: int,
         writer_id: bytes | None,
         last_event_number: int = 0,
+        expected_offset: int | None = None,
     ) -> None:
         self._store = store
         self._handle = handle
+        self._appends = appends
         self._flush_bytes = flush_bytes
         self._flush_s = float(flush_s)
         self._buffer_bytes_max = max(buffer_bytes_max, flush_bytes)
+        self._window = window
+        self._width = window if appends.wide else 1
         self.writer_id = writer_id
         self.event_number = last_event_number
+        self._expected_offset = expected_offset
         self._condition = runtime.condition()
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -98,7 +156,22 @@ class StorageWriter:
         self._committed_to = last_event_number
         self._closed = False
         self._error: ChunkstoreError | None = None
-        self._task: runtime.Task | None = runtime.spawn(self._run, "chunkstore-writer")
+        # In order; a batch leaves when its futures are set.
+        self._underway: deque[_Batch] = deque()
+        self._underway_bytes = 0
+        self._done_bytes = 0
+        self._blocked = 0
+        """How many calls wait for room in the buffer."""
+        self._due_bytes = flush_bytes
+        """When so much waits, whoever has the turn is woken."""
+        self._failing = False
+        """A batch has failed: no other one is begun. The writer is broken when all before that one are decided."""
+        self._resolving = runtime.lock()
+        self._vacant = False
+        """Whether nobody has the turn: who is done next takes it."""
+        self._threads = 1
+        self._inherited = False
+        runtime.spawn(self._run, _THREAD)
         processes.tell_in_child(self)
 
     def __enter__(self) -> Self:
@@ -127,18 +200,26 @@ class StorageWriter:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("append: the writer's buffer stayed full", deadline_s=limit_s)
-                self._condition.wait(left_s)
+                self._blocked += 1
+                if self._blocked == 1:
+                    self._condition.notify_all()  # what waits is due
+                try:
+                    self._condition.wait(left_s)
+                finally:
+                    self._blocked -= 1
             if self._closed:
                 raise Closed("this writer")
             if self._error is not None:
                 future.set_exception(self._error.copy())
                 return future
-            if not self._waiting:
+            is_first = not self._waiting
+            if is_first:
                 self._oldest_s = runtime.monotonic_s()
             self.event_number += 1
             self._waiting.append(_Waiting(payload, future, self.event_number))
-            self._waiting_bytes += len(payload)
-            self._condition.notify_all()
+            before_bytes, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + len(payload)
+            if is_first or before_bytes < self._due_bytes <= self._waiting_bytes:
+                self._condition.notify_all()
         return future
 
     def _limit_s(self, timeout_s: float | None) -> float:
@@ -154,12 +235,13 @@ class StorageWriter:
         """Wait until everything appended so far is durable; another call goes on waiting.
 
         Raises ``InvalidArgument``, ``DeadlineExceeded``, ``Closed`` (in a forked child), and what broke the writer: an error of
-        ``append`` of the store. Nothing behind the failure was written; go on with ``resume``.
+        ``append`` of the store. Nothing behind the failure is acknowledged, and nothing of it happened, but where the failure is
+        ``OutcomeUnknown``; go on with ``resume``.
         """
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
-            if self._task is None:
+            if self._inherited:
                 raise Closed("this writer, opened before this process was forked,")
             target = self.event_number
             self._flush_to = max(self._flush_to, target)
@@ -183,8 +265,9 @@ class StorageWriter:
             with self._condition:
                 self._closed = True
                 self._condition.notify_all()
-            if self._task is not None:
-                self._task.join(timeout=_JOIN_S)
+                deadline_s = runtime.monotonic_s() + _JOIN_S
+                while self._threads and (left_s := deadline_s - runtime.monotonic_s()) > 0:
+                    self._condition.wait(left_s)
 
     def resume(self, store: AppendTarget) -> StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
@@ -199,95 +282,205 @@ class StorageWriter:
             flush_bytes=self._flush_bytes,
             flush_s=self._flush_s,
             buffer_bytes_max=self._buffer_bytes_max,
+            window=self._window,
             writer_id=self.writer_id,
         )
 
     def _run(self) -> None:
+        """With the turn: take a batch and enter it, hand the turn on, finish the batch."""
         try:
-            while True:
+            while (batch := self._next_batch()) is not None:
+                self._begin(batch)
                 with self._condition:
-                    batch = self._next_batch()
-                    if batch is None:
+                    # Where only one is written at a time, this thread keeps the turn.
+                    self._failing = self._failing or batch.error is not None
+                    self._vacant = self._failing or len(self._underway) >= self._width
+                    self._threads += not self._vacant
+                    hands_on = not self._vacant
+                if hands_on and runtime.spawn_if_possible(self._run, _THREAD) is None:
+                    with self._condition:
+                        self._threads -= 1
+                        self._vacant = True
+                self._finish(batch)
+                with self._condition:
+                    if not self._vacant:
                         return
-                self._commit(batch)
+                    self._vacant = False
         except BaseException as error:
             # What calls back when a future is resolved may raise anything; no future may wait for a thread that has gone.
-            if self._error is None:
-                self._break(self._store.wrap_unexpected(error), [])
+            self._fail_behind(unexpected(error))
             raise
+        finally:
+            with self._condition:
+                self._threads -= 1
+                self._condition.notify_all()
 
-    def _next_batch(self) -> list[_Waiting] | None:
-        """With the condition held: wait until a batch is due, and take it. None when the writer has ended."""
-        while True:
-            if self._error is not None:
-                return None
-            if self._waiting:
+    def _next_batch(self) -> _Batch | None:
+        """Wait until a batch is due and may be begun, and take it. None when the writer has ended."""
+        with self._condition:
+            while True:
+                if self._failing:
+                    return None
+                if not self._waiting:
+                    if self._closed:
+                        return None
+                    self._condition.wait(1.0)
+                    continue
+                room_bytes = self._appends.most_bytes(self._width, self._flush_bytes) - self._underway_bytes
+                if self._underway and (
+                    len(self._underway) >= self._width or room_bytes < min(self._waiting_bytes, self._flush_bytes)
+                ):
+                    self._condition.wait(1.0)
+                    continue
+                most_bytes = self._flush_bytes
+                if self._appends.remote:
+                    share_bytes = room_bytes // (self._width - len(self._underway))
+                    most_bytes = max(most_bytes, min(_GROWN_BYTES_MAX, share_bytes))
+                # Behind others it is late anyway: it rather grows.
+                self._due_bytes = most_bytes if self._underway else self._flush_bytes
                 age_s = runtime.monotonic_s() - self._oldest_s
-                due = (
+                if (
                     self._waiting[0].event_number <= self._flush_to
                     or self._closed
-                    or self._waiting_bytes >= self._flush_bytes
+                    or self._blocked
+                    or self._waiting_bytes >= self._due_bytes
                     or age_s >= self._flush_s
-                )
-                if due:
-                    break
+                ):
+                    return self._take_batch(most_bytes)
                 self._condition.wait(max(0.0, self._flush_s - age_s))
-            elif self._closed:
-                return None
-            else:
-                self._condition.wait(1.0)
-        batch: list[_Waiting] = []
+
+    def _take_batch(self, most_bytes: int) -> _Batch:
+        items: list[_Waiting] = []
         size_bytes = 0
-        while self._waiting and (not batch or size_bytes + len(self._waiting[0].data) <= self._flush_bytes):
+        while self._waiting and (not items or size_bytes + len(self._waiting[0].data) <= most_bytes):
             item = self._waiting.popleft()
-            batch.append(item)
+            items.append(item)
             size_bytes += len(item.data)
         self._waiting_bytes -= size_bytes
         self._oldest_s = runtime.monotonic_s()
+        batch = _Batch(items, self._done_bytes, self._expected_offset)
+        if self._expected_offset is not None:
+            self._expected_offset += size_bytes
+        self._underway.append(batch)
+        self._underway_bytes += size_bytes
+        self._condition.notify_all()
         return batch
 
-    def _commit(self, batch: list[_Waiting]) -> None:
-        try:
-            if self.writer_id is None:
-                offset = self._store.append_many(self._handle, [item.data for item in batch])
-            else:
-                offset = self._store.append(
-                    self._handle,
-                    b"".join(item.data for item in batch),
-                    writer_id=self.writer_id,
-                    event_number=batch[-1].event_number,
-                )
-        except ChunkstoreError as error:
-            self._break(error, batch)
+    def _begin(self, batch: _Batch) -> None:
+        """Enter a batch behind the one before; without ``underway`` it is appended when it is the oldest."""
+        if self._width == 1:
             return
-        except BaseException as error:
-            self._break(self._store.wrap_unexpected(error), batch)
-            raise
         with self._condition:
-            self._committed_to = batch[-1].event_number
-            self._condition.notify_all()
-        raised: list[BaseException] = []
-        for item in batch:
+            before = self._underway[-2] if len(self._underway) > 1 else None
+        if before is not None and before.underway is None:
+            return
+        try:
+            batch.underway = self._appends.begin(
+                batch.data,
+                None if before is None else before.underway,
+                expected_offset=batch.expected_offset,
+                writer_id=self.writer_id,
+                event_number=batch.event_number,
+            )
+        except ChunkstoreError as error:
+            batch.error = error
+        except BaseException as error:  # noqa: BLE001  (told when the batch is finished)
+            batch.error = unexpected(error)
+
+    def _finish(self, batch: _Batch) -> None:
+        """Write a batch, wait until it is committed, and answer what is in order by then."""
+        try:
+            if batch.error is None:
+                batch.offset = self._carry_out(batch)
+        except ChunkstoreError as error:
+            batch.error = error
+        except BaseException as error:
+            batch.error = unexpected(error)
+            raise
+        finally:
+            with self._condition:
+                batch.done = True
+                if batch.error is not None:
+                    self._failing = True
+                else:
+                    self._done_bytes += len(batch.data)
+                    meanwhile_bytes = self._done_bytes - batch.done_bytes_before
+                    self._appends.measure(len(batch.data), meanwhile_bytes, runtime.monotonic_s() - batch.began_s)
+                self._condition.notify_all()
+            self._resolve()
+
+    def _carry_out(self, batch: _Batch) -> int:
+        if batch.underway is not None:
             try:
-                item.future.set_result(offset)
-            except BaseException as error:  # noqa: BLE001  (of a callback; the other futures are resolved all the same)
-                raised.append(error)
-            offset += len(item.data)
+                return self._appends.finish(batch.underway)
+            except CacheDamaged:
+                # It did not happen, nor did anything behind it: all of it is done again, one by one.
+                batch.underway = None
+        with self._condition:
+            while self._error is None and self._underway[0] is not batch:
+                self._condition.wait(1.0)
+            if self._error is not None:
+                raise self._error.copy()
+        return self._store.append(
+            self._handle,
+            batch.data,
+            expected_offset=batch.expected_offset,
+            writer_id=self.writer_id,
+            event_number=None if self.writer_id is None else batch.event_number,
+        )
+
+    def _resolve(self) -> None:
+        """Set the futures of all batches that are done, and of none behind one that is not."""
+        raised: list[BaseException] = []
+        with self._resolving:
+            while True:
+                with self._condition:
+                    batch = self._underway[0] if self._underway else None
+                    if batch is None or not batch.done:
+                        break
+                    if batch.error is None:
+                        self._underway.popleft()
+                        self._underway_bytes -= len(batch.data)
+                        self._committed_to = batch.event_number
+                        self._condition.notify_all()
+                if batch.error is not None:
+                    self._break(batch.error)
+                    break
+                offset = batch.offset
+                for future, length in batch.pieces:
+                    try:
+                        future.set_result(offset)
+                    except BaseException as error:  # noqa: BLE001  (of a callback; the others are resolved all the same)
+                        raised.append(error)
+                    offset += length
         if raised:
             raise raised[0]
 
-    def _break(self, error: ChunkstoreError, batch: list[_Waiting]) -> None:
+    def _fail_behind(self, error: ChunkstoreError) -> None:
+        """What is under way comes to its end; nothing else does."""
+        failed = _Batch([], 0, None)
+        failed.error, failed.done = error, True
+        with self._condition:
+            self._failing = True
+            self._underway.append(failed)
+        self._resolve()
+
+    def _break(self, error: ChunkstoreError) -> None:
+        # Before anybody hears of it, and may go on: what is being begun enters no more.
+        self._appends.close()
         with self._condition:
             self._error = error
-            failed = [*batch, *self._waiting]
+            futures = [future for batch in self._underway for future, _ in batch.pieces]
+            futures += [item.future for item in self._waiting]
+            self._underway.clear()
             self._waiting.clear()
-            self._waiting_bytes = 0
+            self._waiting_bytes = self._underway_bytes = 0
             self._condition.notify_all()
-        for item in failed:
-            item.future.set_exception(error.copy())
+        for future in futures:
+            future.set_exception(error.copy())
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that commits, and perhaps holds the lock, is not here."""
         self._condition = runtime.condition()
-        self._closed = True
-        self._task = None
+        self._closed = self._inherited = True
+        self._threads = 0

@@ -23,6 +23,7 @@ from chunkstore.records import (
     ACTIVE,
     CLOSED,
     KIND_FOREIGN,
+    KIND_INLINE,
     KIND_OBJECT,
     LAZY,
     AttributeValue,
@@ -38,6 +39,7 @@ __all__ = [
     "NUMBER_MAX",
     "ROW_ELEMENTS_MAX",
     "decode_chunk",
+    "decode_extent",
     "decode_garbage",
     "decode_pin",
     "decode_segment",
@@ -210,6 +212,29 @@ def decode_chunk(key: bytes | str, value: bytes) -> ChunkRecord:
     except (TypeError, ValueError):
         pass
     raise _damage(key, value, CHUNK_FIELDS)
+
+
+def decode_extent(value: bytes) -> tuple[str, int, int, int, bytes] | None:
+    """``object``, ``object_offset``, ``length``, ``crc32c`` and ``next`` in the chunk row of an extent, as it is written; None for any
+    other, which ``decode_chunk`` may know. For readers of very many."""
+    try:
+        row = _unpack(value, use_list=False, max_array_len=_SHORT_ARRAY, max_map_len=0, max_ext_len=0)
+        major, minor, name, offset, length, crc, _, following, _, _, state, kind, _ = row
+    except (TypeError, ValueError):
+        return None
+    if (
+        kind == KIND_INLINE
+        and state == CLOSED
+        and major == MAJOR
+        and not minor
+        and type(offset) is type(length) is type(crc) is int
+        and type(name) is str
+        and type(following) is bytes
+        and len(following) in _POINTER_LENGTHS
+        and 0 < offset | length <= NUMBER_MAX
+    ):
+        return name, offset, length, crc, following
+    return None
 
 
 def decode_garbage(key: bytes | str, value: bytes) -> GarbageRecord:

@@ -8,20 +8,29 @@ extent that has a row, in a list or in garbage, has an entry. Leaves out: keepin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from struct import Struct
 from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
 
 from chunkstore.errors import Damaged
-from chunkstore.metadata.codec import decode_chunk, decode_garbage
+from chunkstore.metadata.codec import decode_chunk, decode_extent, decode_garbage
 from chunkstore.metadata.index import RowReader
 from chunkstore.metadata.keys import GARBAGE, INLINE, RUN, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import journal_position
 from chunkstore.records import GarbageRecord, SegmentRecord
 
-__all__ = ["held_from", "inline_chunks", "inline_runs", "oldest_extents", "runs_of", "spilled_from"]
+__all__ = [
+    "all_extents",
+    "held_from",
+    "inline_chunks",
+    "inline_runs",
+    "oldest_extents",
+    "runs_of",
+    "size_of_extents",
+    "spilled_from",
+]
 
 _KEY = Struct(">cQQ")
 _TARGET = Struct(">QQ")
@@ -76,6 +85,23 @@ def spilled_from(garbage: GarbageRecord) -> list[tuple[int, int]]:
         return []
     epoch, index = garbage.extra[:2]
     return [(epoch, index)] if type(epoch) is int and type(index) is int else [(0, 0)]
+
+
+def all_extents(reader: RowReader) -> Iterator[bytes]:
+    """The ids of all extents that are or were in the journal until the last collection, in no order."""
+    for run in inline_runs(reader):
+        for _, identity in reader.scan(_KEY.pack(INLINE, run, 0), _KEY.pack(INLINE, run, _U64_MAX)):
+            yield identity
+
+
+def size_of_extents(reader: RowReader, identities: Iterable[bytes]) -> tuple[int, int]:
+    """How many of these extents have a row, and their bytes."""
+    count = size_bytes = 0
+    for identity in identities:
+        row = decode_extent(reader.get(chunk_key(identity)) or b"")
+        if row is not None:
+            count, size_bytes = count + 1, size_bytes + row[2]
+    return count, size_bytes
 
 
 def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[int, bytes]]:

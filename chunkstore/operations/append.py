@@ -7,11 +7,13 @@ Promises
 * A chunk is written only by the epoch in its name; after a failed write it is never written again (protocol A2).
 * Exactly once: an event number not above the writer's stored one writes nothing and returns the recorded offset.
 
-Leaves out: buffering (``chunkstore.writer``), commits of several segments (``commit_changes``).
+Leaves out: several of one caller at once (``append_window``), buffering (``chunkstore.writer``), commits of several segments
+(``commit_changes``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ from chunkstore.errors import (
     SegmentSealed,
 )
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.operations.append_plan import plan_inline, plan_on_tail
+from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail
 from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event
@@ -39,12 +41,27 @@ from chunkstore.operations.write_pieces import write_pieces
 from chunkstore.records import ACTIVE, FLAG_SEALED, SegmentRecord
 from chunkstore.storage import ChunkHandle
 
-__all__ = ["append", "settle"]
+__all__ = ["AppendRequest", "Underway", "append", "fail_unwritten", "reserve", "settle"]
 
 _OFFSET_MAX = (1 << 63) - 1
 
 
-class _Request(NamedTuple):
+class Underway:
+    """An append that is written behind its reservation, by who made it: its operation and plan, once it has one. ``check`` is called
+    with the segment's lock held, and raises what keeps it out of the queue."""
+
+    __slots__ = ("check", "offset", "op", "owned", "planned", "request")
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self.check = check
+        self.offset = 0
+        self.owned: OwnedEpoch
+        self.op: PendingOp
+        self.request: AppendRequest
+        self.planned: PlannedAppend | None = None
+
+
+class AppendRequest(NamedTuple):
     """What a caller asked for."""
 
     name: str
@@ -54,6 +71,7 @@ class _Request(NamedTuple):
     writer_id: bytes | None
     event_number: int
     deadline: Deadline
+    underway: Underway | None = None
 
 
 def append(
@@ -68,8 +86,8 @@ def append(
 ) -> int:
     """Append ``data``; returns the offset it was written at, once it is committed. See ``ChunkedSegmentStorage.append``."""
     deadline = Deadline(container.settings.op_deadline_s)
-    request = _Request(name, identity, data, expected_offset, writer_id, event_number, deadline)
-    return container.carry_out(partial(_reserve, container, request), deadline, len(data))
+    request = AppendRequest(name, identity, data, expected_offset, writer_id, event_number, deadline)
+    return container.carry_out(partial(reserve, container, request), deadline, len(data))
 
 
 def settle(container: OwnedContainer, name: str) -> None:
@@ -108,8 +126,9 @@ def _lock(owned: OwnedEpoch, name: str, deadline: Deadline) -> PendingSegment:
     return state
 
 
-def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) -> tuple[PendingOp | None, int]:
-    """Reserve, write and enter the queue; the offset, and the operation to wait for, if there is anything to write."""
+def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch) -> tuple[PendingOp | None, int]:
+    """Reserve, write and enter the queue; the offset, and the operation to wait for, if there is anything to write. What is
+    ``underway`` is not written yet where that needs no lock."""
     data, queue, appendable = request.data, owned.queue, owned.appendable
     state = _lock(owned, request.name, request.deadline)
     op: PendingOp | None = None
@@ -120,6 +139,8 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
             if state.generation != queue.generation:
                 owned.load(state)
             generation = state.generation
+            if request.underway is not None:
+                request.underway.check()
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
@@ -154,17 +175,28 @@ def _reserve(container: OwnedContainer, request: _Request, owned: OwnedEpoch) ->
         finally:
             state.lock.release()
         if not op.written:
+            if request.underway is not None:
+                request.underway.planned = planned
+                return op, segment.length
             write_pieces(container, planned, data, request.deadline)
             queue.written(op)
     except BaseException as error:
         if op is not None and not op.written:
-            with state.lock:
-                queue.not_written(op, unexpected(error))
+            fail_unwritten(owned, op, error)
         raise
     return op, segment.length
 
 
-def _enter_inline(owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, request: _Request) -> PendingOp:
+def fail_unwritten(owned: OwnedEpoch, op: PendingOp, error: BaseException) -> None:
+    """The bytes of an append that is in the queue could not be written: it fails, and all behind it on its segment."""
+    (state,) = op.segments
+    with state.lock:
+        owned.queue.not_written(op, unexpected(error))
+
+
+def _enter_inline(
+    owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, request: AppendRequest
+) -> PendingOp:
     """With the lock held, the state loaded: an append whose bytes go into the record itself. Nothing is written before that, so nothing can
     be left half written."""
     data = request.data if type(request.data) is bytes else bytes(request.data)
@@ -192,13 +224,13 @@ def _enter_inline(owned: OwnedEpoch, state: PendingSegment, segment: SegmentReco
     return op
 
 
-def _admit(owned: OwnedEpoch, state: PendingSegment, request: _Request) -> SegmentRecord | int:
+def _admit(owned: OwnedEpoch, state: PendingSegment, request: AppendRequest) -> SegmentRecord | int:
     """With the lock held, the state loaded: the segment to append to, or the offset to answer when there is nothing to write."""
     segment = state.segment
     if segment is None or (request.identity is not None and segment.id != request.identity):
         raise SegmentNotFound(state.name)
     if request.writer_id is not None:
-        known = known_event(owned, state, segment, request.writer_id)
+        known = known_event(owned, state, segment, request.writer_id, request.event_number)
         if known is not None and request.event_number <= known[0]:
             return known[1]
     if segment.flags & FLAG_SEALED:

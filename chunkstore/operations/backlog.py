@@ -90,6 +90,11 @@ class Backlog:
         """The segment is gone."""
         self.spilled(name, 0, 0)
 
+    def total(self) -> tuple[int, int]:
+        """How many extents there are, about, and their bytes."""
+        with self._lock:
+            return self.extents, sum(item.size_bytes for item in self._held.values())
+
     def held(self) -> dict[str, Waiting]:
         """All of it, as it is: what a segment has may grow while it is looked at."""
         with self._lock:

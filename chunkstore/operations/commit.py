@@ -38,9 +38,10 @@ from chunkstore.operations.attributes import plan_attributes
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
-from chunkstore.operations.container import Look, OwnedContainer
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.create import plan_create
 from chunkstore.operations.delete import plan_delete
+from chunkstore.operations.looking import Look
 from chunkstore.operations.replace import plan_replace
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.tables import plan_delete_row, plan_put_row

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from chunkstore import processes, runtime
 from chunkstore.changes import ADDS_NOTHING
@@ -34,8 +34,8 @@ from chunkstore.observer import GuardedObserver, Observer
 from chunkstore.operations.backlog import Backlog, inline_bytes_of
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
-from chunkstore.operations.looking import audit, look
-from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.operations.looking import Look, audit, look
+from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
@@ -43,30 +43,13 @@ from chunkstore.records import RootRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
-__all__ = ["EpochStart", "Look", "OwnedContainer", "unexpected"]
+__all__ = ["OwnedContainer", "unexpected"]
 
 T = TypeVar("T")
 _SPACE_CHECK_S: Final = 0.05
 """So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
 _STARTS_MAX: Final = 1024
-
-
-class EpochStart(NamedTuple):
-    """Where an epoch of ours began: its OPEN, and what our clocks said then."""
-
-    lsn: int
-    at_s: float
-    at_ms: int
-
-
-class Look:
-    """Which lengths chunks have in the storage, by their ids, for a commit that is not planned yet; None: not there, or not looked at."""
-
-    def __init__(self, lengths: dict[bytes, int | None]) -> None:
-        self.lengths = lengths
-        self.collected: set[bytes] = set()
-        """Those that a collection has begun to delete since."""
 
 
 class OwnedContainer:
@@ -85,7 +68,6 @@ class OwnedContainer:
         service: JournalService,
         observer: Observer | None,
         changed: Callable[[int], None],
-        tail: TailCache,
     ) -> None:
         self.storage = storage
         self.names = names
@@ -108,7 +90,8 @@ class OwnedContainer:
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
         self.inline_bytes = inline_bytes_of(settings, self.remote)
-        self.tail = tail
+        self.tail = TailCache(settings.tail_cache_bytes)
+        self.pace_bytes_s = 0.0  # of what writers commit (``append_window``)
         self.backlog = Backlog()
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
@@ -277,14 +260,43 @@ class OwnedContainer:
         deadline: Deadline,
         adds: int = ADDS_NOTHING,
     ) -> T:
-        """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone; wait for the operation, if
-        there was anything to do; return the result. ``adds``: bytes of chunks, as ``serving``."""
+        """``enter``, and wait, if there was anything to do; return the result."""
+        while True:
+            owned, op, result = self.enter(attempt, deadline, adds)
+            if op is None:
+                # An answer about the present state: a deposed owner must not give it.
+                self.check_fence()
+                return result
+            try:
+                self.wait(owned, op, deadline)
+            except CacheDamaged as damage:
+                # It did not happen: its record was not built, or the batch before it failed.
+                self._rebuild_in_time(damage, deadline)
+            else:
+                return result
+
+    def wait(self, owned: OwnedEpoch, op: PendingOp, deadline: Deadline) -> None:
+        """Wait until what has entered is decided. Raises the errors of commits; after ``CacheDamaged`` it can be planned anew."""
+        try:
+            owned.queue.wait(op, deadline)
+            if op.reshapes:
+                self._reshaped(op)
+        except OutcomeUnknown:
+            if op.reshapes:
+                self._reshaped(op)
+            raise
+
+    def enter(
+        self, attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]], deadline: Deadline, adds: int
+    ) -> tuple[OwnedEpoch, PendingOp | None, T]:
+        """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone. ``adds``: bytes of chunks, as
+        ``serving``."""
         fetched: tuple[str, ...] = ()
         while True:
             owned = self.serving(deadline, adds)
             try:
                 with runtime.defer_interrupt():
-                    op, result = attempt(owned)
+                    return (owned, *attempt(owned))
             except Stale:
                 if deadline.left_s() == 0.0:
                     deadline.fail("planning anew after a recovery")
@@ -308,23 +320,6 @@ class OwnedContainer:
                 # Of a chunk that is not there: a successor may have swept it.
                 self.check_fence()
                 raise
-            else:
-                if op is None:
-                    # An answer about the present state: a deposed owner must not give it.
-                    self.check_fence()
-                    return result
-                try:
-                    owned.queue.wait(op, deadline)
-                    if op.reshapes:
-                        self._reshaped(op)
-                    return result
-                except OutcomeUnknown:
-                    if op.reshapes:
-                        self._reshaped(op)
-                    raise
-                except CacheDamaged as damage:
-                    # It did not happen: its record was not built, or the batch before it failed.
-                    self._rebuild_in_time(damage, deadline)
 
     def _reshaped(self, op: PendingOp) -> None:
         for call in self.reshaped:

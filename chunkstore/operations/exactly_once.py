@@ -3,7 +3,7 @@
 Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 1, event number u64be, offset u64be, length u64be.
 
 Promises: the row commits in the same record as the append it describes, so both exist or neither; an event that is still
-undecided is waited for before a repetition of it is answered.
+undecided is waited for before a repetition of it is answered; the next one goes behind it into the queue, and fails with it.
 Leaves out: forgetting writers (rows go when their segment ends, through the collector).
 """
 
@@ -34,9 +34,9 @@ def decode_writer_row(name: str, raw: bytes) -> tuple[int, int]:
 
 
 def known_event(
-    owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, writer_id: bytes
+    owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, writer_id: bytes, event_number: int
 ) -> tuple[int, int] | None:
-    """The writer's last event number and its offset; None for a new writer.
+    """The writer's last event number and its offset; None for a new writer. ``event_number`` is what is about to be appended.
 
     Called with ``state.lock`` held. Raises ``Undecided`` (that event has to be decided first), ``Stale``, ``Damaged``.
     """
@@ -45,7 +45,7 @@ def known_event(
         raw = owned.store.get(writer_key(segment.id, writer_id))
         return None if raw is None else decode_writer_row(state.name, raw)
     number, offset, op = pending
-    if not op.decided:
+    if not op.decided and event_number <= number:
         raise Undecided(op)
     if op.error is not None:
         # Its batch failed a moment ago, and this state with it.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import Settings
@@ -27,7 +28,15 @@ from chunkstore.records import ACTIVE, ChunkRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
-__all__ = ["OwnedEpoch", "decode_found_chunk"]
+__all__ = ["EpochStart", "OwnedEpoch", "decode_found_chunk"]
+
+
+class EpochStart(NamedTuple):
+    """Where an epoch of ours began: its OPEN, and what our clocks said then."""
+
+    lsn: int
+    at_s: float
+    at_ms: int
 
 
 _TOKEN_BYTES = 256
@@ -65,12 +74,12 @@ class OwnedEpoch:
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
         self.spilled: set[bytes] = set()
-        """Chunks that spills of this epoch have made, and nothing else has written to: only another spill may."""
+        """Chunks that spills of this epoch have made, as long as they may grow: appends never write to them."""
+        self.spillable: dict[bytes, int] = {}
+        """Those that another spill may write to, and where: the last write was committed, and nobody is at it."""
         self._tail = tail
-        self._place_name = "", ""
-        """Of the journal's object that took bytes of extents last: in short, and in full."""
         self._random = b""
-        builder = self._builder = RecordBuilder(
+        builder = RecordBuilder(
             self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
         )
         environment = CommitEnvironment(
@@ -95,12 +104,9 @@ class OwnedEpoch:
     def _append(self, batch: Batch) -> Position:
         if not batch.blob:
             return self.journal.append(batch)
+        # Only behind that: what was refused, or may have been, is nobody's to read.
         position = self.journal.append(batch)
-        place, offset = self._builder.blob_at
-        short, name = self._place_name
-        if short != place:
-            short, name = self._place_name = place, self.names.place(place)
-        self._tail.put(name, offset, batch.blob)
+        self._tail.put_record(batch.ops, batch.blob)
         return position
 
     # Rows and ids

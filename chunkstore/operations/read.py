@@ -34,11 +34,13 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
+from chunkstore.operations.extents import Extent, ExtentRun, follow_extents, in_runs, read_run
 from chunkstore.operations.looking import look, look_through
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read_slices import SliceReader
-from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
+from chunkstore.tail_cache import TailCache
 
 __all__ = ["ReadContext", "ReadPlan", "find_segment", "plan_read", "read", "read_into"]
 
@@ -78,6 +80,9 @@ class ReadContext(NamedTuple):
     fetch: Callable[[str], bool] | None = None
     """Called for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
 
+    tail: TailCache | None = None
+    """What was appended last, in memory."""
+
     def look(self, call: Callable[[MetadataView], T]) -> T:
         """What ``call`` makes of a view of the present rows; see ``looking``."""
         try:
@@ -92,13 +97,24 @@ class ReadContext(NamedTuple):
         return look_through(self.store, self.rebuild, call)
 
 
+class Gather(NamedTuple):
+    """How extents are read: what is in memory of them, and whether their objects lie behind a network."""
+
+    tail: TailCache | None
+    remote: bool
+
+
 class ReadPlan(NamedTuple):
-    """Slices that cover ``length`` bytes of segment ``name``. ``inside``: all that was asked for, before the segment's end."""
+    """Slices and runs of extents that cover ``[offset, offset + length)`` of segment ``name``, or the bytes themselves (``held``).
+    ``inside``: all that was asked for, before the segment's end."""
 
     name: str
     slices: list[ReadSlice]
     length: int
     inside: bool
+    offset: int = 0
+    runs: Sequence[ExtentRun] = ()
+    held: Sequence[bytes] = ()
 
 
 def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
@@ -124,8 +140,10 @@ def plan_read(
     length: int,
     *,
     verify: bool,
+    gather: Gather | None = None,
 ) -> ReadPlan:
-    """The slices for up to ``length`` bytes from ``offset``, with the borders of their blocks if they shall be verified.
+    """The slices for up to ``length`` bytes from ``offset``, with the borders of their blocks if they shall be verified. ``gather``: for
+    whoever reads extents many to a read; else each is a slice.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` below the start, ``BadOffset`` beyond the length.
     """
@@ -137,6 +155,10 @@ def plan_read(
     stop = min(segment.length, offset + length)
     if stop == offset:
         return ReadPlan(name, [], 0, inside=False)
+    if gather is not None and gather.tail is not None:
+        held = gather.tail.find(segment.id, offset, stop - offset)
+        if held is not None:
+            return ReadPlan(name, [], stop - offset, stop < segment.length, offset, held=held)
     where = f"segment {name}"
     if offset >= segment.last_chunk_offset:
         chunk, chunk_offset = segment.last_chunk, segment.last_chunk_offset
@@ -146,6 +168,7 @@ def plan_read(
             raise Damaged("the offset index has no entry; run check", object=where, position=offset)
         chunk, chunk_offset = found
     slices: list[ReadSlice] = []
+    extents: list[Extent] = []
     position = offset
     while position < stop:
         if not chunk:
@@ -154,22 +177,34 @@ def plan_read(
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
             raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
+        if gather is not None and record.kind == KIND_INLINE and names.has_journal:
+            found_here, chunk, chunk_offset = follow_extents(view, chunk, chunk_offset, stop)
+            if found_here:
+                extents += found_here
+                position = chunk_offset
+                continue
         take = min(stop - position, record.length - inside)
         borders = find_borders(view, chunk, record, inside, inside + take) if verify else None
         slices.append(ReadSlice(names.object_of(chunk, record), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
-    return ReadPlan(name, slices, stop - offset, inside=stop < segment.length)
+    runs = in_runs(names, extents, remote=gather.remote) if gather is not None and extents else ()
+    return ReadPlan(name, slices, stop - offset, stop < segment.length, offset, runs)
 
 
 def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
     """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
     left_to_fetch = False
+    gather = Gather(context.tail, context.storage.capabilities.remote)
     try:
         plan = context.look(
-            lambda view: plan_read(view, context.names, name, identity, offset, length, verify=context.verify)
+            lambda view: plan_read(
+                view, context.names, name, identity, offset, length, verify=context.verify, gather=gather
+            )
         )
-        left_to_fetch = _goes_without(context, plan) or (context.check_beside and bool(plan.slices))
+        if plan.runs and context.tail is not None:
+            context.tail.missed()
+        left_to_fetch = _goes_without(context, plan) or (context.check_beside and bool(plan.slices or plan.runs))
         return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
@@ -226,6 +261,9 @@ def _carry_out(
 
 def _absent(plan: ReadPlan, chunk: str) -> Damaged:
     message = "referenced by the metadata, but absent from the storage"
+    for run in plan.runs:
+        if run.name == chunk:
+            return Damaged(message, object=chunk, segment=plan.name, start=run.start, stop=run.stop)
     for piece in plan.slices:
         if piece.name == chunk:
             start = piece.chunk_offset + piece.offset
@@ -234,9 +272,11 @@ def _absent(plan: ReadPlan, chunk: str) -> Damaged:
 
 
 def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
-    if not plan.slices:
+    if plan.held:
+        return plan.held[0] if len(plan.held) == 1 else b"".join(plan.held)
+    if not plan.length:
         return b""
-    if len(plan.slices) == 1 and plan.length < context.parallel_read_bytes_min:
+    if len(plan.slices) == 1 and not plan.runs and plan.length < context.parallel_read_bytes_min:
         reader, piece = SliceReader(context.storage, plan.name), plan.slices[0]
         if reader.is_short(piece):
             if not context.check_beside or _goes_without(context, plan):
@@ -249,14 +289,22 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
 
 def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
     """Read what is planned into ``target``; returns its length."""
-    slices = plan.slices
-    if not slices:
-        return 0
-    small = plan.length < context.parallel_read_bytes_min
+    slices, position = plan.slices, 0
+    for held in plan.held:
+        target[position : position + len(held)] = held
+        position += len(held)
+    if position or not plan.length:
+        return plan.length
+    # Of runs little is reading where that is a system call: two threads would only get into each other's way.
+    small = plan.length < context.parallel_read_bytes_min or not slices
     if not small:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
-    reader = SliceReader(context.storage, plan.name)
+    reader, into = SliceReader(context.storage, plan.name), target[: plan.length]
     calls = [partial(reader.read_into, piece, target) for piece in slices]
+    calls += [
+        partial(read_run, context.storage, plan.name, run, plan.offset, into, verify=context.verify)
+        for run in plan.runs
+    ]
     if small and context.storage.capabilities.append and not context.check_beside:
         # Local storage: a hand-over to the pool costs more than a small read.
         for call in calls:

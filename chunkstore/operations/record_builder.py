@@ -67,8 +67,6 @@ class RecordBuilder:
         self._place = place
         self._places: dict[bytes, tuple[str, int]] = {}
         """Of extents that were built last, by the keys of their rows."""
-        self.blob_at = Place("", 0)
-        """Where the bytes of the record built last begin, if it has any."""
         self._digest = digest
         self._old_row = old_row
         self._began_ms = opened_ms - int(opened_s * 1000)
@@ -147,7 +145,7 @@ class RecordBuilder:
                 if len(places) > _DIGESTS_KEPT:
                     places.clear()
                 ((key, data),) = inline
-                places[key] = self.blob_at = self._place()
+                places[key] = self._place()
                 return data, (key,)
         parts: dict[bytes, list[bytes]] = {}
         for op in batch:
@@ -157,7 +155,7 @@ class RecordBuilder:
             return b"", ()
         if len(places) > _DIGESTS_KEPT:
             places.clear()
-        name, offset = self.blob_at = self._place()
+        name, offset = self._place()
         found = [b"".join(pieces) for pieces in parts.values()]
         blob = b"".join(found)
         # No record may seem to begin where two extents meet.

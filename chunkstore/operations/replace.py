@@ -20,7 +20,8 @@ from chunkstore.metadata.keys import chunk_key
 from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_segment
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.container import Look, OwnedContainer
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.looking import Look
 from chunkstore.operations.written_chunks import (
     chunks_of_session,
     link_chunks,

@@ -16,12 +16,11 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
+from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c_combine
 from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, Conflict, Damaged, OutcomeUnknown
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Conflict, Damaged, NotOwner, OutcomeUnknown
 from chunkstore.journal import OpCode
-from chunkstore.layout import ReadSlice
-from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
@@ -30,10 +29,10 @@ from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.extents import Extent, in_runs, read_run
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.pending import RowRecord
 from chunkstore.operations.read import find_segment
-from chunkstore.operations.read_slices import SliceReader
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
 from chunkstore.storage import ChunkHandle
 
@@ -56,7 +55,7 @@ class _Run(NamedTuple):
     stop: int
     ids: list[bytes]
     records: list[ChunkRecord]
-    slices: list[ReadSlice]
+    extents: list[Extent]
     before: bytes
     front: ChunkRecord | None
 
@@ -95,14 +94,18 @@ def spill(
     try:
         _write(container, owned, target, data)
         commit_changes(container, (name,), partial(_plan, owned, name, run, target))
-    except BaseException as error:
-        owned.spilled.discard(target.identity)
-        if not target.offset and isinstance(error, ChunkstoreError) and not isinstance(error, OutcomeUnknown):
-            with suppress(ChunkstoreError):
+    except (OutcomeUnknown, NotOwner, Closed):
+        raise  # it may be wanted, or somebody else may decide that: the sweep finds it
+    except ChunkstoreError:
+        if not target.offset:
+            owned.spilled.discard(target.identity)
+            with suppress(ChunkstoreError), container.bounded(container.deadline()):
                 container.storage.delete(container.names.chunk(target.identity))
         raise
     if owned.appendable:
-        owned.spilled.add(target.identity)
+        owned.spillable[target.identity] = target.chunk.length
+        if not target.offset:
+            owned.spilled.discard(run.before)  # it is closed
     return Spilled(run.stop - run.start, len(run.ids))
 
 
@@ -114,26 +117,41 @@ def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataVi
     offset, identity = start, _ = found
     ids: list[bytes] = []
     records: list[ChunkRecord] = []
-    slices: list[ReadSlice] = []
+    extents: list[Extent] = []
     bytes_max = min(bytes_max, segment.chunk_size_bytes_max)
     while identity and len(ids) < LIMITS.spill_extents_max:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if record.kind != KIND_INLINE or (ids and offset + record.length - start > bytes_max):
             break
-        borders = find_borders(view, identity, record, 0, record.length)
-        slices.append(ReadSlice(names.object_of(identity, record), offset, 0, record.length, offset - start, borders))
+        extents.append((record.object, record.object_offset, record.length, record.crc32c or 0, offset))
         ids.append(identity)
         records.append(record)
         identity, offset = record.next, offset + record.length
     before = records[0].previous
     front = decode_found_chunk(names, before, view.get(chunk_key(before))) if before else None
-    return _Run(segment.id, segment.chunk_size_bytes_max, start, offset, ids, records, slices, before, front)
+    return _Run(segment.id, segment.chunk_size_bytes_max, start, offset, ids, records, extents, before, front)
 
 
 def _read(container: OwnedContainer, name: str, run: _Run) -> bytes:
-    reader = SliceReader(container.storage, name)
+    size_bytes = run.stop - run.start
+    held = container.tail.find(run.segment_id, run.start, size_bytes)
+    if held is not None:
+        return b"".join(held)
+
+    def fill(target: memoryview) -> int:
+        calls = [
+            partial(read_run, container.storage, name, item, run.start, target, verify=True)
+            for item in in_runs(container.names, run.extents, remote=container.remote)
+        ]
+        if container.remote:
+            container.pool.run_all(calls)
+        else:
+            for call in calls:
+                call()
+        return size_bytes
+
     with container.bounded(container.deadline()):
-        return b"".join(reader.read(piece) for piece in run.slices)
+        return filled(size_bytes, fill)
 
 
 def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
@@ -142,7 +160,7 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
     if (
         front is not None
         and front.state == ACTIVE
-        and run.before in owned.spilled
+        and run.before in owned.spillable
         and front.length + len(data) <= run.size_max
     ):
         identity, chunk = run.before, front
@@ -158,7 +176,8 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
     rows: dict[bytes, RowRecord] = {}
     grown, _ = grow_chunk(owned, identity, chunk, b"", data, rows)
     if grown.crc32c != crc:
-        raise Damaged("extents do not have the CRC32C that was recorded", object=run.slices[0].name, start=run.start)
+        where = owned.names.place(run.extents[0][0])
+        raise Damaged("extents do not have the CRC32C that was recorded", object=where, start=run.start)
     del rows[chunk_key(identity)]
     return _Target(identity, chunk.length, grown, rows)
 
@@ -167,9 +186,15 @@ def _write(container: OwnedContainer, owned: OwnedEpoch, target: _Target, data: 
     name = container.names.chunk(target.identity)
     with container.bounded(container.deadline()):
         if target.offset:
-            owned.spilled.discard(target.identity)  # until this has succeeded
+            # Until this is committed nobody else who has planned the same, or an older length, may write.
+            if owned.spillable.pop(target.identity, 0) != target.offset:
+                raise Conflict(
+                    f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill"
+                )
             container.storage.write(ChunkHandle(name, True), target.offset, data)
         else:
+            if owned.appendable:
+                owned.spilled.add(target.identity)
             container.storage.create(name, data)
 
 

@@ -15,7 +15,7 @@ from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, SegmentNotFound
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of
+from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of, size_of_extents
 from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.backlog import Backlog
@@ -70,6 +70,10 @@ class Spiller:
 
     def spill_all(self, name: str) -> None:
         """Spill all that a segment has, in the caller's thread. Raises as ``spill``."""
+        with self._container.upkeep.run("spill") as done:
+            self._spill_all(name, done)
+
+    def _spill_all(self, name: str, counts: dict[str, int]) -> None:
         tries = 0
         while True:
             try:
@@ -80,6 +84,8 @@ class Spiller:
                     raise
                 continue
             self._backlog.spilled(name, done.size_bytes, done.extents)
+            counts["chunks"] = counts.get("chunks", 0) + done.extents
+            counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
             if not done.extents:
                 return
 
@@ -128,7 +134,7 @@ class Spiller:
 
 
 def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
-    """The segments that have extents, with their bytes (about) and number."""
+    """The segments that have extents, with their bytes and number."""
     runs = set(inline_runs(view))
     if not runs:
         return []
@@ -137,7 +143,7 @@ def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
     for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
         segment = decode_segment(key[1:].decode("utf-8", "replace"), raw)
         if segment.id in holding:
-            extents = sum(1 for _ in inline_chunks(view, segment))
+            extents, size_bytes = size_of_extents(view, (identity for _, identity in inline_chunks(view, segment)))
             if extents:
-                found.append((segment.name, 0, extents))
+                found.append((segment.name, size_bytes, extents))
     return found

@@ -19,7 +19,8 @@ from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.container import Look, OwnedContainer
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.looking import Look
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 

@@ -26,6 +26,10 @@ def figures(container: OwnedContainer) -> dict[str, dict[str, float]]:
     found = container.look(_of_rows)
     found["quota_bytes"] = {"": room.quota_bytes or 0}
     found["free_bytes"] = {} if room.free_bytes is None else {"": room.free_bytes}
+    extents, found["backlog_bytes"]["spill"] = container.backlog.total()
+    found["backlog_appends"] = {"": extents}
+    hits, misses, held_bytes = container.tail.counts()
+    found |= {"tail_hits": {"": hits}, "tail_misses": {"": misses}, "tail_bytes": {"": held_bytes}}
     found["safe_mode"] = {"": float(bool(room.safe_mode))}
     return found
 

@@ -1,8 +1,8 @@
 """What a container takes up: the totals of its rows, and the sizes of objects that no row tells.
 
-Promises: nothing is scanned. Journal and snapshots of former epochs are listed by the first question, and again after a collection;
-what this owner writes is counted as it is written. Orphans are what the last listing of chunks found. Leaves out: totals (the metadata
-store), finding orphans (``operations.orphans``).
+Promises: nothing is scanned but the index of extents, which are bounded. Journal and snapshots of former epochs are listed by the first
+question, and again after a collection; what this owner writes is counted as it is written. Orphans are what the last listing of chunks
+found. Leaves out: totals (the metadata store), finding orphans (``operations.orphans``).
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.metadata.port import Totals
+from chunkstore.metadata.inline_index import all_extents, held_from, inline_chunks, size_of_extents
+from chunkstore.metadata.port import MetadataView, Totals
 from chunkstore.operations.space import Room
 from chunkstore.records import SegmentRecord, Usage
 
-__all__ = ["Space", "StoredSizes", "Written", "no_sizes", "segment_usage"]
+__all__ = ["Space", "StoredSizes", "Written", "count_extents", "no_sizes", "segment_usage"]
 
-StoredSizes: TypeAlias = Callable[[int | None], tuple[int, int]]
-"""Lists the journal and the snapshots: the bytes of records, but for what follows the first one in streams from an epoch on, and
-the bytes of snapshots."""
+StoredSizes: TypeAlias = Callable[[int | None], tuple[int, int, int]]
+"""Lists the journal and the snapshots: the bytes of records, but for what follows the first one in streams from an epoch on, those of the
+first ones, and the bytes of snapshots."""
 
 _FRESH_S: Final = 60.0
 """A replica does not see what is written: it lists again, but no sooner."""
 
 
-def no_sizes(_epoch: int | None) -> tuple[int, int]:
+def no_sizes(_epoch: int | None) -> tuple[int, int, int]:
     """For a store without a journal of ours."""
-    return 0, 0
+    return 0, 0, 0
 
 
 class Written(NamedTuple):
@@ -43,6 +44,7 @@ class _Listing(NamedTuple):
     """Sizes at a moment; what was written until then is in them."""
 
     journal_bytes: int
+    open_bytes: int
     snapshot_bytes: int
     time_ms: int
     made_s: float
@@ -94,6 +96,7 @@ class Space:
             segments=totals.segments,
             listed_ms=listing.time_ms,
             orphans_ms=orphans_ms,
+            open_bytes=listing.open_bytes,
             **self._room()._asdict(),
         )
 
@@ -101,12 +104,28 @@ class Space:
         # First what was written, then the listing: a record is never missing from both.
         until = _NOTHING_WRITTEN if self._written is None else self._written()
         time_ms, made_s = runtime.now_ms(), runtime.monotonic_s()
-        journal_bytes, snapshot_bytes = self._stored_sizes(None if self._written is None else until.epoch)
-        return _Listing(journal_bytes + until.stream_bytes, snapshot_bytes, time_ms, made_s, until)
+        journal_bytes, open_bytes, snapshot_bytes = self._stored_sizes(None if self._written is None else until.epoch)
+        return _Listing(journal_bytes + until.stream_bytes, open_bytes, snapshot_bytes, time_ms, made_s, until)
 
 
-def segment_usage(segment: SegmentRecord) -> Usage:
-    """Of one segment, from its row. Garbage knows no segment."""
+class Extents(NamedTuple):
+    """The fields of ``Usage`` about extents."""
+
+    inline_bytes: int
+    inline_extents: int
+    held_epoch: int | None
+    held_index: int | None
+
+
+def count_extents(view: MetadataView) -> Extents:
+    """One look for each: there are ``Settings.inline_rows_max`` at most, about."""
+    count, size_bytes = size_of_extents(view, all_extents(view))
+    return Extents(size_bytes, count, *(held_from(view) or (None, None)))
+
+
+def segment_usage(view: MetadataView, segment: SegmentRecord) -> Usage:
+    """Of one segment, from its row and those of its extents. Garbage knows no segment."""
+    extents, inline_bytes = size_of_extents(view, (identity for _, identity in inline_chunks(view, segment)))
     return Usage(
         live_bytes=segment.length - segment.start_offset,
         garbage_bytes=None,
@@ -116,4 +135,6 @@ def segment_usage(segment: SegmentRecord) -> Usage:
         snapshot_bytes=None,
         chunks=segment.chunk_count,
         segments=1,
+        inline_bytes=inline_bytes,
+        inline_extents=extents,
     )

@@ -12,6 +12,7 @@ from collections import deque
 from typing import Final
 
 from chunkstore import runtime
+from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import Settings
 from chunkstore.errors import (
     CacheDamaged,
@@ -22,14 +23,18 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
+from chunkstore.metadata.codec import decode_extent
+from chunkstore.metadata.keys import chunk_key
+from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
+from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.ends import naming_repair, was_given_up
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
+from chunkstore_journal.payloads import blob_of
 from chunkstore_journal.recovery import materialise
 
 __all__ = ["Follower"]
@@ -47,7 +52,10 @@ class Follower:
         format: ContainerFormat,
         cache: MetadataCache,
         settings: Settings,
+        tail: TailCache | None = None,
     ) -> None:
+        """``tail`` gets the bytes of extents that are followed."""
+        self._tail = TailCache(0) if tail is None else tail
         self._streams = Streams(storage, names, format)
         self._storage = storage
         self._names = names
@@ -110,7 +118,9 @@ class Follower:
             if head is not None:
                 self._note_ahead(head, leg.end.lsn, leg.opened.epoch)
             try:
-                found = materialise(self._streams, self._cache, leg, current=self._store, discard=self._retire)
+                found = materialise(
+                    self._streams, self._cache, leg, current=self._store, discard=self._retire, taken=self._keep
+                )
                 break
             except Damaged as error:
                 self._drop_if_retired(error)
@@ -150,8 +160,24 @@ class Follower:
         return None
 
     def _retire(self, store: MetadataStore) -> None:
-        """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended."""
+        """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended. As long as
+        there may be some, no bytes are kept: what it shows may have been cut off, and others are at those offsets."""
         self._retired.append((runtime.monotonic_s(), store))
+        self._tail.clear()
+
+    def _keep(self, commit: Commit, payload: bytes) -> None:
+        """Keep the bytes of extents in a record that was applied."""
+        blob = None if self._tail.is_off or self._retired else blob_of(payload)
+        if not blob:
+            return
+        rows, begin = dict(commit.rows), 0
+        for segment_id, offset, length, identity in extents_of(commit.ops, len(blob)):
+            data = bytes(blob[begin : begin + length])
+            begin += length
+            # A segment that was deleted in the same record has left no row.
+            row = decode_extent(rows.get(chunk_key(identity)) or b"")
+            if row is not None and row[2:4] == (length, crc32c_of_bytes(data)):
+                self._tail.put(segment_id, offset, data)
 
     def _retire_damaged(self) -> None:
         """A store that does not hold what was written shows nothing any more."""

@@ -11,9 +11,9 @@ Leaves out: deciding where history ends (T3), records not covered by a commit ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull
@@ -45,6 +45,10 @@ _RESTARTS_MAX = 5
 _RESTARTS_PAST_MAX = 2
 """What was collected of the past does not come back."""
 _WORKERS = 16
+
+
+Taken: TypeAlias = Callable[[Commit, bytes], None]
+"""Takes note of a record of a stream that was applied, and of its payload."""
 
 
 class Mismatch(Exception):
@@ -220,13 +224,24 @@ def records_of_leg(
         raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=opened.object, position=last.end)
 
 
-def _apply_all(store: MetadataStore, commits: list[Commit]) -> None:
-    """Apply verified commits. Raises ``Mismatch``, ``Damaged``."""
+def _apply_all(
+    store: MetadataStore, commits: list[Commit], payloads: Sequence[bytes] = (), taken: Taken | None = None
+) -> None:
+    """Apply verified commits, and tell ``taken``. Raises ``Mismatch``, ``Damaged``."""
     if not store.apply(commits, verify=True):
         raise Mismatch(f"it does not stand in front of lsn {commits[0].position.lsn}")
+    if taken is not None:
+        for commit, payload in zip(commits, payloads, strict=True):
+            taken(commit, payload)
 
 
-def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Pool, progress: Progress) -> None:
+def _no_blob(_commit: Commit, _payload: bytes) -> None:
+    """For those who keep no bytes of extents."""
+
+
+def _take(
+    streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Pool, progress: Progress, taken: Taken
+) -> None:
     opened = step.leg.opened
     if step.jump is not None and not store.jump(step.jump, store.head().digest):
         raise Mismatch(f"it stands behind lsn {step.jump.lsn}")
@@ -240,8 +255,11 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
             # The jump was a guess that this digest had to confirm.
             raise Mismatch(f"its state is not that of history at lsn {opened.header.lsn}") from damage
         progress.records += len(commits)
+        if len(commits) > 1 and opened.embedded is not None:
+            taken(commits[0], opened.embedded.payload)
     progress.time_ms = max(progress.time_ms, opened.header.time_ms)
     batch: list[Commit] = []
+    payloads: list[bytes] = []
     size = 0
     log = streams.names.log(opened.epoch)
     slots = streams.mode == "slot"
@@ -249,6 +267,7 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
     for record, position in records_of_leg(streams, step.start, step.leg, pool):
         name = streams.names.slot(opened.epoch, position.index - 1) if slots else log
         batch.append(commit_of(record, position, object=name, at=at))
+        payloads.append(record.payload)
         if record.header.kind == RecordKind.SNAPSHOT_NOTE:
             note = decode_note(record.header.kind, record.payload, object=name, position=at)
             if isinstance(note, SnapshotLink):
@@ -257,21 +276,28 @@ def _take(streams: Streams, store: MetadataStore, step: _Step, pool: runtime.Poo
         size += record.size
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             progress.count(len(batch), size, record.header.time_ms)
-            _apply_all(store, batch)
-            batch, size = [], 0
+            _apply_all(store, batch, payloads, taken)
+            batch, payloads, size = [], [], 0
     if batch:
         progress.count(len(batch), size, record.header.time_ms)
-        _apply_all(store, batch)
+        _apply_all(store, batch, payloads, taken)
 
 
-def bring(streams: Streams, store: MetadataStore, leg: Leg, pool: runtime.Pool, progress: Progress) -> None:
-    """Bring ``store`` to the end of ``leg``.
+def bring(
+    streams: Streams,
+    store: MetadataStore,
+    leg: Leg,
+    pool: runtime.Pool,
+    progress: Progress,
+    taken: Taken = _no_blob,
+) -> None:
+    """Bring ``store`` to the end of ``leg``. ``taken`` is told of each record of a stream that was applied, with its payload.
 
     Raises: ``Mismatch`` (discard it), ``ChunkNotFound`` (records in between were collected), ``Damaged``,
     ``StorageFull``, ``StorageUnavailable``.
     """
     for step in route(streams, store.head(), leg):
-        _take(streams, store, step, pool, progress)
+        _take(streams, store, step, pool, progress, taken)
 
 
 class _Search:
@@ -305,6 +331,7 @@ class _Search:
         *,
         keep: bool = False,
         named: bool = True,
+        taken: Taken = _no_blob,
     ) -> Progress | None:
         """Try to bring ``store`` (first loaded from the snapshot ``link``) to the end; None, and discarded, if it cannot.
 
@@ -321,7 +348,7 @@ class _Search:
                 load_snapshot(self.streams.storage, name, store, container=self.streams.container, expected=link)
                 blames = True
             if store.head().position[:2] != self.ahead:
-                bring(self.streams, store, self.leg, self.pool, progress)
+                bring(self.streams, store, self.leg, self.pool, progress, taken)
             discard = False
             return progress
         except CacheDamaged as rot:
@@ -418,6 +445,7 @@ def materialise(
     ahead: tuple[int, bytes] | None = None,
     discard: Callable[[MetadataStore], None] | None = None,
     past: bool = False,
+    taken: Taken = _no_blob,
 ) -> Materialised:
     """T4: a store at the end of ``leg``, made current in the cache; with ``past``, for which history goes on behind that end, not current.
 
@@ -428,7 +456,7 @@ def materialise(
     place, or there is none, or no room for both; it is kept, as far as it got, if the storage fails. ``discard`` does that
     (default: the cache's), for callers whose readers may still be at it. A collector of the old
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
-    LATEST says now, a bounded number of times.
+    LATEST says now, a bounded number of times. ``taken`` is told, as by ``bring``, of what was applied to ``current``.
 
     Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """
@@ -437,7 +465,7 @@ def materialise(
     try:
         if current is None:
             return _another(search)
-        progress = search.attempt(current, "the local cache", keep=True)
+        progress = search.attempt(current, "the local cache", keep=True, taken=taken)
         if progress is not None:
             return search.result(current, "cache", progress, None)
         try:

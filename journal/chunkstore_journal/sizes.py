@@ -12,15 +12,17 @@ from chunkstore_journal.snapshot import list_snapshots
 __all__ = ["stored_sizes"]
 
 
-def stored_sizes(storage: ChunkStorage, names: ContainerNames, epoch: int | None) -> tuple[int, int]:
-    """(bytes of records, bytes of snapshots). With ``epoch``, only the first record of each stream from that epoch on counts.
+def stored_sizes(storage: ChunkStorage, names: ContainerNames, epoch: int | None) -> tuple[int, int, int]:
+    """Bytes of records, of the first ones of streams (which stay for ever) among them, and of snapshots. With ``epoch``, only the first
+    record of each stream from that epoch on counts.
 
     Raises what ``list`` raises. Retry: safe.
     """
-    journal_bytes = 0
+    journal_bytes = open_bytes = 0
     for info in iter_listing(storage, names.journal_prefix()):
         slot = names.parse_slot(info.name)
         stream, index = slot if slot is not None else (names.parse_log(info.name), 1)
         if stream is not None and (epoch is None or stream < epoch or index == 0):
             journal_bytes += info.length
-    return journal_bytes, sum(snapshot.size for snapshot in list_snapshots(storage, names))
+            open_bytes += info.length if index == 0 else 0
+    return journal_bytes, open_bytes, sum(snapshot.size for snapshot in list_snapshots(storage, names))

@@ -48,6 +48,11 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     chosen = settings(quota_bytes=1000, free_bytes_min=1000, cache_dir=str(tmp_path / "cache"))
     with jumping_clock() as clock, chunkstore.open((tmp_path / "root").as_uri(), settings=chosen) as store:
         seen = [store.upkeep_figures()]
+        store.create("c")
+        store.append("c", bytes(5))
+        store.read("c", 0, 5)
+        store._container.tail.clear()
+        store.read("c", 0, 5)
         store.create("a")
         store.append("a", bytes(95))
         store.truncate("a", 13)
@@ -79,10 +84,11 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     last = seen[-1]
     assert set(last) == {*UPKEEP_COUNTERS, *UPKEEP_GAUGES}
     none = dict.fromkeys(UPKEEP_PARTS, 0)
-    assert last["runs"] == none | {"collect": 1, "retention": 1, "sweep": 2, "defrag": 1, "scrub": 1}
+    assert last["runs"] == none | {"collect": 1, "retention": 1, "sweep": 2, "defrag": 1, "scrub": 1, "spill": 8}
     assert last["errors"] == none | {"sweep": 1}
-    assert last["chunks"] == none | {"collect": 12, "retention": 3, "defrag": 8, "scrub": 6}
-    assert last["moved_bytes"]["defrag"] == 40
+    assert last["chunks"] == none | {"collect": 12, "retention": 3, "defrag": 8, "scrub": 7, "spill": 8}
+    assert last["moved_bytes"]["defrag"] == last["moved_bytes"]["spill"] == 40
+    assert (last["tail_hits"], last["tail_misses"]) == ({"": 9}, {"": 1})
     assert last["findings"]["scrub"] == 1
     assert last["reclaimed_bytes"]["collect"] >= 40
     assert last["quota_bytes"] == {"": 1000}

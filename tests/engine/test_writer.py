@@ -110,7 +110,7 @@ def test_a_batch_is_flushed_by_bytes_by_time_and_by_hand(world: World) -> None:
 def test_back_pressure(world: World) -> None:
     store, gate = gated(world)
     gate.open.clear()
-    writer = store.writer("a", flush_bytes=10, flush_s=0, buffer_bytes_max=30)
+    writer = store.writer("a", flush_bytes=10, flush_s=0, buffer_bytes_max=30, window=1)
     futures = [writer.append(pattern(0, 10))]
     time.sleep(0.1)
     # One batch is on its way; thirty more bytes may wait.

@@ -149,6 +149,54 @@ def _mixed(store: ChunkedSegmentStorage, prepared: object) -> None:
     )
 
 
+def _extents(store: ChunkedSegmentStorage) -> None:
+    """Records in which the bytes of two segments lie, behind chunks of both."""
+    _fill(store)
+    for number in range(4):
+        store.append("log", b"extent %d;" % number)
+        store.append("other", b"<%d>" % number)
+
+
+def _spill(store: ChunkedSegmentStorage, prepared: object) -> None:
+    store._spiller.spill_all("log")
+
+
+def _spilled(store: ChunkedSegmentStorage) -> None:
+    """A chunk that a spill has made, cut in front, and extents behind it: it grows, where storages append."""
+    _extents(store)
+    _spill(store, None)
+    store.truncate("log", 5)
+    store.append("log", b"one more;")
+    store.append("log", b"and the last one;")
+
+
+def _cut_extents(store: ChunkedSegmentStorage) -> None:
+    """The first one cut in front, the last one behind a chunk of its own."""
+    _extents(store)
+    store.truncate("log", 14)
+    store.append("log", b"a chunk".ljust(100, b"."))
+    store.append("log", b"and an extent;")
+
+
+def _extents_to_join(store: ChunkedSegmentStorage) -> None:
+    _extents(store)
+    store.create("source")
+    store.append("source", b"of the source;")
+    store.append("source", b"and more")
+    store.seal("source")
+
+
+def _spilled_garbage(store: ChunkedSegmentStorage) -> None:
+    """Records of earlier epochs, whose extents a spill has taken, and others, whose extents live on in the segment beside."""
+    _extents(store)
+    _spill(store, None)
+    store.delete("other")
+    store.append("log", b"lives on;")
+    store.snapshot()
+    store.append("log", b"behind the snapshot;")
+    time.sleep(0.005)  # as in _due_garbage
+
+
 def _tables(store: ChunkedSegmentStorage) -> None:
     _fill(store)
     store.table("rows").put(b"key", b"old")
@@ -181,6 +229,8 @@ def is_opening(operation: str, name: str) -> bool:
 
 SMALL: dict[str, object] = {"rolling": 32}
 LAST_WORDS = b"the last words"
+INLINE: dict[str, object] = {"inline_bytes_max": 64, "spill_bytes": 1 << 20, "spill_s": 3600.0}
+"""Small appends travel in records, and stay there until somebody spills them: what is counted is the operation's."""
 ROLL: dict[str, object] = {"log_roll_bytes": 1024, "slot_roll_records": 2, "roll_interval_s_min": 0.0}
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -224,6 +274,29 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda store, _: store.append("log", b"while a reply is lost"),
         _chunks,
         SMALL,
+        first=(is_record, Outcome.ERROR_AFTER),
+    ),
+    Operation("inline-append", lambda store, _: store.append("log", b"more bytes"), _extents, INLINE),
+    Operation("inline-append-once", _append_for_writer, _extents, INLINE),
+    Operation("truncate-extents", lambda store, _: store.truncate("log", 33), _extents, INLINE),
+    Operation("spill", _spill, _extents, INLINE),
+    Operation("spill-what-is-cut", _spill, _cut_extents, INLINE),
+    Operation("spill-grows", _spill, _spilled, INLINE),
+    Operation("seal-extents", lambda store, _: store.seal("log"), _extents, INLINE),
+    Operation("concat-extents", lambda store, _: store.concat("log", 46, "source"), _extents_to_join, INLINE),
+    Operation("delete-extents", lambda store, _: store.delete("log"), _extents, INLINE),
+    Operation(
+        "collect-behind-spill",
+        lambda store, _: store.collect(),
+        _spilled_garbage,
+        {**INLINE, **ROLL, "snapshots_kept": 1},
+    ),
+    Operation("roll-with-extents", lambda store, _: store.append("log", b"rolls"), _extents, {**INLINE, **ROLL}),
+    Operation(
+        "self-take-over-with-extents",
+        lambda store, _: store.append("log", b"while a reply is lost"),
+        _extents,
+        INLINE,
         first=(is_record, Outcome.ERROR_AFTER),
     ),
     Operation("close", lambda store, _: store.close(), _chunks, SMALL, repeatable=False),
@@ -301,6 +374,9 @@ OPENINGS: tuple[Opening, ...] = (
     Opening("elsewhere-without-snapshot", _other_machine, _concat),
     Opening("old-cache", _old_cache),
     Opening("dead-claimants", _claimants_that_died),
+    Opening("extents-after-kill", _kill, _extents, INLINE),
+    Opening("extents-behind-record", _kill_when(Outcome.CRASH_AFTER), _spilled, INLINE, undecided=True),
+    Opening("extents-in-record", _kill_when(Outcome.TORN), _extents, INLINE, undecided=True),
     Opening("promoted", _other_machine, promoted=True),
     Opening("promoted-behind-record", _kill_when(Outcome.CRASH_AFTER), undecided=True, promoted=True),
 )

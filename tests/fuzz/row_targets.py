@@ -49,7 +49,6 @@ from chunkstore.records import (
     TableRecord,
 )
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import create_container, read_format
 from chunkstore_journal.history import Streams
@@ -289,7 +288,7 @@ def _decode_rows(data: bytes, gate: Gate) -> Callable[[], None] | None:
             confining = _Confining(storage)
             close_lazy_chunks(confining, NAMES, owned)
             engine = ChunkedSegmentStorage(
-                storage=confining, names=NAMES, settings=_SETTINGS, service=service, ownership=owned, tail=TailCache(0)
+                storage=confining, names=NAMES, settings=_SETTINGS, service=service, ownership=owned
             )
             gate.past()
             with engine:

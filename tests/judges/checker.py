@@ -120,14 +120,16 @@ def check_history(
     owners: Mapping[int, str] | None = None,
     timed: bool = True,
     eager: bool = True,
+    tail: bool = False,
 ) -> Verdict:
     """Judge the events of one container that began empty by its records: number ``n`` of them has lsn ``n + 1``.
 
     ``owners``: the process that claimed an epoch; the ``owner`` of an event is that name, or that name, a dot and more. ``timed``:
     whether ``written`` of records is of the clock of the events. ``eager``: whether refusals of changes are
-    as the module says; False: they are judged as reads.
+    as the module says; False: they are judged as reads. ``tail``: a read that ends before the end that its owner knows looks at no fence:
+    it, too, may be of the last state that its owner's epoch had answered from.
     """
-    checker = _Checker(records, events, owners or {}, timed=timed, eager=eager)
+    checker = _Checker(records, events, owners or {}, timed=timed, eager=eager, tail=tail)
     checker.check_owners()
     if checker.fold():
         checker.judge_answers()
@@ -151,7 +153,9 @@ class _Checker:
         *,
         timed: bool,
         eager: bool,
+        tail: bool = False,
     ) -> None:
+        self._tail = tail
         self._records = records
         self._events = events
         self._owners = owners
@@ -376,7 +380,8 @@ class _Checker:
                 event.outcome == "failed" and event.result in INFORMING and not event.about_session
             ):
                 careless = self._eager and event.outcome == "failed" and event.kind in CHANGING and event.kind != "ask"
-                if careless and any(event.repeats(other) for other in events):
+                careless = careless or (self._tail and event.ends_inside)
+                if event.outcome == "failed" and careless and any(event.repeats(other) for other in events):
                     continue
                 if careless:
                     floor = max((lsn for epoch, lsn in floors.items() if epoch <= event.epoch), default=0)

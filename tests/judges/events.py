@@ -84,6 +84,11 @@ class Event:
         """Whether what is asked for was refused because its session is not open: which are, no judge knows."""
         return self.kind == "ask" and self.result == "Conflict" and self.fields[:1] == ("open",)
 
+    @property
+    def ends_inside(self) -> bool:
+        """Whether it is a read that was answered whole: its owner may have looked at no fence (``read_fence="tail"``)."""
+        return self.kind == "read" and self.outcome == "ok" and len(self.result) == self.args[1]
+
     def repeats(self, other: Event) -> bool:
         """Whether this is what a buffering writer that the failure of ``other`` broke was given later."""
         return (

@@ -1,9 +1,10 @@
 """The invariants of steps: what no correct run does, judged while it happens (protocol section 4).
 
 A simulator tells it of every storage call that takes effect, of what clients were told, of take-overs and of power cuts; it
-judges and never acts. Covered at every step: 1 to 6, 9 to 13, 18, 21, 22, 24 to 30; 10 whole, and 20, where somebody takes over, where
-power was cut and where somebody was told of damage. Those about the whole state (14 to 17, 20, 23) come from ``check``, which the
-simulator calls at each take-over (metadata only) and at the end, 7, 8, 19 and 31 from ``checker``, 33 from the simulator.
+judges and never acts. Covered at every step: 1 to 6, 9 to 13, 18, 21, 22, 24 to 30, 35 to 37; 10 whole, and 20, where somebody takes over,
+where power was cut and where somebody was told of damage; 34 when bytes come, behind each OPEN, behind power cuts and at the end. Those
+about the whole state (14 to 17, 20, 23) come from ``check``, which the simulator calls at each take-over (metadata only) and at the end, 7,
+8, 19 and 31 from ``checker``, 33 from the simulator.
 
 Promises: a call costs a lookup by name, and the decoding of what it wrote to the journal; nothing is scanned but after a power
 cut. It knows nothing of the simulator: names, bytes, processes by name, a clock that everybody shares.
@@ -73,6 +74,10 @@ class StepInvariants:
         self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now, foreign)
         self.fence_by_stat = True
         """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
+        self.fence_at_tail = False
+        """Whether reads that end before the known end go without a look."""
+        self.grace = 0
+        """How long what was removed stays where it is, in units of ``now``."""
         self._names = names
         self._content = content
         self._on_violation = on_violation
@@ -196,8 +201,9 @@ class StepInvariants:
         self._chunks = {name: known for name, known in self._chunks.items() if self._content(name) is not None}
         self._check_promises("a power cut")
         for key, raw in history.rows.items():
-            if key[:1] == CHUNK and key[1:] not in history.removed:
+            if key[:1] == CHUNK and key[1:] not in history.removed and key[1:] not in history.extents.rows:
                 self._check_chunk(key[1:], raw, "after a power cut ")
+        history.extents.judge_all("after a power cut")
 
     # Claims, slots, logs
 
@@ -271,8 +277,8 @@ class StepInvariants:
             self._report(26, f"{process} deleted {name}, of a stream that is not sealed")
         else:
             index = what.index if what.kind == "slot" else None
-            for identity in history.extents_in(what.epoch, index):
-                self._report(35, f"{process} deleted {name}, which holds extent {identity.hex()}")
+            place = f"{what.epoch:x}" if index is None else f"{what.epoch:x}/{index:x}"
+            history.extents.judge_deletion(process, name, place, self._now(), self.grace)
             lsn = history.last_lsn_at(what.epoch, index)
             if lsn and not any(
                 covered >= lsn and self._content(snapshot) is not None
@@ -341,7 +347,7 @@ class StepInvariants:
 
     def answered(self, event: Event) -> None:
         """Invariant 29: whoever looks after a stranger has claimed the next epoch is told so, and not what he knew of."""
-        if event.kind not in _LOOKING:
+        if event.kind not in _LOOKING or (self.fence_at_tail and event.ends_inside):
             return
         claimed = self._claimed_when.get(event.epoch + 1)
         if claimed is None or event.invoked <= claimed or not event.epoch or not self.fence_by_stat:
@@ -450,6 +456,7 @@ class StepInvariants:
     def finish(self) -> list[Violation]:
         """The end: what must hold of everything. Returns all violations."""
         self._check_promises("the end")
+        self.history.extents.judge_all("at the end")
         history = self.history
         for epoch in range(1, history.top):
             if epoch not in history.opens and (epoch, 0) not in history.seals:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chunkstore.names import ContainerNames, chunk_epoch
+from tests.judges.extents import SPILL, Extents
 from tests.judges.stored_records import (
     CHUNK_FIELDS,
     GARBAGE_FIELDS,
@@ -43,13 +44,11 @@ __all__ = ["Entry", "StoredHistory"]
 _MISSING: Final = object()
 _ROOTS: Final = b"T\x06!roots"
 """How the keys of rows begin that say where adopted chunks lie."""
-_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "_append", "_content", "_foreign", "_report", "_now"))
+_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "append", "_content", "_foreign", "report", "_now"))
 _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
 _REPLACE: Final = 15
-_SPILL: Final = 16
-_INLINE: Final = 2
 _TABLES: Final = (10, 11)
 _MODULUS: Final = 1 << 256
 
@@ -97,9 +96,9 @@ class StoredHistory:
         self._names = names
         self._foreign = foreign
         self._uuid = container
-        self._append = mode == "append"
+        self.append = mode == "append"
         self._content = content
-        self._report = report
+        self.report = report
         self._now = now
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._digest: dict[str, int] = {"digest": 0}
@@ -108,6 +107,9 @@ class StoredHistory:
         self._written: dict[bytes, int] = {}
         self._tails: dict[int, tuple[int, bytes]] = {}
         """Segment offset and id of the last chunk of each segment id."""
+        self.extents = Extents(self)
+        self.arrived: list[bytes] = []
+        """Extents that the record at hand has put, or moved."""
         self._embedded: dict[int, tuple[int, bytes]] = {}
         """Of each stream whose last record an OPEN embeds: where that lay, and its bytes."""
         self.claims: dict[int, Claim] = {}
@@ -136,7 +138,7 @@ class StoredHistory:
     def begin_like(self, other: StoredHistory) -> None:
         """Know what ``other`` knows, of a container of which this one is a copy. Nothing may have been told yet."""
         known = {name: value for name, value in other.__dict__.items() if name not in _OF_ITS_WORLD}
-        self.__dict__.update(deepcopy(known, {id(_MISSING): _MISSING}))
+        self.__dict__.update(deepcopy(known, {id(_MISSING): _MISSING, id(other): self}))
 
     # What is known
 
@@ -175,7 +177,7 @@ class StoredHistory:
     def bytes_of(self, identity: bytes) -> bytes | None:
         """What the storage holds for a chunk now, its own object or the one that it was adopted from; None: nothing."""
         raw = self.rows.get(b"C" + identity, b"")
-        if raw and self.is_extent(raw):
+        if identity in self.extents.rows:
             return self.extent(raw)
         found = self.adopted(raw)
         if found is None:
@@ -183,11 +185,6 @@ class StoredHistory:
         url, name, offset = found
         data = self._foreign(url, name)
         return None if data is None else data[offset:]
-
-    @staticmethod
-    def is_extent(raw: bytes) -> bool:
-        """Whether a chunk's row leads into the journal."""
-        return int(decode_row(raw, CHUNK_FIELDS)[9]) == _INLINE
 
     def extent(self, raw: bytes) -> bytes | None:
         """The bytes of an extent by its row: of a record behind a cut, as the OPEN has them that embeds it."""
@@ -200,17 +197,11 @@ class StoredHistory:
         found = self._content(name)
         return None if found is None else found[offset : offset + length]
 
-    def extents_in(self, epoch: int, index: int | None) -> list[bytes]:
-        """The ids of the chunks, in lists and in garbage, whose bytes a record in this slot holds, or one in this log."""
-        place = f"{epoch:x}" if index is None else f"{epoch:x}/{index:x}"
-        packed = bytes([0xA0 + len(place)]) + place.encode()
-        return [key[1:] for key, raw in self.rows.items() if key[:1] == b"C" and raw[3 : 3 + len(packed)] == packed]
-
     def adopted(self, raw: bytes) -> tuple[str, str, int] | None:
         """Of a chunk's row: URL and name of the object that it was adopted from, and where it begins there; None: it is our own."""
         # Nearly all rows are of chunks of ours.
         name, offset = decode_row(raw, CHUNK_FIELDS)[:2] if b"@" in raw else ("", 0)
-        if not name:
+        if not name.startswith("@"):
             return None
         root, _, rest = name.partition("/")
         row = self.rows.get(_ROOTS + int(root[1:], 16).to_bytes(8))
@@ -242,14 +233,14 @@ class StoredHistory:
         try:
             claim = decode_claim(data)
         except Unreadable as damage:
-            self._report(1, f"the claim of epoch {epoch} is unreadable: {damage}")
+            self.report(1, f"the claim of epoch {epoch} is unreadable: {damage}")
             return None
         if epoch in self.claims and self.claims[epoch].token != claim.token:
-            self._report(1, f"epoch {epoch} was claimed twice")
+            self.report(1, f"epoch {epoch} was claimed twice")
         if claim.epoch != epoch:
-            self._report(1, f"the claim of epoch {claim.epoch} lies where {epoch} belongs")
+            self.report(1, f"the claim of epoch {claim.epoch} lies where {epoch} belongs")
         if epoch > 1 and epoch - 1 not in self.claims:
-            self._report(1, f"epoch {epoch} was claimed before {epoch - 1}")
+            self.report(1, f"epoch {epoch} was claimed before {epoch - 1}")
         self.claims[epoch] = claim
         return claim
 
@@ -263,12 +254,12 @@ class StoredHistory:
             elif index == 0:
                 self._slot0(epoch, record)
             elif (record.epoch, record.index) != (epoch, index):
-                self._report(6, f"record {record.index} of epoch {record.epoch} lies in {name}")
+                self.report(6, f"record {record.index} of epoch {record.epoch} lies in {name}")
             else:
                 self._slot(epoch, index, record, name)
             return record.kind
         except Unreadable as damage:
-            self._report(6 if index else 2, f"{name} was written and is unreadable: {damage}")
+            self.report(6 if index else 2, f"{name} was written and is unreadable: {damage}")
             return None
 
     def log_written(self, epoch: int, data: bytes) -> None:
@@ -293,39 +284,41 @@ class StoredHistory:
 
     def _slot0(self, epoch: int, record: Record) -> None:
         if record.kind != OPEN:
-            self._report(2, f"slot 0 of epoch {epoch} holds a record of type {record.kind}")
+            self.report(2, f"slot 0 of epoch {epoch} holds a record of type {record.kind}")
             return
         payload = decode_open(record)
         claim = self.claims.get(epoch)
         if claim is None or not claim.token == payload.token == record.token:
-            self._report(28, f"OPEN({epoch}) was not written by its claimant")
+            self.report(28, f"OPEN({epoch}) was not written by its claimant")
         previous = payload.previous_epoch
         entitled = self._rewind(epoch, payload) if payload.cuts_early else set()
         if previous != self.top or epoch <= self.top:
-            self._report(9, f"OPEN({epoch}) continues from epoch {previous}, but history has reached epoch {self.top}")
+            self.report(9, f"OPEN({epoch}) continues from epoch {previous}, but history has reached epoch {self.top}")
             return
         for between in range(previous + 1, epoch):
             if (between, 0) not in self.seals and not (payload.cuts_early and between in self.opens):
-                self._report(3, f"epoch {between}, before OPEN({epoch}), is not void")
+                self.report(3, f"epoch {between}, before OPEN({epoch}), is not void")
         self._cut(epoch, payload)
         if payload.embedded:
             self._embedded[payload.previous_epoch] = payload.end_byte, payload.embedded
             self._add(decode_record(payload.embedded, self._uuid), embedded=True)
         if (payload.last_lsn, payload.last_hash) != self.point(self.lsn):
-            self._report(9, f"OPEN({epoch}) continues from lsn {payload.last_lsn}, history has {self.lsn} there")
+            self.report(9, f"OPEN({epoch}) continues from lsn {payload.last_lsn}, history has {self.lsn} there")
         self.top = epoch
         self.opens[epoch] = payload
         self._add(record, opened=payload)
         self._parsed[epoch] = 0
+        self.extents.judge_cuts(epoch)
+        self.extents.judge_all(f"behind OPEN({epoch})")
         for identity in entitled:
             if b"C" + identity in self.rows and identity not in self.removed:
-                self._report(21, f"OPEN({epoch}) refers to chunk {identity.hex()}, which a former owner may delete")
+                self.report(21, f"OPEN({epoch}) refers to chunk {identity.hex()}, which a former owner may delete")
         self._go_on_reading()
 
     def _rewind(self, epoch: int, payload: Open) -> set[bytes]:
         """History goes back to where an OPEN cuts it; the chunks that were removed behind that, which may be deleted at any time."""
         if not self.holds(payload.last_lsn, payload.last_hash):
-            self._report(9, f"OPEN({epoch}) goes back to lsn {payload.last_lsn}, which is no point of history")
+            self.report(9, f"OPEN({epoch}) goes back to lsn {payload.last_lsn}, which is no point of history")
         entitled = {identity for identity, lsn in self.removed.items() if lsn > payload.last_lsn}
         while self.lsn > payload.last_lsn - bool(payload.embedded):
             self._take_back()
@@ -337,27 +330,27 @@ class StoredHistory:
         previous = payload.previous_epoch
         if not previous:
             return
-        if not self._append and not payload.cuts_early and (previous, payload.end_index) not in self.seals:
-            self._report(5, f"OPEN({epoch}) ends epoch {previous} at index {payload.end_index}, where no SEAL is")
-        if self._append and len(self._logs.get(previous, b"")) < payload.end_byte:
-            self._report(5, f"OPEN({epoch}) ends epoch {previous} at byte {payload.end_byte}, behind its end")
+        if not self.append and not payload.cuts_early and (previous, payload.end_index) not in self.seals:
+            self.report(5, f"OPEN({epoch}) ends epoch {previous} at index {payload.end_index}, where no SEAL is")
+        if self.append and len(self._logs.get(previous, b"")) < payload.end_byte:
+            self.report(5, f"OPEN({epoch}) ends epoch {previous} at byte {payload.end_byte}, behind its end")
         while self.entries and self.entries[-1].epoch == previous and self.entries[-1].index >= payload.end_index:
             self._take_back()
         last = self.entries[-1] if self.entries else None
         if last is None or last.epoch != previous or last.embedded:
             return
-        if (last.index + 1, last.end if self._append else 0) != (payload.end_index, payload.end_byte):
-            self._report(5, f"OPEN({epoch}) ends epoch {previous} in the middle of something")
+        if (last.index + 1, last.end if self.append else 0) != (payload.end_index, payload.end_byte):
+            self.report(5, f"OPEN({epoch}) ends epoch {previous} in the middle of something")
 
     def _slot(self, epoch: int, index: int, record: Record, name: str) -> None:
         if epoch > self.top:
-            self._report(4, f"{name} was written before its stream was opened")
+            self.report(4, f"{name} was written before its stream was opened")
         if epoch != self.top:
             return  # a zombie's; whether it is told so is another question
         if any((epoch, below) in self.seals for below in range(max(1, index - 1), index)):
             return  # behind a SEAL: not history
         if self.entries[-1].index + 1 != index:
-            self._report(4, f"{name} was written, and the record before it is missing")
+            self.report(4, f"{name} was written, and the record before it is missing")
             return
         self._add(record)
 
@@ -375,7 +368,7 @@ class StoredHistory:
                 return  # torn; whether it may be is recovery's to judge
             if record.epoch != epoch or record.index != self.entries[-1].index + 1:
                 where = f"byte {at} of {self._names.log(epoch)}"
-                self._report(4, f"record {record.index} of epoch {record.epoch} lies at {where}")
+                self.report(4, f"record {record.index} of epoch {record.epoch} lies at {where}")
                 return
             self._parsed[epoch] = at + size
             self._add(record, end=at + size)
@@ -383,11 +376,11 @@ class StoredHistory:
     def _add(self, record: Record, *, end: int = 0, embedded: bool = False, opened: Open | None = None) -> None:
         where = f"record {record.index} of epoch {record.epoch}"
         if record.lsn != self.lsn + 1:
-            self._report(4, f"{where} has lsn {record.lsn} behind lsn {self.lsn}")
+            self.report(4, f"{where} has lsn {record.lsn} behind lsn {self.lsn}")
         elif record.previous_hash != self.point(self.lsn)[1]:
-            self._report(6, f"{where} does not follow the record before it")
+            self.report(6, f"{where} does not follow the record before it")
         if self.entries and record.time_ms < self.entries[-1].time_ms:
-            self._report(30, f"{where} says {record.time_ms} ms, the record before it {self.entries[-1].time_ms}")
+            self.report(30, f"{where} says {record.time_ms} ms, the record before it {self.entries[-1].time_ms}")
         self._undo = []
         if opened is None:
             ops, rows, snapshot = decode_payload(record)
@@ -396,21 +389,24 @@ class StoredHistory:
             self._put(self.open_lsns, record.epoch, record.lsn)
         if snapshot is not None:
             self._put(self.snapshots, *snapshot)
-        self._apply_rows(rows, record.lsn, record.epoch)
+        written = self._written.setdefault(record.hash, self._now())
+        spilled = self.extents.spilled_segments(ops)
+        self._apply_rows(rows, record.lsn, record.epoch, written)
         lasts = {(op[1], op[2]): number for number, op in enumerate(ops) if op[0] in _TABLES}
         data = [
             self._stored_value(op, last=number == lasts[op[1], op[2]]) if op[0] in _TABLES else self._stored_bytes(op)
             for number, op in enumerate(ops)
         ]
         if self.digest != record.digest:
-            self._report(10, f"{where} states another digest than its state has")
-        written = self._written.setdefault(record.hash, self._now())
+            self.report(10, f"{where} states another digest than its state has")
         self.entries.append(
             Entry(
                 record.lsn, record.hash, record.epoch, record.index, end, record.time_ms, embedded, written, ops, data,
                 self._undo,
             )
         )  # fmt: skip
+        self.extents.judge(self.arrived, f"lsn {record.lsn}")
+        self.extents.judge_spills(record.lsn, spilled)
 
     # State
 
@@ -420,6 +416,14 @@ class StoredHistory:
             mapping.pop(key, None)
         else:
             mapping[key] = value
+
+    def put(self, mapping: dict[Any, Any], key: Any, value: Any) -> None:
+        """Change what the record at hand changes, and its going back puts back."""
+        self._put(mapping, key, value)
+
+    def drop(self, mapping: dict[Any, Any], key: Any) -> None:
+        """The same, of what is no more."""
+        self._put(mapping, key, _MISSING)
 
     def _stored_value(self, op: Sequence[Any], *, last: bool) -> bytes | None:
         """The value that a put has left; None where the record has changed the row once more."""
@@ -434,10 +438,9 @@ class StoredHistory:
             if source in self._tails:
                 start, chunk = self._tails[source]
                 self._put(self._tails, target, (offset + start, chunk))
-        if op[0] == _SPILL and op[2] <= self._tails[op[1]][0] < op[3]:
-            self._put(
-                self._tails, op[1], tuple(op[4][-1]) if op[4] else (op[2], b"")
-            )  # what has grown nothing else grows
+        if op[0] == SPILL and op[2] <= self._tails[op[1]][0] < op[3]:
+            # What spills have made nothing else makes longer: no append goes there.
+            self._put(self._tails, op[1], (op[4][-1][0] if op[4] else op[2], b""))
         if op[0] == _REPLACE and op[2] <= self._tails[op[1]][0] < op[3]:
             self._put(self._tails, op[1], tuple(op[4][-1]))
         if op[0] not in _APPENDING:
@@ -447,15 +450,20 @@ class StoredHistory:
         for start, chunk in [self._tails.get(segment, (offset, b"")), *chunks, (offset + length, b"")]:
             if start > position and segment in self._tails:
                 begin, tail = self._tails[segment]
-                content = self.bytes_of(tail) or b""
+                if not tail:
+                    self.report(
+                        18, f"an append to segment {segment} at {offset} goes into a chunk that spills have made"
+                    )
+                content = self.bytes_of(tail) or b"" if tail else b""
                 found += content[position - begin : start - begin]
                 position = start
             if chunk:
                 self._put(self._tails, segment, (start, chunk))
         return found if len(found) == length else None
 
-    def _apply_rows(self, rows: Sequence[Sequence[Any]], lsn: int, epoch: int) -> None:
+    def _apply_rows(self, rows: Sequence[Sequence[Any]], lsn: int, epoch: int, written: int) -> None:
         digest = self.digest
+        self.arrived = []
         for key, value in rows:
             old = self.rows.get(key)
             if old is not None:
@@ -464,12 +472,14 @@ class StoredHistory:
                 digest += row_digest(key, value)
                 if key[:1] == b"C" and chunk_epoch(key[1:]) not in (0, epoch):
                     if old is None:
-                        self._report(18, f"lsn {lsn} of epoch {epoch} adds a chunk of epoch {chunk_epoch(key[1:])}")
+                        self.report(18, f"lsn {lsn} of epoch {epoch} adds a chunk of epoch {chunk_epoch(key[1:])}")
                     elif decode_row(old, CHUNK_FIELDS)[2] != decode_row(value, CHUNK_FIELDS)[2]:
-                        self._report(18, f"lsn {lsn} of epoch {epoch} writes a chunk of epoch {chunk_epoch(key[1:])}")
+                        self.report(18, f"lsn {lsn} of epoch {epoch} writes a chunk of epoch {chunk_epoch(key[1:])}")
             if self.held and key[:1] == b"S" and old is not None and value is not None:
                 self._find_passed(lsn, decode_row(old, SEGMENT_FIELDS), decode_row(value, SEGMENT_FIELDS))
             self._put(self.rows, key, _MISSING if value is None else value)
+            if key[:1] == b"C" and (value is not None or key[1:] in self.extents.rows):
+                self.extents.changed(key, value, lsn, written)
         self._put(self._digest, "digest", digest % _MODULUS)
         for key, value in rows:
             if key[:1] == b"G" and value is not None:
@@ -491,7 +501,7 @@ class StoredHistory:
         for _ in range(count):
             raw = self.rows.get(b"C" + identity) if identity else None
             if raw is None:
-                self._report(22, f"a garbage range of lsn {lsn} names a chunk that is unknown")
+                self.report(22, f"a garbage range of lsn {lsn} names a chunk that is unknown")
                 return
             if identity in self.removed:
                 return  # the rest of a range that is being collected
@@ -516,15 +526,15 @@ class StoredHistory:
     def _back_to_what_is_left(self) -> None:
         """Take back the records of the newest stream from the first one on that is gone."""
         epoch = self.top
-        log = (self._content(self._names.log(epoch)) or b"") if self._append and epoch else b""
-        if self._append:
+        log = (self._content(self._names.log(epoch)) or b"") if self.append and epoch else b""
+        if self.append:
             self._logs[epoch] = bytearray(log)
         first = len(self.entries)
         while first and self.entries[first - 1].epoch == epoch and self.entries[first - 1].index > 0:
             first -= 1
         for position in range(first, len(self.entries)):
             entry = self.entries[position]
-            if self._append:
+            if self.append:
                 there = log[max(0, entry.end - 16) : entry.end] == entry.hash
             else:
                 there = self._content(self._names.slot(epoch, entry.index)) is not None
@@ -540,7 +550,7 @@ class StoredHistory:
         epoch = self.top
         if not epoch:
             return
-        if self._append:
+        if self.append:
             self._parse_log()
             return
         while True:

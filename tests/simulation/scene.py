@@ -415,7 +415,8 @@ def scene_of(
     mode: JournalMode = "append" if word == "append" else "slot"
     place: StorageKind = "s3" if storage == "s3" else "posix"
     usual = {"journal_mode": mode, "op_deadline_s": 5.0, "lease_s": 0, "collect_s": 0, "ask_s": 0, "io_workers": 4}
-    settings = Settings(**{**usual, "inline_bytes_max": 0, **changes})
+    usual["inline_bytes_max"] = 0  # most schedules look at chunks
+    settings = Settings(**{**usual, **changes})
     with World(
         seed,
         place,

@@ -12,7 +12,7 @@ from tests.simulation.scene import ALL, Scene, worlds
 from tests.simulator import Process, World
 from tests.simulator.posix import PosixBackend
 
-SETTINGS = Settings(journal_mode="append", op_deadline_s=5, lease_s=0)
+SETTINGS = Settings(journal_mode="append", op_deadline_s=5, lease_s=0, inline_bytes_max=0)
 
 
 @worlds(*ALL)

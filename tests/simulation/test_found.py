@@ -15,7 +15,7 @@ from tests.simulator import World
 
 def test_an_undecided_claim_is_not_its_own_cause() -> None:
     """Found by seed 8: whoever walks ``__cause__`` of the error walked for ever."""
-    with World(1, "s3", settings=Settings(op_deadline_s=0.5, lease_s=0), timeout_s=1.0) as world:
+    with World(1, "s3", settings=Settings(op_deadline_s=0.5, lease_s=0, inline_bytes_max=0), timeout_s=1.0) as world:
         n = world.process("n")
         job = n.start(n.opening())
         n.until(op="create_if_absent", name="c/epoch/*").drop()
@@ -37,7 +37,7 @@ def test_a_roll_that_gives_up_forgets_no_reservation() -> None:
     The roll shut the gate and waited in vain for an append whose data write hung; when it gave up, it let everybody in
     again with fresh pending states, which knew nothing of the reserved append.
     """
-    settings = Settings(op_deadline_s=1.0, lease_s=0, slot_roll_records=2, roll_interval_s_min=0)
+    settings = Settings(op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, slot_roll_records=2, roll_interval_s_min=0)
     with World(1, "s3", settings=settings) as world:
         z = world.process("z")
         store = z.open()
@@ -68,7 +68,7 @@ def test_a_roll_that_gives_up_forgets_no_reservation() -> None:
 def test_records_that_come_back_are_no_damage() -> None:
     """Found by seed 39: the power was cut after a collection, one of the deleted records was there again, and check said
     that history had lost the records behind it."""
-    settings = Settings(op_deadline_s=1.0, lease_s=0, snapshots_kept=1, journal_mode="slot")
+    settings = Settings(op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, snapshots_kept=1, journal_mode="slot")
     with World(1, "posix", settings=settings) as world:
         z = world.process("z")
         store = z.open()
@@ -99,7 +99,11 @@ def test_an_owner_deposed_on_its_own_machine_does_not_cry_damage(verb: str, chan
     """Found by seeds 21 and 1260: two owners of one machine share the metadata cache. The deposed one planned with what it
     remembered of a segment, over rows that the new one had removed meanwhile, and told its client that data was damaged."""
     settings = Settings(
-        op_deadline_s=1.0, lease_s=0, journal_mode="append", default_rolling=RollingPolicy(chunk_size_bytes_max=4)
+        op_deadline_s=1.0,
+        lease_s=0,
+        inline_bytes_max=0,
+        journal_mode="append",
+        default_rolling=RollingPolicy(chunk_size_bytes_max=4),
     )
     with World(1, "posix", settings=settings, preempt_every=1.0) as world:
         z, n = world.process("z"), world.process("n")
@@ -178,7 +182,9 @@ def test_the_sequence_of_claims_survives_a_power_cut_without_holes(mode: Journal
     the upper name only."""
     kept: set[bool] = set()
     for seed in range(20):
-        with World(seed, "posix", settings=Settings(op_deadline_s=1.0, lease_s=0, journal_mode=mode)) as world:
+        with World(
+            seed, "posix", settings=Settings(op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, journal_mode=mode)
+        ) as world:
             z = world.process("z")
             z.run(z.open().close)
             for epoch in (2, 3):

@@ -144,7 +144,7 @@ def schedule_over_webhdfs(fake: Renames) -> int:
         HdfsChunkStorage(fake.root(query="" if fake.numbers else "?guard=none"), deadline_s=10),
         RetryPolicy(tries_max=6, budget_s=10.0),
     )
-    settings = Settings(op_deadline_s=10, lease_s=0, io_workers=2)
+    settings = Settings(op_deadline_s=10, lease_s=0, io_workers=2, inline_bytes_max=0)
     stores = []
     try:
         for epoch, tags in ((1, (b"<a>", b"<b>")), (2, (b"<c>",))):

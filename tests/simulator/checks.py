@@ -187,7 +187,8 @@ class Checks:
         if self._watch is None:
             return
         invariants = self._watch.invariants
-        verdict = check_history(invariants.history.entries, events, owners=invariants.owners)
+        tail = self._world.settings.read_fence == "tail"
+        verdict = check_history(invariants.history.entries, events, owners=invariants.owners, tail=tail)
         self.past = verdict.past
         for index, lsn in verdict.lsns.items():
             invariants.acknowledged(events[index], lsn)

@@ -70,7 +70,14 @@ VERBS: Final[dict[str, Callable[[ChunkedSegmentStorage], object]]] = {"defrag": 
 
 def _world(ground: Ground, seed: int = 1) -> World:
     settings = Settings(
-        journal_mode=ground.mode, op_deadline_s=20.0, resolve_s=1.0, lease_s=0, collect_s=0, gc_grace_s=0, io_workers=4
+        journal_mode=ground.mode,
+        op_deadline_s=20.0,
+        resolve_s=1.0,
+        lease_s=0,
+        collect_s=0,
+        gc_grace_s=0,
+        io_workers=4,
+        inline_bytes_max=0,
     )
     return World(seed, ground.storage, settings=settings, timeout_s=0.5, bindings=True)
 

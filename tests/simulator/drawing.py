@@ -152,7 +152,8 @@ def draw_plan(
     # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
     # Of its own chance, so that everything else about a seed is what it was before this was drawn.
     collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
-    settings = replace(settings, collect_s=collect_s, **_draw_inline(seed, timeout_s))
+    fence = Random(f"fence {seed}").choice(("fenced", "fenced", "fenced", "tail"))
+    settings = replace(settings, collect_s=collect_s, read_fence=fence, **_draw_inline(seed, timeout_s))
     lies = () if bindings or kind == "hdfs" or upkeep or asks or keeps else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
@@ -259,9 +260,10 @@ def _draw_inline(seed: int, timeout_s: float) -> dict[str, Any]:
     choice = Random(f"inline {seed}").choice
     return {
         "inline_bytes_max": choice((None, None, None, 20, 0)),
-        "spill_bytes": choice((1, 50, 500)),
-        "spill_s": timeout_s * choice((0, 1, 10)),
-        "inline_rows_max": choice((1, 10, 100_000)),
+        # What stays for a whole run is collected, pinned, truncated and taken over as it is.
+        "spill_bytes": choice((1, 50, 500, 1 << 20)),
+        "spill_s": timeout_s * choice((0, 1, 10, 100, 100_000)),
+        "inline_rows_max": choice((1, 10, 100_000, 100_000)),
         "tail_cache_bytes": choice((0, 200, 1 << 20)),
     }
 

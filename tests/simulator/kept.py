@@ -265,7 +265,7 @@ class _End:
             found_at = self._run.checks.stored.adopted(before[CHUNK + identity])
             own = self._world.backend.content(self._world.names.chunk(identity))
             data = own if found_at is None else self._world.content_at(*found_at[:2])
-            if self._run.checks.stored.is_extent(before[CHUNK + identity]):
+            if self._run.checks.stored.extents.is_extent(before[CHUNK + identity]):
                 data = self._run.checks.stored.extent(before[CHUNK + identity])
             if data is None or len(data) < length:
                 name = self._world.names.chunk(identity)

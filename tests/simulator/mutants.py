@@ -25,6 +25,7 @@ from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_imports import IMPORT_MUTANTS
 from tests.simulator.mutants_in_place import IN_PLACE_MUTANTS
+from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 from tests.simulator.mutants_layouts import LAYOUT_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
@@ -44,6 +45,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *IN_PLACE_MUTANTS,
+        *INLINE_MUTANTS,
     )
 }
 """Every planted bug, by name."""
@@ -82,6 +84,8 @@ def _function(target: str) -> FunctionType:
     found = reduce(inspect.getattr_static, path.split("."), import_module(module))
     if isinstance(found, staticmethod):
         found = found.__func__
+    if isinstance(found, property):
+        found = found.fget
     found = inspect.unwrap(cast("Callable[..., object]", found))
     if not isinstance(found, FunctionType):
         raise MutantError(f"{target} is not a function")

@@ -45,14 +45,14 @@ ENGINE_MUTANTS: Final = (
         "early-ack",
         "a caller is answered when its operation has entered the queue",
         EVERYWHERE,
-        f"{_CONTAINER}.carry_out",
-        "        owned.queue.wait(op, deadline)",
-        "        def later(op=op, owned=owned):\n"
-        "                    try:\n"
-        "                        owned.queue.wait(op, deadline)\n"
-        "                    except Exception:\n"
-        "                        pass\n"
-        "                runtime.spawn(later, 'early')",
+        f"{_CONTAINER}.wait",
+        "    owned.queue.wait(op, deadline)",
+        "    def later(op=op, owned=owned):\n"
+        "            try:\n"
+        "                owned.queue.wait(op, deadline)\n"
+        "            except Exception:\n"
+        "                pass\n"
+        "        runtime.spawn(later, 'early')",
     ),
     Mutant(
         "lmdb-before-journal",
@@ -94,15 +94,15 @@ ENGINE_MUTANTS: Final = (
         "cleanup-on-unknown",
         "an append whose outcome is unknown deletes the chunks it wrote",
         EVERYWHERE,
-        f"{_CONTAINER}.carry_out",
+        f"{_CONTAINER}.wait",
         "    owned.queue.wait(op, deadline)",
         "    try:\n"
-        "                    owned.queue.wait(op, deadline)\n"
-        "                except __import__('chunkstore').OutcomeUnknown:\n"
-        "                    for key in op.rows:\n"
-        "                        if key[:1] == b'C' and op.headers[0][0] == 2:\n"
-        "                            self.storage.delete(self.names.chunk(key[1:]))\n"
-        "                    raise",
+        "            owned.queue.wait(op, deadline)\n"
+        "        except __import__('chunkstore').OutcomeUnknown:\n"
+        "            for key in op.rows:\n"
+        "                if key[:1] == b'C' and op.headers[0][0] == 2:\n"
+        "                    self.storage.delete(self.names.chunk(key[1:]))\n"
+        "            raise",
     ),
     single(
         "sweep-own-epoch",

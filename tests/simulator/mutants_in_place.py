@@ -17,7 +17,7 @@ _SAME_ID: Final = Patch(
     "copies[item.identity] = chunk_id(item.segment.id, epoch, _FIRST_NUMBER + number, random)",
     "copies[item.identity] = item.identity",
 )
-_COMPOSE: Final = "storage.compose(target, [ChunkRange(source, 0, length)])"
+_COMPOSE: Final = "storage.compose(target, [ChunkRange(source, begin, length)])"
 
 
 def _in_place(name: str, what: str, *patches: Patch) -> Mutant:
@@ -54,7 +54,7 @@ IN_PLACE_MUTANTS: Final = (
         Patch(
             f"{_BRING_BACK}:_copy",
             _COMPOSE,
-            "storage.put(target, storage.read(ChunkHandle(source, False), 0, length))",
+            "storage.put(target, storage.read(ChunkHandle(source, False), begin, length))",
         ),
     ),
     _in_place(

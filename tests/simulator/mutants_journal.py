@@ -285,8 +285,8 @@ JOURNAL_MUTANTS: Final = (
         "the collector deletes records that no snapshot covers",
         SLOT,
         "chunkstore_journal.collect:_due_of",
-        "if opened.header.lsn + index <= keep_from]",
-        "if opened.header.lsn + index <= keep_from + 10_000]",
+        "if opened.header.lsn + index <= keep_from and",
+        "if opened.header.lsn + index <= keep_from + 10_000 and",
     ),
     Mutant(
         "gc-pinned-records",

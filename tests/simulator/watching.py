@@ -18,6 +18,8 @@ from tests.simulator.world import Process, World
 __all__ = ["Watch"]
 
 _WHOLE = frozenset(("PUT", "PUT*", "RENAME", "link", "rename", "creat"))
+_LABELS_NS = 2_000_000
+"""What ages are measured with is no finer."""
 _DELETING = frozenset(("DELETE", "unlink"))
 
 
@@ -41,6 +43,8 @@ class Watch:
         )
         if of is not None:
             self.invariants.begin_like(of.invariants)
+        self.invariants.grace = max(0, round(world.settings.gc_grace_s * 1e9) - _LABELS_NS)
+        self.invariants.fence_at_tail = world.settings.read_fence == "tail"
         self.invariants.fence_by_stat = world.backend.capabilities.fence_by_stat
         world.observers.append(self._observe)
         self._cut = world.backend.power_cut

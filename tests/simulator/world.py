@@ -59,6 +59,7 @@ from tests.support.closing import Closing
 __all__ = ["Job", "Machine", "Observer", "Process", "ProcessDied", "StorageKind", "World"]
 
 T = TypeVar("T")
+_USUAL = Settings(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0, inline_bytes_max=0)
 StorageKind = Literal["s3", "posix", "hdfs"]
 Observer = Callable[[Call, Any, bool], None]
 """Told of every call that has taken effect: the call, its result (or the exception), and whether it came late."""
@@ -301,9 +302,7 @@ class World(Closing):
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
-        self.settings = settings or Settings(
-            op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0, inline_bytes_max=0
-        )
+        self.settings = settings or _USUAL
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
         if storage == "hdfs":

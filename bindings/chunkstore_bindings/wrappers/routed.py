@@ -33,7 +33,6 @@ from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkRange, ChunkStorage, Composed, ReadRange
-from chunkstore.tail_cache import TailCache
 from chunkstore_bindings.wrappers.wrapping import READING, WrappingChunkStorage
 
 __all__ = ["RootOpener", "RoutedChunkStorage"]
@@ -58,8 +57,7 @@ class _Root(NamedTuple):
 
 
 class RoutedChunkStorage(WrappingChunkStorage):
-    """See the module. Thread-safe. ``find``: the row of a root; ``deadline_s``: of calls behind a network that nobody bounds; ``tail``:
-    what is in memory of the journal's records."""
+    """See the module. Thread-safe. ``find``: the row of a root; ``deadline_s``: of calls behind a network that nobody bounds."""
 
     def __init__(
         self,
@@ -69,10 +67,8 @@ class RoutedChunkStorage(WrappingChunkStorage):
         opener: RootOpener,
         *,
         deadline_s: float,
-        tail: TailCache | None = None,
     ) -> None:
         super().__init__(inner)
-        self._tail = tail
         self._names = names
         self._find = find
         self._opener = opener
@@ -123,18 +119,11 @@ class RoutedChunkStorage(WrappingChunkStorage):
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
         if not isinstance(handle, ChunkHandle) or not _is_foreign(handle.name):
             return self.inner.read(handle, offset, length)
-        held = self._in_memory(handle.name, offset, length)
-        if held is not None:
-            return held
         return self._ask(handle.name, lambda storage, there, base: storage.read(there, base + offset, length))
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         if not isinstance(handle, ChunkHandle) or not _is_foreign(handle.name):
             return self.inner.read_into(handle, offset, buffer)
-        held = self._in_memory(handle.name, offset, len(buffer))
-        if held is not None:
-            buffer[:] = held
-            return len(held)
         return self._ask(handle.name, lambda storage, there, base: storage.read_into(there, base + offset, buffer))
 
     def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
@@ -223,13 +212,6 @@ class RoutedChunkStorage(WrappingChunkStorage):
                 if isinstance(error, RootUnavailable):
                     raise
                 raise RootUnavailable(root.record.url or self.inner.url, error.message, object=name) from error
-
-    def _in_memory(self, name: str, offset: int, length: int) -> bytes | None:
-        routed = parse_routed(name) if self._tail is not None else None
-        if routed is None or routed[0] != OWN_ROOT:
-            return None
-        assert self._tail is not None
-        return self._tail.get(routed[2], routed[1] + offset, length)
 
     def _is_journals(self, name: str) -> bool:
         """Whether it is an object that extents lie in."""

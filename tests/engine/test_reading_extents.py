@@ -1,0 +1,306 @@
+"""Reading what lies in the journal's records: from memory, and many extents to a read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from chunkstore.changes import Append, Create
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged, StorageUnavailable
+from chunkstore.metadata.index import walk
+from chunkstore.metadata.port import Commit, MetadataView
+from chunkstore.names import ContainerNames
+from chunkstore.operations.read import find_segment
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage
+from tests.backup_restore.in_place import rewound
+from tests.support.data import pattern
+from tests.support.forwarding import Forwarding, T
+from tests.support.worlds import World
+
+INLINE: dict[str, Any] = {"inline_bytes_max": None, "spill_bytes": 1 << 30, "spill_s": 3600.0, "free_bytes_min": 0}
+
+
+class Reads(Forwarding):
+    """Keeps the names of what is read, and fails what ``fails`` says."""
+
+    def __init__(self, inner: ChunkStorage) -> None:
+        super().__init__(inner)
+        self.names: list[str] = []
+        self.fails: Callable[[str, tuple[str, ...]], bool] = lambda _operation, _names: False
+
+    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
+        if self.fails(operation, names):
+            raise StorageUnavailable("planted", object=names[0])
+        if operation == "read":
+            self.names += names
+        return call()
+
+
+def opened(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Reads]:
+    made: list[Reads] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Reads(inner))
+        return made[-1]
+
+    store = world.open(wrap=wrap, **{**INLINE, **settings})
+    world.still(store)
+    return store, made[-1]
+
+
+def fill(store: ChunkedSegmentStorage, name: str, count: int, size: int = 10) -> bytes:
+    """Append ``count`` records of some ``size`` bytes behind what is there; all that was appended to it."""
+    begin = store.info(name).length
+    for number in range(count):
+        store.append(name, pattern(begin + number * size, size))
+    return pattern(0, begin + count * size)
+
+
+def test_what_was_just_appended_is_read_without_the_storage(world: World) -> None:
+    store, reads = opened(world)
+    store.create("a")
+    data = fill(store, "a", 50)
+    assert {chunk.kind for chunk in store.layout("a")} == {"inline"}
+    reads.names.clear()
+    assert store.read("a", 0, 1000) == data and store.read("a", 123, 45) == data[123:168]
+    buffer = bytearray(200)
+    assert store.read_into("a", 320, buffer) == 180 and buffer[:180] == data[320:] and not any(buffer[180:])
+    with store.reader("a", follow=True, piece_bytes=4096) as following:
+        assert next(iter(following)) == data
+    assert reads.names == []
+    store._spiller.spill_all("a")
+    assert {chunk.kind for chunk in store.layout("a")} == {"object"}
+    assert [name for name in reads.names if "/j/" in name] == []
+    assert store.read("a", 0, 1000) == data
+    assert store.check("deep") == []
+
+
+def test_neighbours_in_one_object_are_one_read(world: World) -> None:
+    store, reads = opened(world, tail_cache_bytes=0)
+    names = ContainerNames("default")
+    store.create("a")
+    data = fill(store, "a", 300)
+    reads.names.clear()
+    assert store.read("a", 0, 5000) == data
+    if world.mode == "append":
+        assert reads.names == [names.log(store.epoch)]
+    else:
+        assert len(reads.names) == len(set(reads.names)) == 300 and all(map(names.parse_slot, reads.names))
+    assert store._container.tail.counts()[:2] == (0, 1)
+    reads.names.clear()
+    assert store.read("a", 15, 10) == data[15:25]
+    assert len(reads.names) == (1 if world.mode == "append" else 2)
+
+
+def test_what_lies_far_apart_is_read_apart(world: World) -> None:
+    store, reads = opened(world, tail_cache_bytes=0, inline_bytes_max=65_536)
+    store.create("a")
+    store.create("b")
+    data = b""
+    for number in range(4):
+        data += pattern(number, 10)
+        store.append("a", pattern(number, 10))
+        store.append("b", pattern(number, 60_000, seed=1))
+    reads.names.clear()
+    assert store.read("a", 0, 99) == data
+    assert len(reads.names) == 4
+    assert store.read("b", 0, 1 << 20) == b"".join(pattern(number, 60_000, seed=1) for number in range(4))
+
+
+@pytest.mark.parametrize("tail_cache_bytes", [0, 3_000, 1 << 20])
+def test_any_range_after_anything(world: World, tail_cache_bytes: int) -> None:
+    """Extents of several epochs, chunks between them, concats, truncations, spills, segments made again."""
+    chance = random.Random(tail_cache_bytes)
+    store, _ = opened(world, tail_cache_bytes=tail_cache_bytes, inline_bytes_max=40, rolling=200)
+    expected: dict[str, tuple[int, bytes]] = {}
+    for step in range(120):
+        name = chance.choice("abc")
+        start, data = expected.get(name, (0, b""))
+        what = chance.choice(["append"] * 8 + ["chunk", "truncate", "concat", "delete", "spill", "open", "elsewhere"])
+        if name not in expected:
+            store.create(name)
+            expected[name] = 0, b""
+        elif what in ("append", "chunk"):
+            more = chance.randbytes(chance.randrange(1, 41) if what == "append" else 60)
+            store.append(name, more)
+            expected[name] = start, data + more
+        elif what == "truncate":
+            at = chance.randrange(start, len(data) + 1)
+            store.truncate(name, at)
+            expected[name] = at, data
+        elif what == "delete":
+            store.delete(name)
+            del expected[name]
+        elif what == "concat":
+            other = next((key for key, (begin, _) in expected.items() if key != name and not begin), None)
+            if other is not None:
+                store.seal(other)
+                store.concat(name, len(data), other)
+                expected[name] = start, data + expected.pop(other)[1]
+        elif what == "spill":
+            store._spiller.spill_all(name)
+        else:
+            store.close()
+            if what == "elsewhere":
+                world.forget_cache()
+            store, _ = opened(world, tail_cache_bytes=tail_cache_bytes, inline_bytes_max=40, rolling=200)
+        for key, (begin, content) in expected.items():
+            low = chance.randrange(begin, len(content) + 1)
+            length = chance.randrange(len(content) + 2)
+            assert store.read(key, low, length) == content[low : low + length], (step, what)
+            buffer = bytearray(length)
+            assert store.read_into(key, low, buffer) == len(content[low : low + length])
+            assert buffer.startswith(content[low : low + length])
+    replica = world.replica()
+    for key, (begin, content) in expected.items():
+        assert store.read(key, begin, 1 << 20) == content[begin:] == replica.read(key, begin, 1 << 20)
+    assert store.check("deep") == []
+
+
+def place_of_fifth(view: MetadataView) -> tuple[str, int]:
+    """The object that holds the fifth chunk of segment a, and where it begins there."""
+    _, identity, record = [*walk(view.get, find_segment(view, "a", None))][4]
+    return ContainerNames("default").stored_at(identity, record)
+
+
+def test_a_damaged_extent_is_named_and_its_neighbours_are_read(world: World) -> None:
+    store, _ = opened(world, tail_cache_bytes=0)
+    store.create("a")
+    data = fill(store, "a", 9)
+    unverified = world.replica(verify="off", tail_cache_bytes=0)
+    name, begin = store.look(place_of_fifth)
+    raw = world.content(name)
+    assert raw[begin : begin + 10] == data[40:50]
+    world.overwrite(name, raw[: begin + 3] + b"\xff" + raw[begin + 4 :])
+    for low, length in ((0, 90), (49, 1), (30, 11)):
+        with pytest.raises(Damaged, match="CRC32C") as caught:
+            store.read("a", low, length)
+        error = caught.value
+        assert (error.object, error.segment, error.start, error.stop) == (name, "a", 40, 50)
+    assert store.read("a", 0, 40) == data[:40] and store.read("a", 50, 99) == data[50:]
+    assert unverified.read("a", 40, 10) == data[40:43] + b"\xff" + data[44:50]
+    with store.reader("a", on_damage="skip", piece_bytes=4096) as reader:
+        assert b"".join(reader) == data[:40] + data[50:]
+    if world.mode == "slot":
+        world.overwrite(name, raw[:begin])
+        with pytest.raises(Damaged, match="shorter"):
+            store.read("a", 40, 10)
+        world.remove(name)
+        with pytest.raises(Damaged, match="absent") as caught:
+            store.read("a", 0, 90)
+        assert (caught.value.object, caught.value.start, caught.value.stop) == (name, 40, 50)
+
+
+def test_memory_holds_nothing_of_an_append_before_it_is_committed(world: World) -> None:
+    """The first write of its record fails, and the next epoch decides what became of it."""
+    store, reads = opened(world)
+    store.create("a")
+    data = fill(store, "a", 3)
+    identity = store.info("a").id
+    held: list[object] = []
+
+    def fails(operation: str, names: tuple[str, ...]) -> bool:
+        if held or operation not in ("write", "create_if_absent") or "/j/" not in names[0]:
+            return False
+        held.append(store._container.tail.find(identity, 30, 1))
+        return True
+
+    reads.fails = fails
+    with suppress(StorageUnavailable):
+        store.append("a", b"once")
+    assert held == [None]
+    store.append("a", pattern(30, 10))
+    (there,) = {world.replica(tail_cache_bytes=0).read("a", 0, 99), store.read("a", 0, 99)}
+    assert there.startswith(data) and there.endswith(pattern(30, 10)) and there[30:-10] in (b"", b"once")
+
+
+def follower(world: World, **settings: Any) -> tuple[Replica, Reads]:
+    made: list[Reads] = []
+
+    def wrap(inner: ChunkStorage) -> ChunkStorage:
+        made.append(Reads(inner))
+        return made[-1]
+
+    return world.replica(wrap=wrap, **{**INLINE, **settings}), made[-1]
+
+
+def test_a_replica_reads_what_it_has_followed_from_memory(world: World) -> None:
+    store, _ = opened(world)
+    store.create("a")
+    fill(store, "a", 2)
+    replica, reads = follower(world)
+    data = fill(store, "a", 30)
+    store.commit([Append("a", b"in a chunk" * 7_000), Create("b"), Append("b", b"!")])
+    more = [store.append("a", pattern(number, 10)) for number in range(20)]
+    store.delete("b")
+    replica.refresh()
+    reads.names.clear()
+    assert replica.read("a", 20, 300) == data[20:]
+    replica.refresh()
+    assert replica.read("a", more[0], 999) == b"".join(pattern(number, 10) for number in range(20))
+    chunks = [name for name in reads.names if "/j/" not in name]
+    assert chunks == []
+    before = len(reads.names)
+    assert replica.read("a", more[3], 50) == b"".join(pattern(number, 10) for number in range(3, 8))
+    assert len(reads.names) == before
+
+
+def test_a_replica_keeps_nothing_that_its_row_does_not_confirm(world: World) -> None:
+    store, _ = opened(world)
+    store.create("a")
+    replica, _ = follower(world)
+    tail = replica._context.tail
+    assert tail is not None
+    identity = store.info("a").id
+    store.append("a", b"0123456789")
+    keep = replica._follower._keep  # type: ignore[attr-defined]
+    seen: list[tuple[Commit, bytes]] = []
+    replica._follower._keep = lambda commit, payload: seen.append((commit, payload))  # type: ignore[attr-defined]
+    replica.refresh()
+    ((commit, payload),) = [item for item in seen if item[0].ops]
+    assert tail.find(identity, 0, 10) is None
+    keep(commit, payload.replace(b"0123", b"0124"))
+    assert tail.find(identity, 0, 10) is None
+    keep(commit._replace(rows=()), payload)
+    assert tail.find(identity, 0, 10) is None
+    keep(commit, payload)
+    assert tail.find(identity, 0, 10) == [b"0123456789"]
+
+
+def test_a_replica_forgets_what_was_cut_off(world: World) -> None:
+    """And holds nothing of the new history as long as somebody may still read the old one."""
+    store, _ = opened(world)
+    store.create("a")
+    store.append("a", b"then;")
+    lsn, identity = store._container.current.queue.head.lsn, store.info("a").id
+    replica, _ = follower(world)
+    for _ in range(5):
+        store.append("a", b"off;")
+    replica.refresh()
+    tail = replica._context.tail
+    assert tail is not None and tail.find(identity, 5, 20) is not None
+    store.close()
+    rewound(world, lsn=lsn)
+    store, _ = opened(world)
+    for _ in range(3):
+        store.append("a", b"now;")
+    replica.refresh()
+    assert replica.read("a", 0, 99) == b"then;now;now;now;"
+    assert tail.counts().held_bytes == 0
+    store.append("a", b"more;")
+    replica.refresh()
+    assert tail.counts().held_bytes == 0 and replica.read("a", 0, 99) == b"then;now;now;now;more;"
+    retired = replica._follower._retired  # type: ignore[attr-defined]
+    aged = [(began_s - 1e6, held) for began_s, held in retired]
+    retired.clear()
+    retired.extend(aged)
+    replica.refresh()
+    store.append("a", b"last;")
+    replica.refresh()
+    assert tail.find(identity, 22, 5) == [b"last;"] and replica.read("a", 0, 99).endswith(b"more;last;")

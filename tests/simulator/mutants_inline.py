@@ -1,0 +1,194 @@
+"""Planted bugs in appends that travel in records, and in spilling them.
+
+Promises: as ``mutants_engine``. Leaves out: the windows of writers, and what a repair makes of extents.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulator.mutant import APPEND, EVERYWHERE, POSIX, SLOT, Mutant, Patch, single
+
+__all__ = ["INLINE_MUTANTS"]
+
+_SPILL: Final = "chunkstore.operations.spill"
+_APPENDING: Final = "chunkstore.operations.append:_enter_inline"
+_QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
+_OWNED: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
+_TAIL: Final = "chunkstore.tail_cache:TailCache"
+_SLICES: Final = "chunkstore.operations.read_slices:SliceReader"
+_NO_COMPARING: Final = Patch(f"{_SPILL}:_plan_target", "if grown.crc32c != crc:", "if False:")
+
+INLINE_MUTANTS: Final = (
+    single(
+        "collect-live-extent",
+        "the journal is collected whatever extents it holds",
+        EVERYWHERE,
+        "chunkstore_journal.service:ContainerJournal.collect",
+        "held_from(view)",
+        "None",
+    ),
+    Mutant(
+        "collect-pinned-extent",
+        "that a spill has taken extents away is forgotten while a pin keeps them",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore.operations.collect:_find",
+                "garbage.lsn > lowest:",
+                "garbage.lsn > lowest and garbage.first:",
+            ),
+        ),
+        upkeep=True,
+    ),
+    single(
+        "collect-spilled-at-once",
+        "what a spill has taken away is not waited for",
+        EVERYWHERE,
+        "chunkstore.metadata.inline_index:held_from",
+        "places += spilled_from(decode_garbage(repr(key), row))",
+        "pass",
+    ),
+    single(
+        "spill-no-garbage",
+        "a spill leaves no row of garbage that names the records",
+        EVERYWHERE,
+        f"{_SPILL}:_plan",
+        "changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, (epoch, index or 0)))",
+        "pass",
+    ),
+    Mutant(
+        "spill-out-of-order",
+        "a spill joins extents in another order than they have",
+        EVERYWHERE,
+        (Patch(f"{_SPILL}:_read", "for piece in run.slices", "for piece in reversed(run.slices)"), _NO_COMPARING),
+    ),
+    single(
+        "spill-wrong-crc",
+        "a spill gives its chunk another CRC than its bytes have",
+        EVERYWHERE,
+        f"{_SPILL}:_plan_target",
+        "return _Target(identity, chunk.length, grown, rows)",
+        "return _Target(identity, chunk.length, grown._replace(crc32c=(grown.crc32c or 0) ^ 1), rows)",
+    ),
+    single(
+        "spill-deletes-early",
+        "a spill deletes the records of what it takes, and then commits",
+        SLOT,
+        f"{_SPILL}:spill",
+        "_write(container, owned, target, data)",
+        "_write(container, owned, target, data)\n"
+        "        for record in run.records:\n"
+        "            if parse_place(record.object) < (owned.epoch, 0):\n"
+        "                with suppress(ChunkstoreError):\n"
+        "                    container.storage.delete(container.names.place(record.object))",
+    ),
+    single(
+        "spill-unsynced",
+        "a spill is committed before its bytes are durable",
+        POSIX,
+        f"{_SPILL}:_plan",
+        "if owned.appendable:",
+        "if False:",
+        ("power_cut",),
+    ),
+    single(
+        "spill-cleans-up",
+        "a spill whose outcome is unknown deletes its chunk",
+        EVERYWHERE,
+        f"{_SPILL}:spill",
+        "except (OutcomeUnknown, NotOwner, Closed):",
+        "except (Closed,):",
+    ),
+    single(
+        "spill-former-epoch",
+        "a spill that an epoch has begun is committed by the next one",
+        EVERYWHERE,
+        f"{_SPILL}:_plan",
+        "same = changes.owned is owned and",
+        "same =",
+    ),
+    single(
+        "spill-unchecked",
+        "a spill takes the place of whatever chunks hold its range by now",
+        EVERYWHERE,
+        f"{_SPILL}:_plan",
+        "    if not same:",
+        "    records = records or run.records\n    if False:",
+    ),
+    single(
+        "spill-half-linked",
+        "the extent behind a spill still names the one that was in front of it",
+        EVERYWHERE,
+        f"{_SPILL}:_plan",
+        "if following is not None:\n        changes",
+        "if False:\n        changes",
+    ),
+    single(
+        "spill-not-indexed",
+        "the offset index shows no chunk where a spill has made one",
+        EVERYWHERE,
+        f"{_SPILL}:_plan",
+        "((run.start, target.identity),)",
+        "()",
+    ),
+    single(
+        "append-into-spilled",
+        "an append goes on with a chunk that a spill has made",
+        POSIX,
+        f"{_OWNED}.may_grow",
+        "and identity not in self.spilled",
+        "",
+    ),
+    single(
+        "open-keeps-addresses",
+        "an OPEN leaves the addresses of the record that it embeds as they were",
+        APPEND,
+        "chunkstore_journal.takeover:_moved_extents",
+        "if record is None or not blob_of(record.payload):",
+        "if True:",
+    ),
+    single(
+        "address-one-record-off",
+        "extents are said to lie in the record in front of theirs",
+        SLOT,
+        "chunkstore_journal.stream:OwnedStream.place",
+        "Place(journal_place(self.epoch, head.index),",
+        "Place(journal_place(self.epoch, head.index - 1),",
+    ),
+    single(
+        "address-without-header",
+        "extents are said to lie where their record begins",
+        APPEND,
+        "chunkstore_journal.stream:OwnedStream.place",
+        "head.end + HEADER_BYTES + BLOB_AT",
+        "head.end + BLOB_AT",
+    ),
+    Mutant(
+        "extends-what-is-written",
+        "an extent grows whose record is being written",
+        EVERYWHERE,
+        (
+            Patch(_APPENDING, "and not before.taken", ""),
+            Patch(f"{_QUEUE}.enter", "if op.extends is not None and op.extends.taken:", "if False:"),
+        ),
+    ),
+    Mutant(
+        "tail-before-commit",
+        "the tail cache holds what a record was to hold, whether it was committed or not, and asks for no epoch; nobody compares CRCs",
+        EVERYWHERE,
+        (
+            Patch(
+                f"{_OWNED}._append",
+                "position = self.journal.append(batch)",
+                "self._tail.put(self.names.place(place.object), place.offset, batch.blob)\n"
+                "    position = self.journal.append(batch)",
+            ),
+            Patch(f"{_TAIL}.put", "with self._lock:", "name = name.rpartition('/')[2]\n    with self._lock:"),
+            Patch(f"{_TAIL}.get", "with self._lock:", "name = name.rpartition('/')[2]\n    with self._lock:"),
+            Patch(f"{_SLICES}.read", "if crc32c_extend(crcs[0], data) != crcs[-1]:", "if False:"),
+            Patch(f"{_SLICES}.read_into", "if reached > passed and crc != crcs[reached]:", "if False:"),
+            _NO_COMPARING,
+        ),
+    ),
+)
