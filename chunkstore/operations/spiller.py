@@ -2,7 +2,8 @@
 
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
 the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
-up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. Leaves out: the spill itself (``spill``).
+up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background.
+Leaves out: the spill itself (``spill``).
 """
 
 from __future__ import annotations

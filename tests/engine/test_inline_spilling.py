@@ -126,16 +126,16 @@ class Failing(Hooked):
 
     failing = False
 
-    def create(self, name: str, data: BytesLike = b"") -> None:
+    def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
         if self.failing and "/d/" in name:
             raise StorageUnavailable("planted")
-        super().create(name, data)
+        return super().create(name, data)
 
-    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> None:
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         if self.failing and "/d/" in handle.name:
             super().write(handle, offset, bytes(data)[:1])
             raise StorageUnavailable("planted")
-        super().write(handle, offset, data)
+        return super().write(handle, offset, data)
 
 
 def test_a_spill_that_fails_changes_nothing_and_is_made_again(world: World) -> None:

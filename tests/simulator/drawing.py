@@ -152,8 +152,8 @@ def draw_plan(
     # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
     # Of its own chance, so that everything else about a seed is what it was before this was drawn.
     collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
-    fence = Random(f"fence {seed}").choice(("fenced", "fenced", "fenced", "tail"))
-    settings = replace(settings, collect_s=collect_s, read_fence=fence, **_draw_inline(seed, timeout_s))
+    settings = replace(settings, collect_s=collect_s, **_draw_inline(seed, timeout_s))
+    settings = replace(settings, read_fence="tail" if Random(f"fence {seed}").random() < 0.25 else "fenced")
     lies = () if bindings or kind == "hdfs" or upkeep or asks or keeps else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
