@@ -265,3 +265,18 @@ def test_bytes_in_records_make_no_snapshot_due(world: World) -> None:
     assert not store._maintenance.snapshots.due()
     store.table("t").put(b"k", bytes(40 << 10))
     assert store._maintenance.snapshots.due()
+
+
+def test_they_are_spilled_while_memory_has_them(world: World) -> None:
+    """From the journal each extent would be a read of its own, and behind a network a request: the oldest go before they are forgotten."""
+    store = inline(world, tail_cache_bytes=8 << 10)
+    keep(store)
+    for number in range(20):
+        for name in ("a", "b", "c"):
+            fill(store, name, 1, 100)
+        keep(store)
+        assert number < 10 or "object" in kinds(store, "a")
+    assert "inline" in kinds(store, "c")
+    store._spiller.spill_these()
+    assert store._container.tail.counts().misses == 0
+    assert problems(store.check("deep")) == []
