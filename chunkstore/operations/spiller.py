@@ -1,7 +1,8 @@
 """When extents become bytes of chunks: how much of each segment lies in the journal, and the task that spills it (protocol 3.10).
 
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
-the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
+the oldest go first while the container has more than ``inline_rows_max``, or nearly more than memory holds: read from
+the journal, each extent would be a request. Where it falls behind, appends go to chunks until it has caught
 up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background.
 Leaves out: the spill itself (``spill``).
 """
@@ -29,6 +30,9 @@ _BYTES: Final = 1 * MIB
 _REMOTE_BYTES: Final = 8 * MIB
 _AGE_S: Final = 60.0
 _REMOTE_AGE_S: Final = 300.0
+_EXTENT_BYTES: Final = 128
+"""About what keeping one in memory takes, besides its bytes."""
+_NO_MEMORY: Final = 1 << 62
 _TRIES: Final = 5
 _PAUSE_S: Final = 5.0
 """After an error, before the next try."""
@@ -48,6 +52,7 @@ class Spiller:
         if not container.inline_bytes:
             self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = settings.inline_rows_max
+        self._memory_bytes = settings.tail_cache_bytes * 3 // 4 or _NO_MEMORY
         self._task: runtime.Task | None = None
         self._stopped = False
         self._knows_all = False
@@ -107,11 +112,13 @@ class Spiller:
         backlog = self._backlog
         held = backlog.held()
         over = backlog.extents - self._rows_max
+        over_bytes = sum(item.size_bytes + item.extents * _EXTENT_BYTES for item in held.values()) - self._memory_bytes
         due: list[str] = []
         for name, item in sorted(held.items(), key=lambda pair: pair[1].since_s):
-            if over > 0 or item.size_bytes >= self._bytes or now_s - item.since_s >= self._age_s:
+            if over > 0 or over_bytes > 0 or item.size_bytes >= self._bytes or now_s - item.since_s >= self._age_s:
                 due.append(name)
                 over -= item.extents
+                over_bytes -= item.size_bytes + item.extents * _EXTENT_BYTES
         return due
 
     def _run(self) -> None:
