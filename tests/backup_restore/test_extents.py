@@ -18,7 +18,7 @@ from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations import spiller
+from chunkstore.operations.spill import spill
 from tests.backup_restore.in_place import head, rewound
 from tests.backup_restore.test_import import state_of
 from tests.backup_restore.test_restore import restored
@@ -273,8 +273,6 @@ def test_in_place_to_every_moment_around_a_crash(world: World, behind: int) -> N
     store.append("a", b"four;")
     store._spiller._bytes = 8
     done = store._spiller._container
-    from chunkstore.operations.spill import spill
-
     assert spill(done, "a", bytes_max=8).extents == 2, "one; and two; are removed, three; stays"
     moment = lsn + behind
     expected = {lsn: b"one;two;three;", lsn + 1: b"one;two;three;", lsn + 2: b"one;two;three;four;"}[moment]
@@ -324,15 +322,14 @@ def test_a_spill_ends_while_others_append(world: World, monkeypatch: pytest.Monk
     store = opened(world)
     store.create("a")
     store.append("a", b"0;")
-    whole = spiller.spill
 
     def meanwhile(*given: Any, **more: Any) -> Any:
-        done = whole(*given, **more)
+        done = spill(*given, **more)
         assert store.info("a").length < 20, "it does not end"
         store.append("a", b"n;")
         return done
 
-    monkeypatch.setattr(spiller, "spill", meanwhile)
+    monkeypatch.setattr("chunkstore.operations.spiller.spill", meanwhile)
     store.spill()
     assert kinds(store, "a") == ["object", "inline"]
 
