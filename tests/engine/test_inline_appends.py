@@ -12,8 +12,15 @@ import pytest
 from chunkstore.changes import Append, Seal, TablePut
 from chunkstore.config import KIB, LIMITS, MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import BadOffset, InvalidArgument, SegmentSealed, SegmentTruncated, StorageFull
-from chunkstore.journal import Batch
+from chunkstore.errors import (
+    BadOffset,
+    InvalidArgument,
+    SegmentSealed,
+    SegmentTruncated,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.journal import Batch, JournalBroken
 from chunkstore.operations.pending import PendingOp
 from tests.support.data import pattern, problems, run_threads
 from tests.support.worlds import World
@@ -274,3 +281,22 @@ def test_settings_out_of_range_are_refused_when_they_are_built(world: World, wro
 
 def test_limits_fit_into_a_record() -> None:
     assert 64 * KIB < LIMITS.batch_bytes_max == 4 * MIB < LIMITS.record_bytes_max - MIB
+
+
+def test_bytes_of_a_record_that_failed_are_nobodys_to_read(world: World) -> None:
+    """Not from memory either: other bytes stand at that offset by then."""
+    with world.open(inline_bytes_max=None, spill_s=3600.0) as store:
+        store.create("log")
+        store.append("log", b"before;")
+        journal = store._container.current.journal
+
+        def broken(_batch: object) -> None:
+            raise JournalBroken(StorageUnavailable("planted", object="log"), happened=False)
+
+        journal.append = broken  # type: ignore[assignment, method-assign]
+        with pytest.raises(StorageUnavailable):
+            store.append("log", b"what failed;")
+        assert store.read("log", 0, 100) == b"before;"
+        assert store.append("log", b"kept;") == 7
+        assert store.read("log", 0, 100) == b"before;kept;"
+        assert store.read("log", 7, 3) == b"kep"
