@@ -255,6 +255,18 @@ def test_what_an_earlier_owner_left_is_found_and_spilled(world: World) -> None:
     assert problems(again.check("deep")) == []
 
 
+def test_bytes_in_records_make_no_snapshot_due(world: World) -> None:
+    """A replay passes them over. What lies beside them does count."""
+    store = inline(world, inline_bytes_max=64 << 10, snapshot_bytes_min=32 << 10)
+    store.create("a")
+    store.snapshot()
+    for _ in range(3):
+        store.append("a", bytes(64 << 10))
+    assert not store._maintenance.snapshots.due()
+    store.table("t").put(b"k", bytes(40 << 10))
+    assert store._maintenance.snapshots.due()
+
+
 def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
     """What is refused counts nowhere; spilling makes room for nothing new, and truncating what it made does."""
     store = inline(world, quota_bytes=100, rolling=50)
