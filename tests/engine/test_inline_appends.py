@@ -12,8 +12,15 @@ import pytest
 from chunkstore.changes import Append, Seal, TablePut
 from chunkstore.config import KIB, LIMITS, MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import BadOffset, InvalidArgument, SegmentSealed, SegmentTruncated, StorageFull
-from chunkstore.journal import Batch
+from chunkstore.errors import (
+    BadOffset,
+    InvalidArgument,
+    SegmentSealed,
+    SegmentTruncated,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.journal import Batch, JournalBroken
 from chunkstore.operations.pending import PendingOp
 from tests.support.data import pattern, problems, run_threads
 from tests.support.worlds import World
@@ -307,3 +314,22 @@ def test_small_appends_of_a_commit_are_one_extent_of_each_segment_and_one_header
     assert store.read("a", 0, 44) == pattern(0, 40) + b"more"
     assert store.read("b", 0, 7) == b"before!"
     assert problems(store.check("deep")) == []
+
+
+def test_bytes_of_a_record_that_failed_are_nobodys_to_read(world: World) -> None:
+    """Not from memory either: other bytes stand at that offset by then."""
+    with world.open(inline_bytes_max=None, spill_s=3600.0) as store:
+        store.create("log")
+        store.append("log", b"before;")
+        journal = store._container.current.journal
+
+        def broken(_batch: object) -> None:
+            raise JournalBroken(StorageUnavailable("planted", object="log"), happened=False)
+
+        journal.append = broken  # type: ignore[assignment, method-assign]
+        with pytest.raises(StorageUnavailable):
+            store.append("log", b"what failed;")
+        assert store.read("log", 0, 100) == b"before;"
+        assert store.append("log", b"kept;") == 7
+        assert store.read("log", 0, 100) == b"before;kept;"
+        assert store.read("log", 7, 3) == b"kep"
