@@ -1,5 +1,6 @@
 """What it costs in requests and money, on S3: a container at rest, a follower at rest, small appends all day.
 
+Appends are measured with and without appends in the journal's records (``inline_bytes_max``), spilling included.
 Measured on a virtual clock: the S3 binding itself over a simulated server (``tests.simulator``), where each request is counted and takes
 30 ms there and back, so that a day passes in seconds and twice the same. Where a shorter stretch stands for a day,
 or fewer appends for more, the figure's detail says how long it was. At rest a stretch repeats itself; under appends it is steady, but
@@ -16,6 +17,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +37,11 @@ MONTH_DAYS = 30
 ROUND_TRIP_S = 0.03
 SEGMENTS = 100
 RATE = 10
+SPILL_S = 60.0
+OFF = Settings(inline_bytes_max=0)
+SPILLING = Settings(spill_s=SPILL_S)
+SHARES = {f"{SEGMENTS} segments at {RATE} appends/s": 1 / 20, "a million appends of 1 KiB": None}
+"""Of the bill with inline off, at most; one writer alone needs half the requests, since no record has company."""
 _VERBS = {"PUT*": "PUT"}
 """Put-if-absent is a PUT."""
 
@@ -54,8 +61,8 @@ class Bill:
 class Metered:
     """A world at rest but for what a test begins in it."""
 
-    def __init__(self) -> None:
-        self.world = World(1, "s3", bindings=True, latency_s=ROUND_TRIP_S / 2, settings=Settings())
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.world = World(1, "s3", bindings=True, latency_s=ROUND_TRIP_S / 2, settings=settings or Settings())
         self._counts: dict[str, Counter[str]] = {}
         self.world.observers.append(self._count)
 
@@ -137,10 +144,11 @@ def lag(quick: bool) -> float:
     return worst_s
 
 
-def many_segments(quick: bool) -> tuple[Bill, str]:
-    """Every segment has a writer of its own, which appends ten times a second, if it may."""
-    stretch_s = 10.0 if quick else 60.0
-    with Metered() as metered:
+def many_segments(quick: bool, settings: Settings = OFF) -> tuple[Bill, str]:
+    """Every segment has a writer of its own, which appends ten times a second, if it may. With appends in records each segment is spilled
+    five times as often as by default, so that the stretch holds spills of all of them: by default the bill is a little lower."""
+    stretch_s = 10.0 if quick else SPILL_S * 2 if settings is SPILLING else 30.0
+    with Metered(settings) as metered:
         process, store = metered.owner()
         done = [0]
 
@@ -164,10 +172,10 @@ def many_segments(quick: bool) -> tuple[Bill, str]:
         return bill, f"{stretch_s:.0f} s metered, {done[0] / stretch_s:.0f} appends/s"
 
 
-def a_million(quick: bool) -> tuple[Bill, str]:
-    """One writer, one append of 1 KiB after the other, through ``append``."""
+def a_million(quick: bool, settings: Settings = OFF) -> tuple[Bill, str]:
+    """One writer, one append of 1 KiB after the other, through ``append``. What is left in records at the end is spilled, too."""
     count = 1_000 if quick else 10_000
-    with Metered() as metered:
+    with Metered(settings) as metered:
         process, store = metered.owner()
         process.run(lambda: store.create("s"))
         metered.forget(process)
@@ -175,6 +183,7 @@ def a_million(quick: bool) -> tuple[Bill, str]:
         def write() -> None:
             for _ in range(count):
                 store.append("s", b"x" * KIB)
+            store.seal("s")
 
         process.run(write)
         return metered.spent(process, 1_000_000 / count), f"{count:,} metered"
@@ -192,6 +201,8 @@ def main() -> None:
         saved = json.loads(Path(options.today).read_text(encoding="utf-8"))
         before = {figure["name"]: figure["value"] for figure in saved["figures"]}
 
+    bills: dict[str, float] = {}
+
     def add(name: str, value: float, unit: str, detail: str, at_most: float | None = None) -> None:
         was = f"; before {before[name]:,.3f}" if name in before else ""
         report.add(name, value, unit, at_most=at_most, detail=f"{detail}{was}")
@@ -199,16 +210,22 @@ def main() -> None:
     for name, measure, days, at_most in (
         ("idle owner", idle_owner, MONTH_DAYS, 0.25),
         ("idle follower", idle_follower, MONTH_DAYS, 1.0),
-        (f"{SEGMENTS} segments at {RATE} appends/s", many_segments, MONTH_DAYS, None),
-        ("a million appends of 1 KiB", a_million, 0, None),
+        (f"{SEGMENTS} segments at {RATE} appends/s, inline off", many_segments, MONTH_DAYS, None),
+        (f"{SEGMENTS} segments at {RATE} appends/s", partial(many_segments, settings=SPILLING), MONTH_DAYS, None),
+        ("a million appends of 1 KiB, inline off", a_million, 0, None),
+        ("a million appends of 1 KiB", partial(a_million, settings=SPILLING), 0, None),
     ):
         bill, how = measure(options.quick)
         period = "a day" if days else "in all"
+        bills[name] = bill.money
         add(f"{name}: requests {period}", sum(bill.by_verb.values()), "requests", f"{bill}; {how}")
         if days:
             add(f"{name}: money a month", bill.money * days, "$", how, at_most)
         else:
             add(f"{name}: money", bill.money, "$", how, at_most)
+    for name, at_most in SHARES.items():
+        share = bills[name] / bills[f"{name}, inline off"]
+        add(f"{name}: bill by that with inline off", share, "", "same run", at_most)
     add("follower's longest lag, one append a second", lag(options.quick), "s", "virtual time", 1.0)
     report.save()
 

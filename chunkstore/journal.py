@@ -164,6 +164,11 @@ class Journal(ABC):
 
     @property
     @abstractmethod
+    def blob_bytes(self) -> int:
+        """... and how many of them were bytes of extents, which no replay reads."""
+
+    @property
+    @abstractmethod
     def records_written(self) -> int:
         """Records of this stream so far."""
 

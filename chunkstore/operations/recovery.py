@@ -17,8 +17,8 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.deadline import Deadline
-from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown
-from chunkstore.journal import JournalBroken
+from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown, StorageFull
+from chunkstore.journal import Journal, JournalBroken
 from chunkstore.metadata.port import Position
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.container import OwnedContainer, unexpected
@@ -119,6 +119,9 @@ class Recovery:
                     message = f"the journal failed and could not be taken over in time ({error}); it may still happen"
                     _decide_unknown(owned, failure, message, error)
                     return
+                if isinstance(error, StorageFull):
+                    # An append in a record meets a full disk in the journal first: what decides it needs some bytes of the reserve.
+                    container.space.reserve.make_room()
                 runtime.sleep_s(pause_s)
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
 
@@ -194,7 +197,7 @@ class Recovery:
             failure = unexpected(error)
             container.observer.failed(failure)
             raise failure from error.__cause__
-        self._ended = ended.epoch, self._ended[1] + ended.journal.bytes_written
+        self._ended = ended.epoch, self._ended[1] + _redo_bytes(ended.journal)
         container.begin_epoch(ownership)
         container.retire(ended.store)
         ended.journal.close()
@@ -207,11 +210,11 @@ class Recovery:
         container.changed(0)
 
     def journal_bytes(self) -> int:
-        """Journal bytes committed since the container was opened."""
+        """Journal bytes committed since the container was opened; bytes of extents are none of them, for a replay passes them over."""
         journal = self._container.current.journal
         # Asked second: it may have ended since.
         epoch, size_bytes = self._ended
-        return size_bytes + (journal.bytes_written if journal.epoch > epoch else 0)
+        return size_bytes + (_redo_bytes(journal) if journal.epoch > epoch else 0)
 
     # The roll
 
@@ -259,3 +262,7 @@ def _decide_unknown(owned: OwnedEpoch, failure: FailedBatch, message: str, cause
 def _reason(error: BaseException) -> ChunkstoreError:
     """What callers hear of a failure that made their operation not happen."""
     return error.error if isinstance(error, JournalBroken) else unexpected(error)
+
+
+def _redo_bytes(journal: Journal) -> int:
+    return journal.bytes_written - journal.blob_bytes

@@ -69,7 +69,7 @@ class OwnedStream(Journal):
         self._fence_name = streams.names.epoch(opened.epoch + 1)
         self._claim_name = streams.names.epoch(opened.epoch)
         self._claim = claim
-        self._bytes_written = 0
+        self._bytes_written = self._blob_bytes = 0
         self._end: ChunkstoreError | None = None
 
     @property
@@ -86,6 +86,10 @@ class OwnedStream(Journal):
     @property
     def bytes_written(self) -> int:
         return self._bytes_written
+
+    @property
+    def blob_bytes(self) -> int:
+        return self._blob_bytes
 
     @property
     def records_written(self) -> int:
@@ -114,6 +118,7 @@ class OwnedStream(Journal):
         end_byte = self._commit(data)
         self._time_ms = time_ms
         self._bytes_written += len(data)
+        self._blob_bytes += len(batch.blob)
         self.head = position = _make(Position, (head.lsn + 1, identity, self.epoch, head.index + 1, end_byte))
         return position
 

@@ -12,7 +12,7 @@ from chunkstore import runtime
 from chunkstore.changes import Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
+from chunkstore.errors import Conflict, SegmentNotFound, StorageFull, StorageUnavailable
 from chunkstore.operations import spill as spilling
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
@@ -253,3 +253,34 @@ def test_what_an_earlier_owner_left_is_found_and_spilled(world: World) -> None:
     assert kinds(again, "a") == ["object"]
     assert again.read("a", 0, 99) == data
     assert problems(again.check("deep")) == []
+
+
+def test_bytes_in_records_make_no_snapshot_due(world: World) -> None:
+    """A replay passes them over. What lies beside them does count."""
+    store = inline(world, inline_bytes_max=64 << 10, snapshot_bytes_min=32 << 10)
+    store.create("a")
+    store.snapshot()
+    for _ in range(3):
+        store.append("a", bytes(64 << 10))
+    assert not store._maintenance.snapshots.due()
+    store.table("t").put(b"k", bytes(40 << 10))
+    assert store._maintenance.snapshots.due()
+
+
+def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
+    """What is refused counts nowhere; spilling makes room for nothing new, and truncating what it made does."""
+    store = inline(world, quota_bytes=100, rolling=50)
+    expected = fill(store, "log", 10)
+    for _ in range(2):
+        with pytest.raises(StorageFull):
+            store.append("log", b"one more")
+    assert store.usage().safe_mode
+    store._spiller.spill_all("log")
+    assert kinds(store, "log") == ["object", "object"]
+    assert store.read("log", 0, 1000) == expected
+    store.truncate("log", 60)
+    store.collect()
+    assert store.append("log", b"one more") == len(expected)
+    assert store.read("log", 60, 1000) == expected[60:] + b"one more"
+    assert problems(store.check("deep")) == []
+    store.close()

@@ -26,6 +26,7 @@ _BRANCH, _LEAF = 1, 2
 
 def settings(cache: Path) -> Settings:
     return Settings(
+        inline_bytes_max=0,
         cache_dir=str(cache),
         lease_s=0,
         io_workers=1,
