@@ -178,7 +178,7 @@ USES: dict[str, tuple[bytes, Callable[[ChunkedSegmentStorage, Made], object]]] =
     "last event": (segment_key(SEGMENT), lambda store, made: store.last_event_number(SEGMENT, b"w")),
     "seal": (segment_key(SEGMENT), lambda store, made: store.commit([Seal(SEGMENT), Unseal(SEGMENT)])),
     "snapshot": (segment_key(SEGMENT), lambda store, made: store.snapshot()),
-    "heartbeat": (b"\0head", lambda store, made: append(store, made.model, SEGMENT, 5)),
+    "heartbeat": (b"\0head", lambda store, made: (append(store, made.model, SEGMENT, 5), store.info(SEGMENT))),
 }
 
 
