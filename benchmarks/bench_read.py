@@ -1,4 +1,5 @@
-"""Reads: sequential against bare ``os.preadv``, warm small reads, and the first read in segments of very many chunks.
+"""Reads: sequential against bare ``os.preadv``, warm small reads, what was just appended in records against the same in a chunk, and the
+first read in segments of very many chunks.
 
 ``python -m benchmarks.bench_read [--dir DIR] [--quick]``.
 """
@@ -121,6 +122,40 @@ def _alternating(
     return {name: median(seconds) for name, seconds in taken.items()}
 
 
+def appended(report: Report, path: Path, count: int) -> None:
+    """Reading back single appends of 1 KiB: from memory, and from the journal's object, against the same appends in one chunk."""
+    ways = {"chunk": {"inline_bytes_max": 0}, "memory": {}, "journal": {"tail_cache_bytes": 0}}
+    stores: dict[str, chunkstore.ChunkedSegmentStorage] = {}
+    try:
+        for name, given in ways.items():
+            options: dict[str, Any] = {"lease_s": 0, "spill_s": 3600.0, "spill_bytes": 1 << 30, **given}
+            chosen = chunkstore.Settings(cache_dir=str(path / f"cache-{name}"), **options)
+            stores[name] = chunkstore.open(f"file://{path}/appended-{name}", settings=chosen)
+            stores[name].create("s")
+        for _ in range(count):
+            piece = os.urandom(KIB)
+            for store in stores.values():
+                store.append("s", piece)
+        for size in (KIB, 16 * KIB, 64 * KIB, MIB):
+            chance = random.Random(size)
+            offsets = [
+                chance.randrange((count * KIB - size) // KIB) * KIB for _ in range(max(40, min(2000, 4 * MIB // size)))
+            ]
+            buffer = bytearray(size)
+            turns: dict[str, Callable[[int], object]] = {
+                name: lambda offset, store=store, buffer=buffer: store.read_into("s", offset, buffer)  # type: ignore[misc]
+                for name, store in stores.items()
+            }
+            took = _alternating(turns, offsets, chance)
+            times = ", ".join(f"{name} {seconds * 1e6:.0f} us" for name, seconds in took.items())
+            for name, least in (("memory", 1.0), ("journal", 0.5)):
+                what = f"read {size // KIB} KiB of appends of 1 KiB from {'the ' * (name == 'journal')}{name}, to the chunk"
+                report.add(what, took["chunk"] / took[name], "ratio", at_least=least, detail=times)
+    finally:
+        for store in stores.values():
+            store.close()
+
+
 def first_read(path: str, chunks: int, seed: int) -> None:
     """In a fresh process: time the first 4 KiB read, then warm ones; prints JSON."""
     store = open_big(Path(path))
@@ -181,6 +216,7 @@ def main() -> None:
     report = Report("read-quick" if options.quick else "read")
     with scratch(options.dir) as path:
         sequential(report, path, (128 if options.quick else 512) * MIB)
+        appended(report, path, 2_000 if options.quick else 8_000)
         seeks(report, path, 20_000 if options.quick else 1_000_000, 1_000, 3 if options.quick else 15)
     report.save()
 

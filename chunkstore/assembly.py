@@ -32,7 +32,6 @@ from chunkstore.records import RootRecord
 from chunkstore.registry import open_storage, routed
 from chunkstore.replica import JournalFollower, Replica
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 
 _RELEASE_S: Final = 10.0
 """For the owner of a container that was adopted from: collecting waits meanwhile, and asks again the next time."""
@@ -269,10 +268,7 @@ def open_replica_on(
         with _closed_if_this_fails(made.close if cache is None else None):
             follower: Follower | FixedState
             streams = Streams(storage, names, format_)
-            tail = None if past else TailCache(chosen.tail_cache_bytes)
-            follower = (
-                FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen, tail)
-            )
+            follower = FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
             scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
 
             def findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
@@ -292,7 +288,7 @@ def open_replica_on(
                 names=names,
                 settings=chosen,
                 follower=follower,
-                tail=tail,
+                tail=follower.tail if isinstance(follower, Follower) else None,
                 journal_findings=findings,
                 stored_sizes=parts.stored_sizes(storage, names),
                 uuid=format_.uuid,

@@ -12,12 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.port import Head, MetadataStore, Op, Position, RowChange
 
 __all__ = [
+    "RECORD_MAGIC",
     "Batch",
     "Journal",
     "JournalBroken",
@@ -31,6 +32,10 @@ __all__ = [
     "TailCut",
     "TakeOverReport",
 ]
+
+RECORD_MAGIC: Final = b"CKSJ"
+"""What a record begins with, and what the bytes of extents in it never contain: where a log is damaged, records are looked for by this, and
+users' bytes may look like anything."""
 
 
 class OpCode(IntEnum):

@@ -436,7 +436,8 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
         raise Damaged("the row's key is not the id of a chunk", object=f"chunk row {identity!r}")
     if record.kind == KIND_FOREIGN and record.state == CLOSED and parse_foreign(record.object) is not None:
         return record
-    if record.kind == KIND_INLINE and record.state == CLOSED and record.object_offset and parse_place(record.object):
+    verified = record.kind == KIND_INLINE and record.crc32c is not None  # others' bytes lie beside its own
+    if verified and record.state == CLOSED and record.object_offset and parse_place(record.object):
         return record
     name = names.chunk(identity)
     if record.object not in ("", name) or record.kind != KIND_OBJECT or record.object_offset:

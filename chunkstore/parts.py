@@ -15,10 +15,12 @@ from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupport
 from chunkstore.invariants import PINNED
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.importing import find_import
+from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import LAYOUT_KEY
 from chunkstore.metadata.layouts import encode_layout
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
-from chunkstore.names import ContainerNames
+from chunkstore.metadata.roots import OWN_ROOT
+from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.records import TableRecord
@@ -119,23 +121,33 @@ def why_absent(
     state: JournalFollower,
     chunk: str,
 ) -> PastCollected | None:
-    """Why a chunk of the past is absent: it was removed since, which the present rows tell; None where these still want it."""
+    """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it."""
     from chunkstore_journal.container import read_format
     from chunkstore_journal.follower import Follower
 
-    identity = names.parse_chunk(chunk)
+    identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
     room = scratch()
     present = Follower(storage, names, read_format(storage, names), room, settings)
     try:
         present.catch_up()
         with present.store.view() as view:
-            if identity is None or not is_removed(view, names, identity):
+            held = held_from(view)
+            let_go = place is not None and (held is None or place < held)
+            if not (let_go or (identity is not None and is_removed(view, names, identity))):
                 return None
     finally:
         present.close()
         room.close()
     lsn = state.store.head().position.lsn
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
+
+
+def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
+    """Where in history (``journal_position``) an object lies that holds extents, by its own name or by an extent's; None: another one."""
+    routed = parse_routed(name)
+    name = routed[2] if routed is not None and routed[0] == OWN_ROOT else name
+    log = names.parse_log(name)
+    return names.parse_slot(name) if log is None else (log, 0)
 
 
 def first_rows(settings: Settings) -> list[RowChange]:

@@ -163,7 +163,7 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
 
 
 def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
-    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
+    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it; with the door to its extents.
 
     Raises ``InvalidArgument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
     """
@@ -186,7 +186,7 @@ def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings
     except BaseException:
         copy.close()
         raise
-    return copy
+    return routed(copy, names, settings, lambda _number: None)[0]
 
 
 def uuid_at(copy: ChunkStorage, container: str) -> bytes:

@@ -115,7 +115,7 @@ def _plan(
     streams = open_streams(storage, names)
     found = diagnose(streams, room, find_last_claim(streams) if epoch is None else epoch - 1)
     with found.store.view() as view:
-        cut_off, behind, unreadable = CutOff(view), 0, []
+        cut_off, behind, unreadable = CutOff(view, names), 0, []
         for item in records_behind(streams, found):
             if isinstance(item, Behind):
                 behind += 1

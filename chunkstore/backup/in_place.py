@@ -216,7 +216,7 @@ class _Work:
         return None if length >= wanted else self._missing(item, f"{length} of {wanted} bytes")
 
     def _missing(self, item: Removed, reason: str) -> MissingChunk:
-        name, stop = self._names.chunk(item.identity), item.offset + item.record.length
+        name, stop = self._names.object_of(item.identity, item.record), item.offset + item.record.length
         return MissingChunk(item.segment.name, name, item.offset, stop, reason)
 
     def _describe(self, then: MetadataView, now: MetadataView, removed: Sequence[Removed]) -> InPlaceReport:

@@ -29,6 +29,7 @@ from chunkstore.cli.output import (
     write_picture,
 )
 from chunkstore.cli.pictures import Picture, gather, layout_lines, layout_svg
+from chunkstore.names import parse_routed
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
 
@@ -122,7 +123,7 @@ def layout_rows(chunks: Iterable[LayoutChunk], *, shorten: bool) -> Iterator[tup
     """Table rows of a chunk list; ``shorten`` keeps the two ends of a long one and draws a bar of each chunk's length."""
     if not shorten:
         for chunk in chunks:
-            yield (chunk.offset, chunk.length, chunk.kind, _crc(chunk), chunk.epoch, chunk.state, chunk.name)
+            yield (chunk.offset, chunk.length, chunk.kind, _crc(chunk), chunk.epoch, chunk.state, _where(chunk))
         return
     remaining = iter(chunks)
     head = list(islice(remaining, 2 * _SHOWN_AT_EACH_END))
@@ -143,7 +144,13 @@ def layout_rows(chunks: Iterable[LayoutChunk], *, shorten: bool) -> Iterator[tup
 def _drawn(chunk: LayoutChunk, longest: int) -> tuple[object, ...]:
     cells = max(1, round(_BAR_CELLS * chunk.length / longest)) if longest else 0
     bar = Text("\u2588" * cells, style="green" if chunk.state == "active" else "blue")
-    return (chunk.offset, human_bytes(chunk.length), bar, _crc(chunk), chunk.epoch, chunk.state, chunk.name)
+    return (chunk.offset, human_bytes(chunk.length), bar, _crc(chunk), chunk.epoch, chunk.state, _where(chunk))
+
+
+def _where(chunk: LayoutChunk) -> str:
+    """Its object; of an extent, which lies in a record of the journal, also the byte there."""
+    found = parse_routed(chunk.name) if chunk.kind == "inline" else None
+    return chunk.name if found is None else f"{found[2]} from byte {found[1]}"
 
 
 def _crc(chunk: LayoutChunk) -> str:

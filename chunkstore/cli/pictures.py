@@ -70,7 +70,8 @@ class Sizes:
 
 class Shape(NamedTuple):
     """One chunk, or several neighbours: bytes ``[start, stop)`` of the segment. ``epoch``: of the last of them. ``unknown``: chunks without
-    a CRC. ``at``: the borders of the blocks of a single chunk, from its first byte, if they are known."""
+    a CRC; ``inline``: bytes of those in the journal's records. ``at``: the borders of the blocks of a single chunk, from its first byte, if
+    they are known."""
 
     start: int
     stop: int
@@ -80,6 +81,7 @@ class Shape(NamedTuple):
     epoch_min: int
     epoch_max: int
     unknown: int
+    inline: int
     growing: bool
     at: Sequence[int]
 
@@ -97,6 +99,11 @@ class Picture(NamedTuple):
     unknown: int
     buckets: list[Bucket]
     garbage_bytes: int | None
+
+    @property
+    def inline_bytes(self) -> int:
+        """Bytes that lie in the journal's records."""
+        return sum(shape.inline for shape in self.shapes)
 
     @property
     def span(self) -> int:
@@ -137,15 +144,17 @@ def gather(
 def _of_chunk(chunk: LayoutChunk, at: Sequence[int]) -> Shape:
     unknown, growing = int(chunk.crc32c is None), chunk.state == "active"
     epochs = chunk.epoch, chunk.epoch, chunk.epoch
-    return Shape(chunk.offset, chunk.offset + chunk.length, 1, chunk.name, *epochs, unknown, growing, at)
+    inline = chunk.length * (chunk.kind == "inline")
+    return Shape(chunk.offset, chunk.offset + chunk.length, 1, chunk.name, *epochs, unknown, inline, growing, at)
 
 
 def _with(run: Shape, chunk: LayoutChunk) -> Shape:
-    start, _, chunks, _, _, lowest, highest, unknown, _, _ = run
+    start, _, chunks, _, _, lowest, highest, unknown, inline, _, _ = run
     lowest, highest = min(lowest, chunk.epoch), max(highest, chunk.epoch)
     unknown += chunk.crc32c is None
-    growing = chunk.state == "active"
-    return Shape(start, chunk.offset + chunk.length, chunks + 1, "", chunk.epoch, lowest, highest, unknown, growing, ())
+    inline += chunk.length * (chunk.kind == "inline")
+    stop, growing = chunk.offset + chunk.length, chunk.state == "active"
+    return Shape(start, stop, chunks + 1, "", chunk.epoch, lowest, highest, unknown, inline, growing, ())
 
 
 # ---- SVG
@@ -245,6 +254,8 @@ def _draw(shape: Shape, left: float, right: float, scale: float) -> Iterator[str
         yield _rect(left, 80, width, 64, "many", "", "url(#many)")
     if shape.growing:
         yield _rect(left + 1, 81, max(1.0, width - 2), 62, "growing")
+    if shape.inline:
+        yield _rect(left, 74, width * shape.inline / (shape.stop - shape.start), 4, "ink")
     yield _rect(left, 149, width, 10, "unknown" if shape.unknown else "known")
     if len(shape.at) > 1 and min(high - low for low, high in pairwise(shape.at)) * scale >= 3:
         ticks = "".join(f"M{left + border * scale:.1f} 149v10" for border in shape.at[1:-1])
@@ -295,6 +306,8 @@ def _legend(picture: Picture) -> tuple[list[str], int]:
         items.append((many, "several chunks"))
     if any(shape.growing for shape in picture.shapes):
         items.append((_rect(1, 1, 12, 10, "growing"), "may grow"))
+    if picture.inline_bytes:
+        items.append((_rect(0, 5, 14, 4, "ink"), f"in the journal's records: {human_bytes(picture.inline_bytes)}"))
     if picture.unknown:
         items.append((_rect(0, 1, 14, 10, "unknown"), f"CRC32C not known: {_count(picture.unknown)}"))
     if picture.chunks > picture.unknown:
@@ -416,6 +429,8 @@ def _terminal_legend(picture: Picture) -> Iterator[Text]:
     if any(shape.chunks > 1 for shape in picture.shapes):
         marks.append("\u2592 several chunks")
     marks.append(f"? CRC32C not known: {_count(picture.unknown)}" if picture.unknown else "CRC32C of all chunks known")
+    if picture.inline_bytes:
+        marks.append(f"in the journal's records: {human_bytes(picture.inline_bytes)}")
     if picture.garbage_bytes is not None:
         marks.append(f"garbage of the whole container: {human_bytes(picture.garbage_bytes)}")
     yield Text("  ".join(marks), "dim")

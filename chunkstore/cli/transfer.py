@@ -1,6 +1,6 @@
 """``put`` and ``cat``: bytes into a segment and out of it, in bounded memory.
 
-Promises: ``put`` appends pieces of 8 MiB, each durable and acknowledged before the next is read; killed at any moment,
+Promises: ``put`` appends pieces of 8 MiB in order, several on their way at once where the storage lets them; killed at any moment,
 ``put --resume`` goes on where the stored bytes end, after it has compared them with the file. ``cat`` writes exactly
 the segment's bytes. A ``put`` that is refused claims nothing, as far as a look beforehand can tell, and leaves no segment.
 Leaves out: compression, framing, anything that is not bytes.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from chunkstore.layout import check_chunk_count
 from chunkstore.names import check_segment_name
 from chunkstore.reader import SkippedRange
 from chunkstore.reading import ReadableContainer
+from chunkstore.runtime import Future
 
 __all__ = ["ContentDiffers", "PutResult", "cat", "put"]
 
@@ -198,11 +200,21 @@ class _Copy:
             store.commit([Create(self.segment, self.rolling), Append(self.segment, piece, offset)])
             offset += len(piece)
             self.progress.advance(len(piece))
-        while piece := self.source.read():
-            store.append(self.segment, piece, expected_offset=offset)
-            offset += len(piece)
-            self.progress.advance(len(piece))
+        ways = deque[tuple[Future[int], int]]()
+        with store.writer(self.segment, flush_bytes=PIECE_BYTES, expected_offset=offset) as writer:
+            while piece := self.source.read():
+                ways.append((writer.append(piece), len(piece)))
+                offset += len(piece)
+                while ways and ways[0][0].done():
+                    self._arrived(*ways.popleft())
+            for way in ways:
+                self._arrived(*way)
         return PutResult(segment=self.segment, offset=begin, length=offset - begin, epoch=store.epoch)
+
+    def _arrived(self, future: Future[int], length: int) -> None:
+        """Wait until a piece is durable. Raises why it is not."""
+        future.result()
+        self.progress.advance(length)
 
     def _compare(self, store: ReadableContainer) -> None:
         """Read ``source`` up to the segment's length, comparing it with every byte that is still stored."""

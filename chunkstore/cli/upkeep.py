@@ -26,7 +26,7 @@ from chunkstore.upkeep.scrub import check_limits
 
 __all__ = ["check", "journal", "repair", "scrub", "snapshot"]
 
-_RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "object", "position")
+_RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "inline", "object", "position")
 
 
 class NoSuchEpoch(ChunkstoreError):
@@ -132,7 +132,9 @@ def journal(
     """Show the journal's records, oldest first."""
     records = map(_plain, _records(root, container, epoch))
     here = access.Reading(as_json=as_json)
-    here.show_each(records, _RECORD_COLUMNS, _record_row, right=("lsn", "epoch", "index", "ops", "rows", "size"))
+    here.show_each(
+        records, _RECORD_COLUMNS, _record_row, right=("lsn", "epoch", "index", "ops", "rows", "size", "inline")
+    )
 
 
 def _records(root: str, container: str, epoch: int | None) -> Iterator[Mapping[str, object]]:
@@ -157,6 +159,9 @@ def _plain(record: Mapping[str, object]) -> dict[str, object]:
 
 def _record_row(record: Mapping[str, object]) -> list[object]:
     cells = {**record, "time": human_time(time_ms) if isinstance(time_ms := record.get("time_ms"), int) else ""}
+    cells["inline"] = (
+        f"{record.get('inline_bytes')}{' for ever' if record.get('embedded') and record.get('inline_bytes') else ''}"
+    )
     return [cells.get(column) for column in _RECORD_COLUMNS]
 
 

@@ -231,7 +231,9 @@ def decode_extent(value: bytes) -> tuple[str, int, int, int, bytes] | None:
         and type(name) is str
         and type(following) is bytes
         and len(following) in _POINTER_LENGTHS
-        and 0 < offset | length <= NUMBER_MAX
+        and offset > 0
+        and length > 0
+        and offset | length <= NUMBER_MAX
     ):
         return name, offset, length, crc, following
     return None

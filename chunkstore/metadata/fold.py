@@ -109,6 +109,7 @@ def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, 
     rows = overlay.rows
     summands: dict[bytes, int] = {}  # of the present value of each row touched
     digest = head.digest
+    claimed: set[int] = set()
     for commit in commits:
         ops = commit.ops
         collects = ops[0][0] in DROPPING if len(ops) == 1 else any(op[0] in DROPPING for op in ops)
@@ -136,7 +137,7 @@ def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, 
                 )
         for op in commit.ops:
             if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
-                apply_operation(overlay, op)
+                apply_operation(overlay, op, claimed)
         if runs:
             drop_dead_extents(overlay, runs, count_max)
     for key in sorted(rows):

@@ -182,14 +182,20 @@ def _extent_stop(run: int, offset: int) -> bytes:
 # ---- changing
 
 
-def apply_operation(txn: IndexTransaction, op: Op) -> None:
-    """Bring the index behind one operation. The commit's rows are changed already. Idempotent for the same state.
+def apply_operation(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> None:
+    """Bring the index behind one operation. The commit's rows are changed already. Idempotent for the same state. ``claimed``: for
+    many operations of one transaction, the segments whose newest bytes are known to be in their own run.
 
     Raises: ``Damaged`` if the operation's header is malformed (headers come from stored records).
     """
     change = _CHANGES.get(op[0])
     if change is not None:
         try:
+            if change is _append:
+                _append(txn, op, claimed)
+                return
+            if claimed:
+                claimed.clear()
             change(txn, op)
         except (TypeError, ValueError, IndexError, StructError) as error:
             raise Damaged(f"not a valid operation: {error}", object=f"operation {op!r}") from error
@@ -215,12 +221,15 @@ def _new_chunks(given: object) -> Sequence[tuple[int, bytes]]:
     return given
 
 
-def _append(txn: IndexTransaction, op: Op) -> None:
+def _append(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> None:
     chunks = _new_chunks(op[4])
     if not chunks:
         return
     (segment_id,) = _numbers(op, 1)
-    _claim_tail(txn, segment_id, chunks[0][0])
+    if claimed is None or segment_id not in claimed:
+        _claim_tail(txn, segment_id, chunks[0][0])
+        if claimed is not None:
+            claimed.add(segment_id)
     inline = op[5:6] == (1,)
     for offset, identity in chunks:
         txn.put(_KEY.pack(EXTENT, segment_id, offset), identity)

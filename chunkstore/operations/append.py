@@ -32,6 +32,7 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail
+from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
@@ -143,7 +144,7 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if container.takes_inline(segment, len(data)):
+            if container.takes_inline(segment, data):
                 op = _enter_inline(owned, state, segment, request)
                 container.backlog.came(state.name, len(data), op.extends is None)
                 return op, segment.length
@@ -207,6 +208,7 @@ def _enter_inline(
         and tail is not None
         and tail.length + len(data) <= min(BLOCK_BYTES, segment.chunk_size_bytes_max)
         and queue.may_extend
+        and not looks_like_record(data[:3], state.inline_end)
     )
     planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())
     identity = planned.segment.last_chunk
@@ -218,6 +220,7 @@ def _enter_inline(
     queue.enter(op)
     state.advance(planned.segment, planned.tail, "", False, b"", generation)
     state.inline = True
+    state.inline_end = (state.inline_end + data if extends else data)[-3:]
     return op
 
 

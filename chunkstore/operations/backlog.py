@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from chunkstore import runtime
+from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, Settings
+from chunkstore.journal import RECORD_MAGIC
 
-__all__ = ["Backlog", "Waiting", "inline_bytes_of"]
+__all__ = ["Backlog", "Waiting", "inline_bytes_of", "looks_like_record"]
 
 _INLINE_BYTES: Final = 16 * KIB
 _INLINE_REMOTE_BYTES: Final = 64 * KIB
@@ -23,6 +25,12 @@ def inline_bytes_of(settings: Settings, remote: bool) -> int:
         return 0  # headers list files: each extent would be copied into one
     chosen = settings.inline_bytes_max
     return (_INLINE_REMOTE_BYTES if remote else _INLINE_BYTES) if chosen is None else chosen
+
+
+def looks_like_record(data: BytesLike, before: bytes = b"") -> bool:
+    """Whether a record of the journal might seem to begin in ``data``, or where it meets ``before``."""
+    # ``before`` is short, and what is appended is bytes nearly always.
+    return RECORD_MAGIC in (data if type(data) is bytes else bytes(data)) or RECORD_MAGIC in before + bytes(data[:3])
 
 
 class Waiting:
@@ -43,6 +51,10 @@ class Backlog:
         self._lock = runtime.lock()
         self._held: dict[str, Waiting] = {}
         self.extents = 0
+
+    def takes(self, data: BytesLike, length_max: int, extents_max: int) -> bool:
+        """Whether an append may add to it: it is short, there are not too many, and it looks like no record of the journal."""
+        return len(data) <= length_max and self.extents < extents_max and not looks_like_record(data)
 
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""

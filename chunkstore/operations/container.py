@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from chunkstore import processes, runtime
 from chunkstore.changes import ADDS_NOTHING
+from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
@@ -153,13 +154,10 @@ class OwnedContainer:
                 store.close(clean=False)
         self.current.store.close(clean=True)
 
-    def takes_inline(self, segment: SegmentRecord, length: int) -> bool:
-        """Whether an append of so many bytes goes into the journal's record: it is short, and spilling keeps up."""
-        return (
-            length <= self.inline_bytes
-            and length <= segment.chunk_size_bytes_max
-            and self.backlog.extents < 2 * self.settings.inline_rows_max
-        )
+    def takes_inline(self, segment: SegmentRecord, data: BytesLike) -> bool:
+        """Whether these bytes of an append go into the journal's record: they are few, spilling keeps up, and they look like no record."""
+        length_max = min(self.inline_bytes, segment.chunk_size_bytes_max)
+        return self.backlog.takes(data, length_max, 2 * self.settings.inline_rows_max)
 
     # The door
 

@@ -19,9 +19,17 @@ from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment
 from chunkstore.metadata.keys import ROOTS_NAMESPACE as _ROOTS
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
-from chunkstore.names import NO_CHUNK, parse_place
+from chunkstore.names import NO_CHUNK, ContainerNames, confined
 from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
-from chunkstore.records import KIND_INLINE, KIND_OBJECT, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
+from chunkstore.records import (
+    KIND_FOREIGN,
+    KIND_INLINE,
+    KIND_OBJECT,
+    AttributeValue,
+    ChunkRecord,
+    PinRecord,
+    SegmentRecord,
+)
 
 __all__ = ["CutOff"]
 
@@ -33,8 +41,8 @@ _LISTING = (*_APPENDS, OpCode.REPLACE, OpCode.SPILL)
 class CutOff:
     """What the readable records behind the cut say together. ``add`` them in order, then ask for plans."""
 
-    def __init__(self, view: MetadataView) -> None:
-        self._view = view
+    def __init__(self, view: MetadataView, names: ContainerNames) -> None:
+        self._view, self._names = view, names
         self._rows: dict[bytes, bytes | None] = {}
         self._final: dict[int, SegmentRecord] = {}
         self._appends: dict[int, list[tuple[int, int, int]]] = {}
@@ -114,8 +122,8 @@ class CutOff:
                 if record.kind == KIND_INLINE and held is not None:
                     # An OPEN behind the cut may have moved it; where it lies in history only history says.
                     record = record.placed(*decode_chunk(key, held)[:2])
-                known = record.kind == KIND_OBJECT or (record.kind == KIND_INLINE and parse_place(record.object))
-                return record if known and record.length else None
+                known = confined(self._names, identity, record).kind != KIND_FOREIGN and record.length
+                return record if known else None
         return None
 
     def _followers(self) -> dict[bytes, bytes]:

@@ -7,7 +7,7 @@ of the ids. Leaves out: where an extent is missing or damaged, what to do about 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore.blocks import BLOCK_BYTES
@@ -15,9 +15,9 @@ from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_extent
-from chunkstore.metadata.keys import CHUNK, chunk_key
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, parse_place
+from chunkstore.names import ContainerNames, parse_place
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["Extent", "ExtentRun", "follow_extents", "in_runs", "read_run"]
@@ -30,11 +30,11 @@ _REMOTE_GAP_BYTES: Final = 256 * KIB
 """So much between two extents is read through, where reading is a system call, and where it is a request."""
 _RUN_BYTES: Final = MIB
 _REMOTE_RUN_BYTES: Final = 8 * MIB
-_HIGHEST: Final = b"\xff" * CHUNK_ID_BYTES
+_CHUNKS_END: Final = bytes((CHUNK[0] + 1,))
 
 
 class ExtentRun(NamedTuple):
-    """Extents that one read brings: bytes ``[low, high)`` of the journal's object ``name``."""
+    """Consecutive extents of a segment that one read brings: bytes ``[low, high)`` of the journal's object ``name``."""
 
     name: str
     low: int
@@ -56,24 +56,25 @@ def follow_extents(view: MetadataView, identity: bytes, offset: int, stop: int) 
     """The extents from the chunk ``identity`` on, which begins at ``offset`` of its segment, as far as the chunks in front of ``stop`` are
     some; and the chunk behind them, and where that begins. A row that is not plainly one is left to who reads chunks."""
     extents: list[Extent] = []
-    rows: Iterator[tuple[bytes, bytes]] = iter(())
     place = ""
     while identity and offset < stop:
-        key = chunk_key(identity)
+        key, known = CHUNK + identity, len(extents)
         # Ids ascend as extents are made, so the next row is nearly always the next in the store.
-        found = next(rows, None)
-        if found is None or found[0] != key:
-            rows = view.scan(key, CHUNK + _HIGHEST)
-            found = next(rows, None)
-        row = decode_extent(found[1]) if found is not None and found[0] == key and identity[0] < 0x80 else None
-        if row is None:
+        for found, raw in view.scan(key, _CHUNKS_END):
+            row = decode_extent(raw) if found == key else None
+            if row is None:
+                break
+            name, at, length, crc, following = row
+            if length > BLOCK_BYTES or (name != place and parse_place(name) is None):
+                return extents, identity, offset
+            place = name
+            extents.append((name, at, length, crc, offset))
+            identity, offset = following, offset + length
+            if offset >= stop or not identity:
+                break
+            key = CHUNK + identity
+        if len(extents) == known:
             break
-        name, at, length, crc, following = row
-        if length > BLOCK_BYTES or not at or (name != place and parse_place(name) is None):
-            break
-        place = name
-        extents.append((name, at, length, crc, offset))
-        identity, offset = following, offset + length
     return extents, identity, offset
 
 
@@ -81,13 +82,13 @@ def in_runs(names: ContainerNames, extents: Sequence[Extent], *, remote: bool) -
     """What to read for these extents, in their order."""
     gap, most = (_REMOTE_GAP_BYTES, _REMOTE_RUN_BYTES) if remote else (_GAP_BYTES, _RUN_BYTES)
     runs: list[ExtentRun] = []
-    first, place, low, high = 0, "", 0, 0
-    for number, (name, at, length, _, _) in enumerate(extents):
-        if name != place or not 0 <= at - high <= gap or at + length - low > most:
+    first, place, low, high, following = 0, "", 0, 0, 0
+    for number, (name, at, length, _, offset) in enumerate(extents):
+        if name != place or offset != following or not 0 <= at - high <= gap or at + length - low > most:
             if number:
                 runs.append(ExtentRun(names.place(place), low, high, extents[first:number]))
             first, place, low = number, name, at
-        high = at + length
+        high, following = at + length, offset + length
     if extents:
         runs.append(ExtentRun(names.place(place), low, high, extents[first:]))
     return runs
@@ -100,7 +101,7 @@ def read_run(
     storage raises."""
     name, low, high, extents = run
     data = storage.read(ChunkHandle(name, False), low, high - low)
-    stop = offset + len(target)
+    pieces: list[bytes] = []
     for _, at, length, crc, begin in extents:
         piece = data[at - low : at - low + length]
         if len(piece) != length or (verify and crc32c_of_bytes(piece) != crc):
@@ -108,8 +109,11 @@ def read_run(
             if len(piece) != length:
                 text = f"the object is shorter than the record of an extent: {len(data)} of {high - low} bytes at byte {low}"
             raise Damaged(text, object=name, position=at, segment=segment, start=begin, stop=begin + length)
-        if begin < offset or begin + length > stop:
-            first = max(0, offset - begin)
-            piece = piece[first : stop - begin]
-            begin += first
-        target[begin - offset : begin - offset + len(piece)] = piece
+        pieces.append(piece)
+    start, stop = run.start, offset + len(target)
+    if run.stop > stop:
+        pieces[-1] = pieces[-1][: stop - extents[-1][4]]
+    if start < offset:
+        pieces[0], start = pieces[0][offset - start :], offset
+    joined = b"".join(pieces)
+    target[start - offset : start - offset + len(joined)] = joined

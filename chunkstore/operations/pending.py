@@ -141,6 +141,8 @@ class PendingSegment:
     unwritable: frozenset[bytes] = frozenset()
     last: PendingOp | None = None
     inline: bool = False
+    inline_end: bytes = b""
+    """The last three bytes of that extent: no record may seem to begin where two appends meet."""
     writers: dict[bytes, tuple[int, int, PendingOp]] = field(default_factory=dict)
 
     def unload(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged
-from chunkstore.journal import Batch, Place
+from chunkstore.journal import RECORD_MAGIC, Batch, Place
 from chunkstore.metadata.codec import (
     decode_chunk,
     encode_chunk,
@@ -156,12 +156,14 @@ class RecordBuilder:
         if len(places) > _DIGESTS_KEPT:
             places.clear()
         name, offset = self._place()
-        found: list[bytes] = []
-        for key, pieces in parts.items():
+        found = [b"".join(pieces) for pieces in parts.values()]
+        blob = b"".join(found)
+        # No record may seem to begin where two extents meet.
+        gap = b"\0" if RECORD_MAGIC in blob else b""
+        for key, data in zip(parts, found, strict=True):
             places[key] = name, offset
-            found += pieces
-            offset += sum(map(len, pieces))
-        return b"".join(found), parts
+            offset += len(data) + len(gap)
+        return gap.join(found) if gap else blob, parts
 
     def _place_of(self, key: bytes) -> tuple[str, int]:
         """Where an extent of a record before lies, which is not remembered. Raises ``Damaged``."""

@@ -123,7 +123,7 @@ def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataVi
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if record.kind != KIND_INLINE or (ids and offset + record.length - start > bytes_max):
             break
-        extents.append((record.object, record.object_offset, record.length, record.crc32c or 0, offset))
+        extents.append((*record[:3], record.crc32c or 0, offset))
         ids.append(identity)
         records.append(record)
         identity, offset = record.next, offset + record.length

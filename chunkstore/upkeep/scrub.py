@@ -368,8 +368,8 @@ class _NowhereSound(Exception):
 def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: ScrubPart) -> str:
     """Replace the part's chunk by new ones with the bytes that its record says; why not, or nothing where that is done."""
     names, storage = context.names, container.storage
-    # A backup has copies of foreign chunks, too, under the names that chunks of ours would have.
-    sides = (storage, part.name), (copy, names.chunk(part.identity))
+    # A backup has copies of foreign chunks and of extents, too, under the names that chunks of ours would have; a copied root has records.
+    sides = (storage, part.name), (copy, names.chunk(part.identity)), (copy, part.name)
     owned = container.current
 
     def wanted(view: MetadataView) -> Borders | None:

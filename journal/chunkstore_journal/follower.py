@@ -52,10 +52,9 @@ class Follower:
         format: ContainerFormat,
         cache: MetadataCache,
         settings: Settings,
-        tail: TailCache | None = None,
     ) -> None:
-        """``tail`` gets the bytes of extents that are followed."""
-        self._tail = TailCache(0) if tail is None else tail
+        self.tail = TailCache(settings.tail_cache_bytes)
+        """The bytes of extents that were followed last."""
         self._streams = Streams(storage, names, format)
         self._storage = storage
         self._names = names
@@ -163,11 +162,11 @@ class Follower:
         """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended. As long as
         there may be some, no bytes are kept: what it shows may have been cut off, and others are at those offsets."""
         self._retired.append((runtime.monotonic_s(), store))
-        self._tail.clear()
+        self.tail.clear()
 
     def _keep(self, commit: Commit, payload: bytes) -> None:
         """Keep the bytes of extents in a record that was applied."""
-        blob = None if self._tail.is_off or self._retired else blob_of(payload)
+        blob = None if self.tail.is_off or self._retired else blob_of(payload)
         if not blob:
             return
         rows, begin = dict(commit.rows), 0
@@ -177,7 +176,7 @@ class Follower:
             # A segment that was deleted in the same record has left no row.
             row = decode_extent(rows.get(chunk_key(identity)) or b"")
             if row is not None and row[2:4] == (length, crc32c_of_bytes(data)):
-                self._tail.put(segment_id, offset, data)
+                self.tail.put(segment_id, offset, data)
 
     def _retire_damaged(self) -> None:
         """A store that does not hold what was written shows nothing any more."""

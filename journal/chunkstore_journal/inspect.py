@@ -21,7 +21,7 @@ from chunkstore_journal.ends import contradicts, missing
 from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import Claim, decode_claim
-from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink, decode_ops
+from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink, blob_of, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.slots import read_if_present
 from chunkstore_journal.snapshot import list_snapshots, verify_snapshot
@@ -57,7 +57,8 @@ class OwnerInfo(NamedTuple):
 
 
 class RecordInfo(NamedTuple):
-    """One record of history. ``object`` and ``position`` say where its bytes are (an embedded one: in the OPEN)."""
+    """One record of history. ``object`` and ``position`` say where its bytes are (an embedded one: in the OPEN, for ever).
+    ``inline_bytes``: those of appends that it has taken along, spilled by now or not."""
 
     epoch: int
     index: int  # type: ignore[assignment]
@@ -72,6 +73,7 @@ class RecordInfo(NamedTuple):
     embedded: bool
     object: str
     position: int
+    inline_bytes: int
 
 
 class Finding(NamedTuple):
@@ -102,11 +104,13 @@ def _info(record: Record, *, embedded: bool, name: str, position: int) -> Record
     header = record.header
     ops: Sequence[Op] = ()
     rows: Sequence[RowChange] = ()
+    inline_bytes = 0
     if header.kind not in (RecordKind.OPEN, RecordKind.SEAL):
         ops, rows = decode_ops(record.payload, object=name, position=position)
+        inline_bytes = len(blob_of(record.payload))
     return RecordInfo(
         header.epoch, header.index, header.lsn, header.kind.name, header.time_ms, len(ops), len(rows), record.size,
-        record.hash, header.digest, embedded, name, position,
+        record.hash, header.digest, embedded, name, position, inline_bytes,
     )  # fmt: skip
 
 

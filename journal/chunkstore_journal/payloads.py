@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.journal import OpCode, RecordKind
+from chunkstore.journal import RECORD_MAGIC, OpCode, RecordKind
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
@@ -253,10 +253,11 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
     if not blob:
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
-    behind = pack((tuple(ops), tuple(rows)))[
-        1:
-    ]  # without the head of this array: they are elements of the one in front
-    return b"".join((_BLOB_HEAD, len(blob).to_bytes(4, "big"), blob, behind))
+    size = len(blob).to_bytes(4, "big")
+    if RECORD_MAGIC in size + blob[:3]:
+        size, blob = (len(blob) + 1).to_bytes(4, "big"), blob + b"\0"  # no record may seem to begin here
+    # Behind it, without the head of this array: they are elements of the one in front.
+    return b"".join((_BLOB_HEAD, size, blob, pack((tuple(ops), tuple(rows)))[1:]))
 
 
 def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op, ...], list[RowChange]]:

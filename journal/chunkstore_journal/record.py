@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 from chunkstore.checksum import BytesLike, crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.journal import RecordKind
+from chunkstore.journal import RECORD_MAGIC, RecordKind
 from chunkstore_journal.wire import HASH_BYTES
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
     "peek_length",
 ]
 
-MAGIC = b"CKSJ"
+MAGIC = RECORD_MAGIC
 FORMAT_VERSION = 1
 CRC32C_ALGORITHM = 1
 

@@ -8,6 +8,7 @@ Leaves out: what the records say, and judging them (``inspect``, ``replay_check`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from chunkstore import runtime
 from chunkstore.config import KIB
@@ -250,7 +251,8 @@ def _last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | N
         at = data.rfind(MAGIC)
         while at >= 0:
             if at + (peek_length(data, at) or 0) == len(data):
-                return decode_record(data, at, object=name, container=streams.container)
+                with suppress(Damaged):  # what users wrote into a record may look like one
+                    return decode_record(data, at, object=name, container=streams.container)
             at = data.rfind(MAGIC, 0, at)
         if not start:
             return None

@@ -13,7 +13,7 @@ from chunkstore.backup.imports import merge_source
 from chunkstore.backup.renaming import plan_names
 from chunkstore.changes import Adopt, AdoptedChunk
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import InvalidArgument, PastCollected
 from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
@@ -305,6 +305,18 @@ def test_every_moment_around_a_crash_is_shown_when_its_log_is_gone(world: World)
         world.overwrite(log, data[: data.rindex(b"two;")])  # what lay behind the cut had not reached the disk
     with world.replica(at_lsn=lsn, **INLINE_ON) as past:
         require(past, {"a": b"one;two;"})
+
+
+def test_what_a_moment_has_in_records_that_were_collected_since_is_told_so(world: World) -> None:
+    store = filled(world)
+    expected = content(store)
+    past = world.replica(at_lsn=head(store), **INLINE_ON)
+    spilled(store, *expected)
+    store = worn(world, store)
+    with pytest.raises(PastCollected):
+        past.read("a", 0, 99)
+    with world.replica(at_lsn=head(store), **INLINE_ON) as present:
+        require(present, expected)
 
 
 def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def draw_settings(chance: random.Random, phase: Phase) -> dict[str, Any]:
         "gc_grace_s": chance.choice((0.0, 0.5, 2.0)),
         "open_files_max": chance.choice((8, 512)),
         "read_fence": "fenced",
+        # Small appends in records, and soon in chunks: a few events, or a life's.
+        "inline_bytes_max": chance.choice((0, 200, None, None)),
+        "spill_bytes": chance.choice((400, 4 * KIB, 100 * KIB)),
+        "spill_s": chance.choice((0.0, 0.3, 5.0)),
+        "inline_rows_max": chance.choice((5, 100_000)),
+        "tail_cache_bytes": chance.choice((0, 2 * KIB, 1 << 20)),
     }
 
 

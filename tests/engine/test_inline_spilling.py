@@ -12,7 +12,7 @@ from chunkstore import runtime
 from chunkstore.changes import Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
+from chunkstore.errors import Conflict, SegmentNotFound, StorageFull, StorageUnavailable
 from chunkstore.operations import spill as spilling
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
@@ -280,3 +280,22 @@ def test_they_are_spilled_while_memory_has_them(world: World) -> None:
     store._spiller.spill_these()
     assert store._container.tail.counts().misses == 0
     assert problems(store.check("deep")) == []
+
+
+def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
+    """What is refused counts nowhere; spilling makes room for nothing new, and truncating what it made does."""
+    store = inline(world, quota_bytes=100, rolling=50)
+    expected = fill(store, "log", 10)
+    for _ in range(2):
+        with pytest.raises(StorageFull):
+            store.append("log", b"one more")
+    assert store.usage().safe_mode
+    store._spiller.spill_all("log")
+    assert kinds(store, "log") == ["object", "object"]
+    assert store.read("log", 0, 1000) == expected
+    store.truncate("log", 60)
+    store.collect()
+    assert store.append("log", b"one more") == len(expected)
+    assert store.read("log", 60, 1000) == expected[60:] + b"one more"
+    assert problems(store.check("deep")) == []
+    store.close()

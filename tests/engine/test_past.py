@@ -170,6 +170,27 @@ def test_a_time_that_only_a_snapshot_remembers(world: World) -> None:
             world.replica(at_lsn=oldest - 1)
 
 
+def test_an_extent_that_was_spilled_and_collected_is_gone(world: World) -> None:
+    """The view itself is there, for it begins behind the snapshot; a byte of it lay in a record that is no more."""
+    settings: dict[str, Any] = {"gc_grace_s": 0, "snapshots_kept": 2, "inline_bytes_max": None, "spill_s": 3600.0}
+    with world.open(**settings) as store:
+        store.create("log")
+        store.append("log", b"in a record")
+    with world.open(**settings) as store:
+        store.snapshot()
+        lsn = lsn_of(store)
+    with world.open(**settings) as store:
+        with world.replica(at_lsn=lsn) as view:
+            assert view.read("log", 0, 100) == b"in a record"
+        store._spiller.spill_all("log")
+        store.snapshot()
+        store.collect()
+        store.collect()
+        with world.replica(at_lsn=lsn) as view, pytest.raises(PastCollected):
+            view.read("log", 0, 100)
+        assert store.read("log", 0, 100) == b"in a record"
+
+
 def test_what_cannot_be_asked_for(world: World) -> None:
     with pytest.raises(Exception, match="no container"):
         world.replica(at_lsn=1)

@@ -13,9 +13,12 @@ from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.journal import TakeOverReport
+from chunkstore.metadata.codec import decode_chunk, encode_chunk
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames
+from chunkstore.records import KIND_INLINE
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.claim import new_attempt
 from chunkstore_journal.container import read_format
@@ -30,7 +33,7 @@ NAMES = ContainerNames("default")
 _numbers = itertools.count(1)
 
 
-def settings(mode: Mode) -> Settings:
+def settings(mode: Mode, *, inline: bool = True) -> Settings:
     return Settings(
         journal_mode=mode,
         lease_s=5,
@@ -38,6 +41,7 @@ def settings(mode: Mode) -> Settings:
         resolve_s=0,
         io_workers=2,
         default_rolling=RollingPolicy(chunk_size_bytes_max=64),
+        inline_bytes_max=None if inline else 0,
     )
 
 
@@ -51,6 +55,15 @@ class Rows(NamedTuple):
 def rows_of(store: MetadataStore) -> Rows:
     with store.view() as view:
         return Rows(view.head.digest, dict(view.scan(b"A", b"Z")))
+
+
+def unplaced(state: Rows) -> dict[bytes, bytes]:
+    """The rows without where extents lie: an OPEN says it anew of those that it embeds."""
+    rows = dict(state.rows)
+    for key, raw in rows.items():
+        if key[:1] == CHUNK and (record := decode_chunk(key, raw)).kind == KIND_INLINE:
+            rows[key] = encode_chunk(record.placed("", 0))
+    return rows
 
 
 class Tiny(NamedTuple):
@@ -94,15 +107,16 @@ def abandon(store: ChunkedSegmentStorage) -> None:
 
 
 @functools.cache
-def make(mode: Mode, *, closed: bool) -> Tiny:
-    """Two epochs that were opened and one void between them, a snapshot, records behind it, one chunk of data or two."""
+def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") -> Tiny:
+    """Two epochs that were opened and one void between them, a snapshot, records behind it, two extents or one chunk of data or two.
+    ``behind`` is appended by the last record."""
     states: list[Rows] = []
     with storage_of({}) as storage:
         shelf = MemoryShelf()
 
         def open_it() -> ChunkedSegmentStorage:
             uuid_cache = LazyCache(storage, shelf)
-            return open_store_on(storage, settings=settings(mode), cache=uuid_cache)
+            return open_store_on(storage, settings=settings(mode, inline=inline), cache=uuid_cache)
 
         def note(store: ChunkedSegmentStorage) -> None:
             states.append(rows_of(store._container.current.store))
@@ -124,6 +138,9 @@ def make(mode: Mode, *, closed: bool) -> Tiny:
         note(store)
         store.create("other")
         note(store)
+        if behind:
+            store.append("log", behind)
+            note(store)
         content = {"log": store.read("log", 0, 100), "other": b""}
         if closed:
             store.close()

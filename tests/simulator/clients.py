@@ -298,9 +298,11 @@ class Client(UpkeepVerbs, ImportVerbs):
 
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
         """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
-        segment = self.segment()
-        writer = store.writer(segment, flush_s=self._plan.latency_s, flush_bytes=60)
-        tags = [self.tag() for _ in range(self._random.randrange(1, 5))]
+        segment, random = self.segment(), self._random
+        window, least = random.choice((1, 2, 4, 8)), random.choice((1, 60))
+        flush_s = random.choice((0.0, self._plan.latency_s))
+        writer = store.writer(segment, flush_s=flush_s, flush_bytes=least, window=window)
+        tags = [self.tag() for _ in range(random.randrange(1, 8))]
         settled: list[tuple[Callable[[Any], None], Any]] = []
         try:
             with self._judged("writer"):
@@ -317,6 +319,9 @@ class Client(UpkeepVerbs, ImportVerbs):
             finally:
                 for settle, future in settled:
                     settle(future)
+                told = [future.done() and future.exception() is None for _, future in settled]
+                if told != sorted(told, reverse=True):
+                    self._world.fail(f"history hole: {self.name}: a writer's appends to {segment!r} were told {told}")
 
 
 def _told(info: SegmentInfo) -> tuple[int, int, int, bool]:

@@ -155,10 +155,13 @@ class _Life:
                 self._remember(view, f"backup {run}", at_lsn)
 
     def _remember(self, view: Replica, what: str, lsn: int | None) -> None:
+        before = view.lsn
         try:
             shown = shown_state(view, what, self._writers)
         except PastCollected:
             shown = shown_state(view, what, self._writers, data=False)
+        if lsn is None and shown.lsn != before:
+            return  # the backup was given up meanwhile, and a newer one is shown since: what was read is a part of each
         if lsn is not None and shown.lsn != lsn:
             self._run.world.fail(f"history other-past: {what} shows lsn {shown.lsn}")
         self._keeping.shown.append(Observation(shown, versions=True))

@@ -29,6 +29,7 @@ from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 from tests.simulator.mutants_layouts import LAYOUT_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
+from tests.simulator.mutants_window import WINDOW_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
 
@@ -46,6 +47,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *DISTRUST_MUTANTS,
         *IN_PLACE_MUTANTS,
         *INLINE_MUTANTS,
+        *WINDOW_MUTANTS,
     )
 }
 """Every planted bug, by name."""

@@ -62,7 +62,7 @@ ENGINE_MUTANTS: Final = (
             Patch(
                 f"{_QUEUE}._commit",
                 "        position = environment.append(record)",
-                "        environment.append.__self__.early = lambda position: environment.apply(\n"
+                "        environment.append.__self__.journal.early = lambda position: environment.apply(\n"
                 "                (Commit(position, previous.hash, record.digest, record.ops, record.rows),))\n"
                 "        position = environment.append(record)",
             ),

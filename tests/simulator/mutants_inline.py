@@ -15,8 +15,6 @@ _SPILL: Final = "chunkstore.operations.spill"
 _APPENDING: Final = "chunkstore.operations.append:_enter_inline"
 _QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
 _OWNED: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
-_TAIL: Final = "chunkstore.tail_cache:TailCache"
-_SLICES: Final = "chunkstore.operations.read_slices:SliceReader"
 _NO_COMPARING: Final = Patch(f"{_SPILL}:_plan_target", "if grown.crc32c != crc:", "if False:")
 
 INLINE_MUTANTS: Final = (
@@ -54,14 +52,24 @@ INLINE_MUTANTS: Final = (
         "a spill leaves no row of garbage that names the records",
         EVERYWHERE,
         f"{_SPILL}:_plan",
-        "changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, (epoch, index or 0)))",
+        "changes.garbage.append(GarbageRecord(NO_CHUNK, NO_CHUNK, 0, 0, 0, 0, 0, oldest))",
         "pass",
     ),
     Mutant(
         "spill-out-of-order",
         "a spill joins extents in another order than they have",
         EVERYWHERE,
-        (Patch(f"{_SPILL}:_read", "for piece in run.slices", "for piece in reversed(run.slices)"), _NO_COMPARING),
+        (
+            Patch(
+                f"{_SPILL}:spill",
+                "target = _plan_target(owned, run, data)",
+                "data, rest = b'', data\n"
+                "    for record in run.records:\n"
+                "        data, rest = rest[: record.length] + data, rest[record.length :]\n"
+                "    target = _plan_target(owned, run, data)",
+            ),
+            _NO_COMPARING,
+        ),
     ),
     single(
         "spill-wrong-crc",
@@ -144,7 +152,7 @@ INLINE_MUTANTS: Final = (
         "open-keeps-addresses",
         "an OPEN leaves the addresses of the record that it embeds as they were",
         APPEND,
-        "chunkstore_journal.takeover:_moved_extents",
+        "chunkstore_journal.extents:moved_extents",
         "if record is None or not blob_of(record.payload):",
         "if True:",
     ),
@@ -175,20 +183,38 @@ INLINE_MUTANTS: Final = (
     ),
     Mutant(
         "tail-before-commit",
-        "the tail cache holds what a record was to hold, whether it was committed or not, and asks for no epoch; nobody compares CRCs",
+        "the tail cache holds what a record was to hold that failed, and goes on behind it",
         EVERYWHERE,
         (
             Patch(
                 f"{_OWNED}._append",
                 "position = self.journal.append(batch)",
-                "self._tail.put(self.names.place(place.object), place.offset, batch.blob)\n"
-                "    position = self.journal.append(batch)",
+                "self._tail.put_record(batch.ops, batch.blob)\n    position = self.journal.append(batch)",
             ),
-            Patch(f"{_TAIL}.put", "with self._lock:", "name = name.rpartition('/')[2]\n    with self._lock:"),
-            Patch(f"{_TAIL}.get", "with self._lock:", "name = name.rpartition('/')[2]\n    with self._lock:"),
-            Patch(f"{_SLICES}.read", "if crc32c_extend(crcs[0], data) != crcs[-1]:", "if False:"),
-            Patch(f"{_SLICES}.read_into", "if reached > passed and crc != crcs[reached]:", "if False:"),
-            _NO_COMPARING,
+            Patch(
+                "chunkstore.tail_cache:TailCache.put",
+                "if tail is not None and tail.end != offset:",
+                "if tail is not None and offset < tail.end:\n"
+                "            return\n"
+                "        if tail is not None and tail.end != offset:",
+            ),
+        ),
+    ),
+    Mutant(
+        "spill-lets-go",
+        "while a spill makes its chunk longer, and until its commit is known, appends take it for one of theirs",
+        POSIX,
+        (
+            Patch(
+                f"{_SPILL}:_write",
+                "if owned.spillable.pop",
+                "owned.spilled.discard(target.identity)\n            if owned.spillable.pop",
+            ),
+            Patch(
+                f"{_SPILL}:spill",
+                "owned.spillable[target.identity] =",
+                "owned.spilled.add(target.identity)\n        owned.spillable[target.identity] =",
+            ),
         ),
     ),
 )

@@ -26,7 +26,9 @@ class Ground:
     def __init__(self, path: Path) -> None:
         self.url = f"file://{path}/root"
         self.path = path
-        self.settings = Settings(cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28)
+        # What is planned here are chunks; tests/spark/test_spark_extents.py reads what lies in records.
+        cache = str(path / "cache")
+        self.settings = Settings(cache_dir=cache, lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28, inline_bytes_max=0)
 
     def open(self) -> chunkstore.ChunkedSegmentStorage:
         return chunkstore.open(self.url, settings=self.settings)

@@ -65,6 +65,24 @@ def test_chunks_are_drawn_to_scale() -> None:
     assert {line.index("?") for line in text[2:3]} == {10}
 
 
+def test_what_lies_in_the_journal_is_marked() -> None:
+    info = SegmentInfo("a", 1, 0, 1000, False, 4, 1, {}, 0, 0)
+    lengths, kinds = (500, 400, 60, 40), ("object", "inline", "inline", "object")
+    chunks = [
+        (LayoutChunk(f"d/{number}", sum(lengths[:number]), length, 7, 1, "closed", kind), ())
+        for number, (length, kind) in enumerate(zip(lengths, kinds, strict=True))
+    ]
+    drawn = gather(info, chunks)
+    assert drawn.inline_bytes == 460 and [shape.inline for shape in drawn.shapes] == [0, 400, 60, 0]
+    assert [width for _, width in rects(layout_svg(drawn), "74.0")] == pytest.approx([952 * 0.4, 952 * 0.06])
+    few = gather(info, chunks, shapes_max=5)  # the last two are one shape
+    assert [shape.inline for shape in few.shapes] == [0, 400, 60]
+    assert rects(layout_svg(few), "74.0")[1] == pytest.approx((24 + 952 * 0.9, 952 * 0.06))
+    for text in (layout_svg(drawn), "".join(line.plain for line in layout_lines(drawn, 80))):
+        assert "in the journal's records: 460 B" in text.replace("&#x27;", "'")
+    assert "journal" not in layout_svg(picture([100]))
+
+
 def test_offsets_that_look_alike_count_from_the_beginning() -> None:
     svg = layout_svg(picture([1 << 20] * 4, first=5 << 40))
     assert "+512 KiB" in svg or "+1 MiB" in svg

@@ -91,9 +91,6 @@ class Site(NamedTuple):
         settings = Settings()
         with closing(open_storage(self.root, settings)) as storage:
             check_place(storage, container=self.container, uuid=self.uuid)
-            if not self.roots:
-                yield storage
-                return
             door, close_roots = routed(storage, ContainerNames(self.container), settings, dict(self.roots).get)
             try:
                 yield door

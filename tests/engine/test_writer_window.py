@@ -1,0 +1,355 @@
+"""Several batches of a ``StorageWriter`` on their way at once: what is acknowledged is a prefix, whatever fails, and in whatever order.
+
+Where chunks grow one batch is on its way at a time; all that is said of order and errors holds there as well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NoReturn
+
+import pytest
+
+from chunkstore.deadline import Deadline
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    BadOffset,
+    CacheDamaged,
+    ChunkstoreError,
+    Closed,
+    InvalidArgument,
+    NotOwner,
+    StorageUnavailable,
+)
+from chunkstore.journal import Batch, JournalBroken
+from chunkstore.metadata.port import MetadataStore
+from chunkstore.operations.append import Underway
+from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.pending import PendingOp
+from chunkstore.storage import ChunkStorage
+from tests.support.data import pattern, problems, refused
+from tests.support.forwarding import Hooked
+from tests.support.worlds import World
+
+BATCH = 10
+
+
+class Uploads:
+    """Holds every write of chunk bytes until it is let go, by the number of its batch; ``fail``: numbers of those that fail."""
+
+    def __init__(self, appends: bool) -> None:
+        self._appends = appends
+        self._changed = threading.Condition()
+        self.begun = 0
+        self._free: set[int] = set()
+        self._all_free = False
+        self.fail: set[int] = set()
+
+    def wrap(self, storage: ChunkStorage) -> Hooked:
+        hooked = Hooked(storage)
+        hooked.before = self._before
+        return hooked
+
+    def _before(self, operation: str, names: tuple[str, ...]) -> None:
+        if "/d/" not in names[0] or operation not in ("create", "write"):
+            return
+        with self._changed:
+            # Chunks are counted as they are planned; their writes come in any order.
+            number = self.begun if self._appends else int(names[0].split("-")[2], 16) - 1
+            self.begun += 1
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._all_free or number in self._free, 30)
+        if number in self.fail:
+            raise StorageUnavailable(f"upload {number} fails")
+
+    def let_go(self, *numbers: int) -> None:
+        with self._changed:
+            self._free.update(numbers)
+            self._changed.notify_all()
+
+    def let_all_go(self) -> None:
+        with self._changed:
+            self._all_free = True
+            self._changed.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.begun >= count, 30)
+
+
+def held(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Uploads]:
+    uploads = Uploads(world.appends)
+    store = world.open(wrap=uploads.wrap, **settings)
+    store.create("a")
+    return store, uploads
+
+
+def pieces(count: int) -> list[bytes]:
+    return [pattern(BATCH * number, BATCH) for number in range(count)]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def outcomes(futures: list[Future[int]]) -> list[int | type]:
+    return [type(error) if (error := future.exception(30)) else future.result(0) for future in futures]
+
+
+def test_later_batches_are_written_first_and_acknowledged_behind_the_earlier_ones(world: World) -> None:
+    store, uploads = held(world)
+    done: list[int] = []
+    with store.writer("a", flush_bytes=BATCH, flush_s=0, window=3) as writer:
+        futures = [writer.append(piece) for piece in pieces(5)]
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: done.append(number))  # type: ignore[misc]
+        if not world.appends:
+            uploads.wait_for(3)
+            uploads.let_go(2, 1)
+            assert not futures[1].done() and not futures[2].done()
+            assert store.info("a").length == 0
+        # Three were on their way, and the fourth waited for one of them to be acknowledged.
+        assert uploads.begun <= (1 if world.appends else 3)
+        uploads.let_all_go()
+    assert outcomes(futures) == [0, 10, 20, 30, 40]
+    assert done == [0, 1, 2, 3, 4]
+    assert store.read("a", 0, 99) == pattern(0, 50)
+    assert problems(store.check("deep")) == []
+
+
+def test_all_that_is_ready_becomes_one_record(world: World) -> None:
+    store, uploads = held(world)
+    queue = store._container.current.queue
+    before = queue.head.lsn
+    with store.writer("a", flush_bytes=BATCH, flush_s=0, window=4) as writer:
+        futures = [writer.append(piece) for piece in pieces(4)]
+        if not world.appends:
+            uploads.wait_for(4)
+            uploads.let_go(1, 2, 3)
+            eventually(lambda: sum(op.written for op in queue._queue) == 3)
+            assert queue.head.lsn == before
+        uploads.let_all_go()
+    assert outcomes(futures) == [0, 10, 20, 30]
+    assert queue.head.lsn - before == (4 if world.appends else 1)
+
+
+@pytest.mark.parametrize("failing", [0, 1, 3])
+def test_nothing_is_acknowledged_behind_one_that_fails_and_resuming_is_exactly_once(world: World, failing: int) -> None:
+    store, uploads = held(world)
+    uploads.fail = {failing}
+    writer = store.writer("a", flush_bytes=BATCH, flush_s=0, window=4, writer_id="w")
+    futures = [writer.append(piece) for piece in pieces(4)]
+    if not world.appends:
+        uploads.wait_for(4)
+        # The ones behind are there already, and nobody's.
+        uploads.let_go(*range(failing + 1, 4))
+    uploads.let_all_go()
+    assert outcomes(futures) == [0, 10, 20, 30][:failing] + [StorageUnavailable] * (4 - failing)
+    refused(StorageUnavailable, writer.flush, writer.close)
+    assert isinstance(writer_error(store, writer), Closed)
+    assert store.read("a", 0, 99) == pattern(0, BATCH * failing)
+    again = writer.resume(store)
+    assert again.event_number == failing
+    for piece in pieces(4)[failing:]:
+        again.append(piece)
+    again.close()
+    assert store.read("a", 0, 99) == pattern(0, 40)
+    assert store.last_event_number("a", "w") == 4
+    assert problems(store.check("deep")) == []
+
+
+def writer_error(store: ChunkedSegmentStorage, writer: object) -> ChunkstoreError | None:
+    """What a broken writer's window says to whatever comes."""
+    try:
+        writer._appends.begin(b"late", None, expected_offset=None, writer_id=None, event_number=0)  # type: ignore[attr-defined]
+    except ChunkstoreError as error:
+        return error
+    return None
+
+
+def test_a_take_over_in_the_middle_acknowledges_a_prefix(world: World) -> None:
+    first, uploads = held(world, resolve_s=30.0)
+    writer = first.writer("a", flush_bytes=BATCH, flush_s=0, window=4, writer_id="w")
+    futures = [writer.append(piece) for piece in pieces(4)]
+    uploads.wait_for(1 if world.appends else 4)
+    uploads.let_go(0)
+    assert futures[0].result(30) == 0
+    if not world.appends:
+        uploads.let_go(2, 3)
+    second = world.open()
+    uploads.let_all_go()
+    assert outcomes(futures) == [0, NotOwner, NotOwner, NotOwner]
+    refused(NotOwner, writer.close)
+    assert second.read("a", 0, 99) == pattern(0, BATCH)
+    with writer.resume(second) as resumed:
+        assert resumed.event_number == 1
+        for piece in pieces(4)[1:]:
+            resumed.append(piece)
+    assert second.read("a", 0, 99) == pattern(0, 40)
+    assert problems(second.check("deep")) == []
+
+
+def begin(window: AppendWindow, data: bytes, before: Underway | None, number: int = 0) -> Underway | None:
+    writer_id = b"w" if number else None
+    return window.begin(data, before, expected_offset=None, writer_id=writer_id, event_number=number)
+
+
+def window_of(store: ChunkedSegmentStorage, name: str) -> AppendWindow:
+    return AppendWindow(store._container, name, store.open_write(name).segment_id)
+
+
+def test_nothing_enters_behind_one_that_failed(world: World) -> None:
+    """Also when that is known only after the next one was made."""
+    store = world.open()
+    store.create("a")
+    window = window_of(store, "a")
+    first = begin(window, b"first", None)
+    assert first is not None
+    # The epoch ends with it, as by a journal that failed; the next epoch would take anything.
+    store._container.current.end(StorageUnavailable("the epoch ends"))
+    refused(StorageUnavailable, lambda: begin(window, b"second", first))
+    refused(StorageUnavailable, lambda: window.finish(first))
+    refused(StorageUnavailable, lambda: begin(window, b"third", first))
+    assert store.info("a").length == 0
+    assert begin(window, b"", None) is None
+    window.close()
+    refused(Closed, lambda: begin(window, b"late", None))
+    assert store.append("a", b"another") == 0
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
+    world: World, happened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = world.open()
+    store.create("a")
+    container, window = store._container, window_of(store, "a")
+    first = begin(window, b"first", None, 1)
+    assert first is not None
+    # The next epoch serves, and what became of the last batch of the one before is not told yet.
+    serves, go = threading.Event(), threading.Event()
+    retire, queue = container.retire, first.owned.queue
+    wait_decided = queue.wait_decided
+
+    def append(batch: Batch) -> NoReturn:
+        if happened:
+            first.owned.journal.append(batch)
+        raise JournalBroken(StorageUnavailable("no answer"), happened=None)
+
+    def hold(ended: MetadataStore) -> None:
+        serves.set()
+        assert go.wait(30)
+        retire(ended)
+
+    def wait(op: PendingOp, deadline: Deadline) -> bool:
+        go.set()
+        return wait_decided(op, deadline)
+
+    monkeypatch.setattr(container, "retire", hold)
+    monkeypatch.setattr(queue, "_environment", queue._environment._replace(append=append))
+    told: list[object] = []
+
+    def finish() -> None:
+        try:
+            told.append(window.finish(first))
+        except ChunkstoreError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    try:
+        assert serves.wait(30)
+        monkeypatch.setattr(queue, "wait_decided", wait)
+        if happened:
+            second = begin(window, b"second", first, 2)
+            assert second is not None
+            assert window.finish(second) == 5
+        else:
+            refused(StorageUnavailable, lambda: begin(window, b"second", first, 2))
+    finally:
+        go.set()
+        thread.join(30)
+    assert told == [0] if happened else isinstance(told[0], StorageUnavailable)
+    assert store.read("a", 0, 99) == (b"firstsecond" if happened else b"")
+    assert store.last_event_number("a", b"w") == (2 if happened else 0)
+
+
+def test_what_a_damaged_cache_undid_is_done_again_in_order(world: World) -> None:
+    store, uploads = held(world)
+    writer = store.writer("a", flush_bytes=BATCH, flush_s=0, window=3, writer_id="w")
+    futures = [writer.append(piece) for piece in pieces(6)]
+    uploads.wait_for(1 if world.appends else 3)
+    store._container.current.end(CacheDamaged("rotten", object="cache"))
+    uploads.let_all_go()
+    writer.close()
+    assert outcomes(futures) == [0, 10, 20, 30, 40, 50]
+    assert store.read("a", 0, 99) == pattern(0, 60)
+    assert store.last_event_number("a", "w") == 6
+    assert problems(store.check("deep")) == []
+
+
+def test_a_writer_that_expects_to_be_alone(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    store.append("a", b"0123")
+    refused(InvalidArgument, lambda: store.writer("a", expected_offset=-1))
+    writer = store.writer("a", flush_bytes=2, flush_s=0, expected_offset=4)
+    assert [writer.append(b"45").result(30), writer.append(b"67").result(30)] == [4, 6]
+    assert store.append("a", b"stranger") == 8
+    late = writer.append(b"89")
+    error = late.exception(30)
+    assert isinstance(error, BadOffset) and (error.expected, error.given) == (16, 8)
+    refused(BadOffset, writer.close)
+    assert store.read("a", 0, 99) == b"01234567stranger"
+
+
+def test_small_batches_go_into_records_between_large_ones(world: World) -> None:
+    store = world.open(inline_bytes_max=100)
+    store.create("a")
+    content = b""
+    with store.writer("a", flush_bytes=1, flush_s=0, window=8) as writer:
+        for number in range(40):
+            piece = pattern(len(content), 250 if number % 3 == 0 else 20)
+            writer.append(piece)
+            content += piece
+    assert store.read("a", 0, 99_999) == content
+    assert problems(store.check("deep")) == []
+
+
+def test_it_waits_for_room_in_a_small_buffer(world: World) -> None:
+    """A call that waits for room makes what waits due."""
+    store = world.open()
+    store.create("a")
+    with store.writer("a", flush_bytes=100, flush_s=3_600, buffer_bytes_max=100, window=2) as writer:
+        for number in range(20):
+            writer.append(pattern(number * 60, 60), timeout_s=30)
+    assert store.read("a", 0, 9_999) == pattern(0, 1_200)
+
+
+def test_how_much_is_on_its_way_follows_the_pace(world: World) -> None:
+    """A share of the deadline has to be enough for it; a small append that took long says nothing."""
+    store = world.open(op_deadline_s=40.0)
+    store.create("a")
+    window = window_of(store, "a")
+    mib = 1 << 20
+    assert window.most_bytes(8, mib) == 8 * mib
+    window.measure(4 * mib, 8 * mib, 2.0)
+    assert window.most_bytes(8, mib) == 40 * mib
+    window.measure(1_000, 1_000, 1.0)
+    assert window.most_bytes(8, mib) == 40 * mib
+    window.measure(mib, mib, 20.0)
+    assert window.most_bytes(8, 1_000) == mib
+    assert window.most_bytes(8, 2 * mib) == 2 * mib
+
+
+def test_window_arguments(world: World) -> None:
+    store = world.open()
+    store.create("a")
+    for wrong in (0, -1, 65, 2.0, True, None):
+        refused(InvalidArgument, lambda wrong=wrong: store.writer("a", window=wrong))  # type: ignore[misc]
