@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from chunkstore import runtime
@@ -22,6 +23,7 @@ from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.read import find_segment
 from chunkstore.operations.spill import spill
 
 __all__ = ["Spiller"]
@@ -75,13 +77,15 @@ class Spiller:
             self._task.join(wait_s)
 
     def spill_all(self, name: str) -> None:
-        """Spill all that a segment has, in the caller's thread. Raises as ``spill``."""
+        """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``."""
         with self._container.upkeep.run("spill") as done:
             self._spill_all(name, done)
 
     def _spill_all(self, name: str, counts: dict[str, int]) -> None:
-        tries = 0
-        while True:
+        tries, left = 0, self._container.look(partial(_count, name))
+        if not left:
+            self._backlog.forget(name)
+        while left > 0:
             try:
                 done = spill(self._container, name, bytes_max=self._bytes)
             except Conflict:
@@ -92,8 +96,7 @@ class Spiller:
             self._backlog.spilled(name, done.size_bytes, done.extents)
             counts["chunks"] = counts.get("chunks", 0) + done.extents
             counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
-            if not done.extents:
-                return
+            left = left - done.extents if done.extents else 0
 
     def spill_these(self, names: Sequence[str] = ()) -> None:
         """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill``."""
@@ -139,6 +142,11 @@ class Spiller:
             self._not_before_s = runtime.monotonic_s() + _PAUSE_S
             if not isinstance(error, ChunkstoreError) or not container.closed:
                 container.observer.failed(unexpected(error))
+
+
+def _count(name: str, view: MetadataView) -> int:
+    """How many extents a segment has. Raises ``SegmentNotFound``, ``Damaged``."""
+    return sum(1 for _ in inline_chunks(view, find_segment(view, name, None)))
 
 
 def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
