@@ -86,10 +86,13 @@ def spill(
         return Spilled(0, 0)
     try:
         data = _read(container, name, run)
-    except (ChunkNotFound, Damaged):
-        if instead is None:
+    except (ChunkNotFound, Damaged) as error:
+        if instead is not None:
+            data = instead(run.start, run.stop)
+        elif isinstance(error, ChunkNotFound):
+            raise Damaged("a record that holds extents is gone", object=error.chunk, segment=name) from error
+        else:
             raise
-        data = instead(run.start, run.stop)
     target = _plan_target(owned, run, data)
     try:
         _write(container, owned, target, data)

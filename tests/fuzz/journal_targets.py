@@ -13,8 +13,10 @@ from chunkstore.asks import Answer, Request
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
 from chunkstore.journal import RecordKind
+from chunkstore.names import chunk_id
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal import asks, objects, payloads, record, snapshot_reader
+from chunkstore_journal.extents import extents_of
 from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
 from chunkstore_journal.record import HEADER_BYTES, LogReader, decode_slot, peek_length
 from chunkstore_journal.snapshot_reader import SnapshotReader, decode_snapshot_header
@@ -140,6 +142,62 @@ def _decode_note(data: bytes, gate: Gate) -> Callable[[], None] | None:
         assert payloads.decode_note(kind, raw, object="again", position=0) == note
 
     return again
+
+
+# --- extents ---------------------------------------------------------------------------------------------------------
+
+_BEGIN = 1000
+"""Where a record with an odd number lies in its log; one with an even number is a slot."""
+
+
+def _make_extents(chance: Chance) -> bytes:
+    """A record of version 2: bytes, operations that list extents, rows that lead to them, some of it wrong."""
+    index = 44 + chance.below(2)
+    place = f"4/{index:x}" if index % 2 == 0 else "4"
+    blob = chance.randbytes(chance.below(60))
+    at = (_BEGIN if index % 2 else 0) + HEADER_BYTES + payloads.BLOB_AT
+    ops: list[Tree] = []
+    rows: list[Tree] = []
+    start = 0
+    for number in range(1 + chance.below(4)):
+        stop = min(len(blob), start + 1 + chance.below(30))
+        identity = chunk_id(7, 4, number, number)
+        fields: list[Any] = [1, 0, place, at + start, stop - start, 5, b"", b"", 7, 4, 2, 2, 9]
+        if chance.random() < 0.4:
+            what = chance.below(len(fields))
+            old = fields[what]
+            fields[what] = chance.one_of((place, "3", "4/2d", "5", "")) if type(old) is str else old
+            fields[what] = chance.number(old) if type(old) is int else fields[what]
+        if chance.random() < 0.95:
+            rows.append((b"C" + identity, packed(tuple(fields))))
+        if chance.random() < 0.9:
+            ops.append((2, 7, start, stop - start, ((start, identity),), *((1,) if chance.random() < 0.9 else ())))
+        start = stop
+    if chance.random() < 0.2:
+        ops.append((16, 7, 0, 20, ((0, chunk_id(7, 4, 9, 9)),) if chance.random() < 0.5 else ()))
+    length = len(blob) if chance.random() < 0.9 else chance.number(len(blob)) & 0xFFFFFFFF
+    payload = b"".join((b"\x94\x02\xc6", length.to_bytes(4, "big"), blob, packed(tuple(ops)), packed(tuple(rows))))
+    raw = mangled(chance, payload) if chance.random() < 0.1 else payload
+    return sealed_record(_FIELDS._replace(kind=3, place=index), raw)
+
+
+def _decode_extents(data: bytes, gate: Gate) -> Callable[[], None]:
+    found = decode_slot(data, object="slot", container=CONTAINER)
+    gate.past()
+    ops, rows = payloads.decode_ops(found.payload, object="slot", position=HEADER_BYTES)
+    begin = _BEGIN if found.header.index % 2 else None
+    known = extents_of(found, ops, rows, begin=begin, object="slot", position=HEADER_BYTES)
+
+    def apart() -> None:
+        free = bytearray(b"\1" * len(payloads.blob_of(found.payload)))
+        low = (begin or 0) + HEADER_BYTES + payloads.BLOB_AT
+        for _, chunk in known:
+            start = chunk.object_offset - low
+            assert 0 <= start < start + chunk.length <= len(free)
+            assert all(free[start : start + chunk.length])
+            free[start : start + chunk.length] = bytes(chunk.length)
+
+    return apart
 
 
 # --- logs ------------------------------------------------------------------------------------------------------------
@@ -388,6 +446,7 @@ JOURNAL_TARGETS: tuple[Target, ...] = (
             ("note", _decode_note),
         )
     ),
+    Target("extents", "every checksum of the record around it", _make_extents, _decode_extents, _DAMAGED),
     Target("log", "every checksum of one record", _make_log, _decode_log, ()),
     *(
         Target(

@@ -1,0 +1,204 @@
+"""Damage to records that hold extents, and users' bytes that look like records: told, and never taken for something else (protocol 3.7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.changes import Append, Create
+from chunkstore.checksum import crc32c
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Damaged
+from chunkstore.journal import RECORD_MAGIC, RecordKind
+from chunkstore.metadata.inline_index import inline_runs
+from chunkstore.metadata.keys import EXTENT, INLINE, RUN
+from chunkstore.operations.spill import spill
+from chunkstore_journal.payloads import encode_ops
+from chunkstore_journal.record import HEADER_BYTES, RecordHeader, decode_record, encode_record
+from tests.support.data import problems
+from tests.support.worlds import World
+
+NEEDLE = b"bytes of the extent"
+
+
+@pytest.fixture
+def store(world: World) -> ChunkedSegmentStorage:
+    return world.open(inline_bytes_max=4096, spill_s=3600.0)
+
+
+def behind_a_snapshot(world: World, store: ChunkedSegmentStorage) -> ChunkedSegmentStorage:
+    """The next owner, who needs the former one's records for their extents only."""
+    store.close()
+    again = world.open(inline_bytes_max=4096, spill_s=3600.0, tail_cache_bytes=0)
+    again.snapshot()
+    return again
+
+
+def holder(world: World) -> str:
+    """The journal's object that holds the extent with ``NEEDLE``."""
+    (name,) = [name for name in world.objects(world.names().journal_prefix()) if NEEDLE in world.content(name)]
+    return name
+
+
+def damaged(world: World, *, missing: bool) -> str:
+    name = holder(world)
+    if missing:
+        world.remove(name)
+    else:
+        world.overwrite(name, world.content(name).replace(NEEDLE, NEEDLE[:-1] + b"T"))
+    return name
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["rotten", "missing"])
+def test_checks_and_scrubs_tell_which_extent_is_damaged(
+    world: World, store: ChunkedSegmentStorage, missing: bool
+) -> None:
+    store.commit([Create("a"), Create("b")])
+    store.append("a", b"good,")
+    store.append("a", NEEDLE)
+    store.append("b", b"another's")
+    store = behind_a_snapshot(world, store)
+    assert problems(store.check("deep")) == []
+    name = damaged(world, missing=missing)
+    found = [item for item in store.check("deep") if item.segment == "a" and item.severity == "damage"]
+    assert found and all(name in item.object for item in found)
+    if missing:
+        told = [item for item in store.check("exists") if item.segment == "a" and item.severity == "damage"]
+        assert told and all(name in item.object for item in told)
+    report = store.scrub()
+    ranges = [(item.start, item.stop) for item in report.findings if item.segment == "a"]
+    assert (5, 5 + len(NEEDLE)) in ranges and (missing or len(ranges) == 1)
+    assert not [item for item in report.findings if item.segment == "b"] or missing
+
+
+def test_a_deep_check_reads_what_is_stored_and_not_what_is_remembered(
+    world: World, store: ChunkedSegmentStorage
+) -> None:
+    store.create("a")
+    store.append("a", NEEDLE)
+    assert store.read("a", 0, 99) == NEEDLE
+    name = damaged(world, missing=False)
+    assert [item.segment for item in problems(store.check("deep")) if name in item.object and item.segment] == ["a"]
+    assert [item.segment for item in store.scrub().findings] == ["a"]
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["rotten", "missing"])
+def test_a_spill_never_makes_chunk_bytes_of_damage(world: World, store: ChunkedSegmentStorage, missing: bool) -> None:
+    store.create("a")
+    store.append("a", NEEDLE)
+    again = behind_a_snapshot(world, store)
+    name = damaged(world, missing=missing)
+    before = world.chunks()
+    with pytest.raises(Damaged) as caught:
+        spill(again._container, "a", bytes_max=1 << 20)
+    assert name in caught.value.object
+    with pytest.raises(Damaged) as caught:
+        again.read("a", 0, 99)
+    assert name in caught.value.object and (caught.value.start, caught.value.stop) == (0, len(NEEDLE))
+    assert world.chunks() == before
+
+
+# ---- what users append
+
+
+def last_header(world: World, store: ChunkedSegmentStorage) -> RecordHeader:
+    epoch, head = store.epoch, store._container.current.queue.head
+    names = world.names()
+    if world.mode == "slot":
+        return decode_record(world.content(names.slot(epoch, head.index - 1)), 0, object="", container=None).header
+    data = world.content(names.log(epoch))
+    return decode_record(data, data.rindex(RECORD_MAGIC), object="", container=None).header
+
+
+def forged(world: World, store: ChunkedSegmentStorage) -> bytes:
+    """A whole, valid record of this very stream, as one would lie behind the next."""
+    header = last_header(world, store)
+    later = header._replace(
+        kind=RecordKind.OPS, index=header.index + 2, lsn=header.lsn + 2, committed_lsn=header.lsn + 1
+    )
+    return encode_record(later, encode_ops((), [(b"Tforged", b"")]))[0]
+
+
+def magics(world: World) -> int:
+    return sum(world.content(name).count(RECORD_MAGIC) for name in world.objects(world.names().journal_prefix()))
+
+
+def test_appended_records_are_no_records(world: World, store: ChunkedSegmentStorage) -> None:
+    """Whole, cut anywhere, in one commit or in many, at once or one behind the other: none ever seems to begin inside a record."""
+    store.create("a")
+    store.create("b")
+    text = forged(world, store)
+    records = store._container.current.queue.head.lsn
+    assert magics(world) == records
+    store.append("a", text)
+    expected = text
+    for cut in (1, 2, 3, 4, 100):
+        store.commit([Append("a", text[:cut]), Append("a", text[cut:])])
+        store.commit([Append("b", text[:cut]), Append("a", text[cut:])])
+        expected += text + text[cut:]
+    store.commit([Append("a", text[at : at + 1]) for at in range(8)])
+    expected += text[:8]
+    for at in range(8):
+        store.append("a", text[at : at + 1])
+    expected += text[:8]
+    assert store.read("a", 0, 1 << 20) == expected
+    assert magics(world) == store._container.current.queue.head.lsn
+    assert problems(store.check("deep")) == []
+    store.close()
+    world.forget_cache()
+    with world.open(inline_bytes_max=4096) as again:
+        assert again.read("a", 0, 1 << 20) == expected
+
+
+def test_a_torn_record_with_such_bytes_is_torn_and_not_damage(world: World, store: ChunkedSegmentStorage) -> None:
+    """Its header did not reach the disk, and what it brings did."""
+    store.create("a")
+    store.append("a", b"acknowledged")
+    head = store._container.current.queue.head
+    store.append("a", forged(world, store) + b"not acknowledged")
+    name = world.names().log(store.epoch)
+    world.crash(store)
+    world.forget_cache()
+    if world.mode == "slot":
+        return  # one record to an object: nothing is looked for
+    data = world.content(name)
+    world.overwrite(name, data[: head.end] + bytes(HEADER_BYTES) + data[head.end + HEADER_BYTES :])
+    with world.open(inline_bytes_max=4096) as again:
+        assert again.report.tail_cut is not None and again.report.tail_cut.lsn == head.lsn
+        assert again.read("a", 0, 999) == b"acknowledged"
+
+
+# ---- the index
+
+
+def index_of(store: ChunkedSegmentStorage) -> dict[bytes, bytes]:
+    with store._container.current.store.view() as view:
+        return {key: value for kind in (INLINE, RUN, EXTENT) for key, value in view.scan(kind, bytes((kind[0] + 1,)))}
+
+
+def test_a_cache_that_is_made_anew_has_the_same_index_of_extents(world: World, store: ChunkedSegmentStorage) -> None:
+    """From the beginning, from a snapshot, and behind a kill: each entry that an extent with a row has."""
+    for name in "abc":
+        store.create(name)
+        for number in range(4):
+            store.append(name, b"%d of %s;" % (number, name.encode()))
+    spill(store._container, "a", bytes_max=12)
+    store.truncate("b", 9)
+    store.seal("c")
+    store.append("b", NEEDLE)
+    store.concat("b", store.info("b").length, "c")
+    for snapshot in (False, True):
+        if snapshot:
+            store.snapshot()
+            store.append("a", b"behind the snapshot")
+        wanted = index_of(store)
+        assert any(key[:1] == INLINE for key in wanted)
+        world.crash(store)
+        world.forget_cache()
+        store = world.open(inline_bytes_max=4096, spill_s=3600.0)
+        assert index_of(store) == wanted
+        with store._container.current.store.view() as view:
+            assert list(inline_runs(view))
+        assert problems(store.check("deep")) == []
+    assert crc32c(store.read("b", 9, 999)) == crc32c(
+        (b"".join(b"%d of b;" % n for n in range(4)) + NEEDLE)[9:] + b"".join(b"%d of c;" % n for n in range(4))
+    )
