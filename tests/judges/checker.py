@@ -303,10 +303,11 @@ class _Checker:
         return 0
 
     def _head(self, op: tuple[Any, ...], name: str) -> bytes | None:
-        """Of what a buffering writer has joined to one append, the bytes that it was given first."""
+        """Of what a buffering writer, or a record, has joined to one append, the bytes of the call that was first."""
         given = (self._events[index] for index in self._touching.get(name, ()) if index not in self.lsns)
-        heads = [bytes(event.args[0]) for event in given if event.kind == "write"]
-        return next((data for data in heads if op[4] is not None and op[4].startswith(data)), None)
+        calls = [call for event in given if event.outcome != "failed" for call in calls_of(call_of(event))]
+        heads = [data for data in map(appended, calls) if data and op[4] is not None and op[4].startswith(data)]
+        return max(heads, key=len, default=None)
 
     def _misfit(self, index: int, number: int, record: RecordSeen) -> _Misfit | None:
         """Why a record cannot be of this call, whatever they do."""

@@ -68,9 +68,8 @@ def _replace(store: ChunkedSegmentStorage) -> object:
     return store.commit([merge(store, "log", 0, 5, parts=2, leave_head=True)])
 
 
-def _spill(store: ChunkedSegmentStorage) -> object:
+def _spill(store: ChunkedSegmentStorage) -> None:
     store._spiller.spill_all("log")
-    return None
 
 
 VERBS: Final[dict[str, Callable[[ChunkedSegmentStorage], object]]] = {
