@@ -1,4 +1,5 @@
-"""S3 at a distance: appends, a ``StorageWriter``, reading along and ranged reads, each beside plain boto3 behind the same delay.
+"""S3 at a distance: appends alone and in crowds, a ``StorageWriter``, ``append_many``, reading along and ranged reads, each beside plain
+boto3 behind the same delay.
 
 Part of ``bench_s3``. The delay is a proxy's (``benchmarks.delay``), also at 0 ms, so that its own cost is in every figure.
 Leaves out: bandwidth, which is loopback's.
@@ -11,13 +12,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import chunkstore
 from benchmarks.delay import delayed
 from benchmarks.harness import Report, median, time_s
+from chunkstore.changes import Create
 from chunkstore.config import KIB, MIB
+from tests.support.requests_spent import Requests
 from tests.support.servers.rgw import Rgw
 
 __all__ = ["DELAYS_MS", "far"]
@@ -26,6 +30,7 @@ DELAYS_MS = (0, 5, 30, 100)
 PIECE_BYTES = 8 * MIB
 RANGE_BYTES = 1 * MIB
 WAYS = 8
+CROWD = 32
 READERS = 4
 
 
@@ -126,7 +131,38 @@ def _appends(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStor
     }
     taken = _taken_s(calls, 5 if quick else 30)
     detail = f"medians {taken['append'] * 1e3:.1f} ms, {taken['PUT'] * 1e3:.1f} ms"
-    report.add(f"{behind}: an append of 1 KiB, to a PUT of it", taken["append"] / taken["PUT"], "PUTs", detail=detail)
+    times = taken["append"] / taken["PUT"]
+    report.add(f"{behind}: an append of 1 KiB, to a PUT of it", times, "PUTs", at_most=1.15, detail=detail)
+    _crowds(report, store, behind, taken["PUT"], quick)
+
+
+def _crowds(report: Report, store: chunkstore.ChunkedSegmentStorage, behind: str, put_s: float, quick: bool) -> None:
+    """Appends of 1 KiB by 32 threads, to one segment and to many. ``put_s``: what a PUT takes, alone."""
+    each, data = 5 if quick else 25, b"x" * KIB
+    puts: list[float] = []
+    for count in (1, CROWD, 8 * CROWD):
+        names = [f"crowd-{count}-{number}" for number in range(count)]
+        store.commit([Create(name) for name in names])
+
+        def append(thread: int, names: list[str] = names) -> list[float]:
+            taken = []
+            for number in range(each):
+                began_s = time_s()
+                store.append(names[(thread + CROWD * number) % len(names)], data)
+                taken.append(time_s() - began_s)
+            return taken
+
+        with ThreadPoolExecutor(CROWD) as pool, Requests(store._container.storage) as spent:
+            began_s = time_s()
+            taken = sorted(chain.from_iterable(pool.map(append, range(CROWD))))
+            took_s = time_s() - began_s
+        puts.append(spent.verbs["PUT"] / took_s)
+        what = f"{behind}: appends by {CROWD} threads to {count} segments"
+        detail = f"{len(taken) / took_s:.0f} appends/s, {puts[-1]:.1f} PUTs/s"
+        for share, most in ((0.5, 1.7), (0.99, 2.6)):
+            times = taken[int(share * (len(taken) - 1))] / put_s
+            report.add(f"{what}, p{share * 100:.0f}", times, "PUTs", at_most=most, detail=detail)
+    report.add(f"{behind}: most to fewest PUTs a second of these", max(puts) / min(puts), "ratio", at_most=1.5)
 
 
 def _streams(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str) -> None:
@@ -143,7 +179,12 @@ def _streams(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStor
 
     calls: dict[str, Callable[[], object]] = {"ours": write}
     calls |= {name: partial(plain.put, "plain", place.pieces) for name, plain in place.plain.items()}
-    _compare(report, f"{behind}: StorageWriter", place.size, "ours", _taken_s(calls, place.rounds))
+    taken = _taken_s(calls, place.rounds)
+    _compare(report, f"{behind}: StorageWriter", place.size, "ours", taken, at_least=0.8)
+
+    store.create("many")
+    calls["ours"] = partial(store.append_many, "many", place.pieces)
+    _compare(report, f"{behind}: append_many", place.size, "ours", _taken_s(calls, place.rounds))
 
     store.create("whole")
     for piece in place.pieces:

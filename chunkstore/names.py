@@ -208,7 +208,7 @@ class ContainerNames:
 
     __slots__ = ("_data", "backup", "bell", "container", "format", "latest", "lease", "reserve", "voided")
     has_journal: ClassVar[bool] = True
-    """Whether extents are read where they were written; else each has an object of its own."""
+    """Whether chunks are read where they were written, in the journal and in others' roots; else each has an object of its own."""
 
     def __init__(self, container: str) -> None:
         check_container_name(container)

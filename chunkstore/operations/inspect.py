@@ -70,7 +70,7 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
             crc32c=record.crc32c,
             epoch=record.epoch,
             state="active" if growing else "closed",
-            kind=_KINDS[record.kind],
+            kind=_KINDS[record.kind] if names.has_journal else "object",
         )
 
 

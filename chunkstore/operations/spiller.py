@@ -1,7 +1,8 @@
 """When extents become bytes of chunks: how much of each segment lies in the journal, and the task that spills it (protocol 3.10).
 
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
-the oldest go first while the container has more than ``inline_rows_max``. Where it falls behind, appends go to chunks until it has caught
+the oldest go first while the container has more than ``inline_rows_max``, or nearly more than memory holds: read from
+the journal, each extent would be a request. Where it falls behind, appends go to chunks until it has caught
 up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background.
 Leaves out: the spill itself (``spill``).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from chunkstore import runtime
@@ -21,6 +23,7 @@ from chunkstore.metadata.keys import SEGMENT
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.operations.read import find_segment
 from chunkstore.operations.spill import spill
 
 __all__ = ["Spiller"]
@@ -29,6 +32,9 @@ _BYTES: Final = 1 * MIB
 _REMOTE_BYTES: Final = 8 * MIB
 _AGE_S: Final = 60.0
 _REMOTE_AGE_S: Final = 300.0
+_EXTENT_BYTES: Final = 128
+"""About what keeping one in memory takes, besides its bytes."""
+_NO_MEMORY: Final = 1 << 62
 _TRIES: Final = 5
 _PAUSE_S: Final = 5.0
 """After an error, before the next try."""
@@ -48,6 +54,7 @@ class Spiller:
         if not container.inline_bytes:
             self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = settings.inline_rows_max
+        self._memory_bytes = settings.tail_cache_bytes * 3 // 4 or _NO_MEMORY
         self._task: runtime.Task | None = None
         self._stopped = False
         self._knows_all = False
@@ -70,13 +77,15 @@ class Spiller:
             self._task.join(wait_s)
 
     def spill_all(self, name: str) -> None:
-        """Spill all that a segment has, in the caller's thread. Raises as ``spill``."""
+        """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``."""
         with self._container.upkeep.run("spill") as done:
             self._spill_all(name, done)
 
     def _spill_all(self, name: str, counts: dict[str, int]) -> None:
-        tries = 0
-        while True:
+        tries, left = 0, self._container.look(partial(_count, name))
+        if not left:
+            self._backlog.forget(name)
+        while left > 0:
             try:
                 done = spill(self._container, name, bytes_max=self._bytes)
             except Conflict:
@@ -87,8 +96,7 @@ class Spiller:
             self._backlog.spilled(name, done.size_bytes, done.extents)
             counts["chunks"] = counts.get("chunks", 0) + done.extents
             counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
-            if not done.extents:
-                return
+            left = left - done.extents if done.extents else 0
 
     def spill_these(self, names: Sequence[str] = ()) -> None:
         """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill``."""
@@ -107,11 +115,13 @@ class Spiller:
         backlog = self._backlog
         held = backlog.held()
         over = backlog.extents - self._rows_max
+        over_bytes = sum(item.size_bytes + item.extents * _EXTENT_BYTES for item in held.values()) - self._memory_bytes
         due: list[str] = []
         for name, item in sorted(held.items(), key=lambda pair: pair[1].since_s):
-            if over > 0 or item.size_bytes >= self._bytes or now_s - item.since_s >= self._age_s:
+            if over > 0 or over_bytes > 0 or item.size_bytes >= self._bytes or now_s - item.since_s >= self._age_s:
                 due.append(name)
                 over -= item.extents
+                over_bytes -= item.size_bytes + item.extents * _EXTENT_BYTES
         return due
 
     def _run(self) -> None:
@@ -132,6 +142,11 @@ class Spiller:
             self._not_before_s = runtime.monotonic_s() + _PAUSE_S
             if not isinstance(error, ChunkstoreError) or not container.closed:
                 container.observer.failed(unexpected(error))
+
+
+def _count(name: str, view: MetadataView) -> int:
+    """How many extents a segment has. Raises ``SegmentNotFound``, ``Damaged``."""
+    return sum(1 for _ in inline_chunks(view, find_segment(view, name, None)))
 
 
 def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:

@@ -18,6 +18,7 @@ from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.spill import spill
 from tests.backup_restore.in_place import head, rewound
 from tests.backup_restore.test_import import state_of
 from tests.backup_restore.test_restore import restored
@@ -272,8 +273,6 @@ def test_in_place_to_every_moment_around_a_crash(world: World, behind: int) -> N
     store.append("a", b"four;")
     store._spiller._bytes = 8
     done = store._spiller._container
-    from chunkstore.operations.spill import spill
-
     assert spill(done, "a", bytes_max=8).extents == 2, "one; and two; are removed, three; stays"
     moment = lsn + behind
     expected = {lsn: b"one;two;three;", lsn + 1: b"one;two;three;", lsn + 2: b"one;two;three;four;"}[moment]
@@ -317,6 +316,22 @@ def test_what_a_moment_has_in_records_that_were_collected_since_is_told_so(world
         past.read("a", 0, 99)
     with world.replica(at_lsn=head(store), **INLINE_ON) as present:
         require(present, expected)
+
+
+def test_a_spill_ends_while_others_append(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(world)
+    store.create("a")
+    store.append("a", b"0;")
+
+    def meanwhile(*given: Any, **more: Any) -> Any:
+        done = spill(*given, **more)
+        assert store.info("a").length < 20, "it does not end"
+        store.append("a", b"n;")
+        return done
+
+    monkeypatch.setattr("chunkstore.operations.spiller.spill", meanwhile)
+    store.spill()
+    assert kinds(store, "a") == ["object", "inline"]
 
 
 def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:

@@ -12,8 +12,15 @@ import pytest
 from chunkstore.changes import Append, Seal, TablePut
 from chunkstore.config import KIB, LIMITS, MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import BadOffset, InvalidArgument, SegmentSealed, SegmentTruncated, StorageFull
-from chunkstore.journal import Batch
+from chunkstore.errors import (
+    BadOffset,
+    InvalidArgument,
+    SegmentSealed,
+    SegmentTruncated,
+    StorageFull,
+    StorageUnavailable,
+)
+from chunkstore.journal import Batch, JournalBroken
 from chunkstore.operations.pending import PendingOp
 from tests.support.data import pattern, problems, run_threads
 from tests.support.worlds import World
@@ -274,3 +281,55 @@ def test_settings_out_of_range_are_refused_when_they_are_built(world: World, wro
 
 def test_limits_fit_into_a_record() -> None:
     assert 64 * KIB < LIMITS.batch_bytes_max == 4 * MIB < LIMITS.record_bytes_max - MIB
+
+
+def test_small_appends_of_a_commit_are_one_extent_of_each_segment_and_one_header(world: World) -> None:
+    store = inline(world)
+    for name in ("a", "b", "c"):
+        store.create(name)
+    store.append("b", b"before")
+    headers: list[int] = []
+    build = store._container.current.queue._environment.build
+
+    def counted(batch: Sequence[PendingOp], lsn: int) -> Batch:
+        record = build(batch, lsn)
+        headers.append(len(record.ops))
+        return record
+
+    environment = store._container.current.queue._environment
+    store._container.current.queue._environment = environment._replace(build=counted)
+    offsets = store.commit(
+        [*(Append("a", pattern(5 * i, 5)) for i in range(8)), Append("b", b"!"), Append("c", bytes(LIMIT + 1))]
+    )
+    store._container.current.queue._environment = environment
+    assert offsets == [*range(0, 40, 5), 6, 0]
+    assert headers[0] == 3, "one for each segment"
+    assert kinds(store, "a") == [("inline", 40)]
+    assert kinds(store, "b") == [("inline", 6), ("inline", 1)]
+    assert kinds(store, "c") == [("object", LIMIT + 1)]
+    assert store.read("a", 0, 40) == pattern(0, 40)
+    store.append("a", b"more")
+    assert kinds(store, "a") == [("inline", 40), ("inline", 4)], "what is in a record does not grow"
+    store = reopened(world, store, killed=True)
+    assert store.read("a", 0, 44) == pattern(0, 40) + b"more"
+    assert store.read("b", 0, 7) == b"before!"
+    assert problems(store.check("deep")) == []
+
+
+def test_bytes_of_a_record_that_failed_are_nobodys_to_read(world: World) -> None:
+    """Not from memory either: other bytes stand at that offset by then."""
+    with world.open(inline_bytes_max=None, spill_s=3600.0) as store:
+        store.create("log")
+        store.append("log", b"before;")
+        journal = store._container.current.journal
+
+        def broken(_batch: object) -> None:
+            raise JournalBroken(StorageUnavailable("planted", object="log"), happened=False)
+
+        journal.append = broken  # type: ignore[assignment, method-assign]
+        with pytest.raises(StorageUnavailable):
+            store.append("log", b"what failed;")
+        assert store.read("log", 0, 100) == b"before;"
+        assert store.append("log", b"kept;") == 7
+        assert store.read("log", 0, 100) == b"before;kept;"
+        assert store.read("log", 7, 3) == b"kep"

@@ -284,3 +284,18 @@ def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
     assert store.read("log", 60, 1000) == expected[60:] + b"one more"
     assert problems(store.check("deep")) == []
     store.close()
+
+
+def test_they_are_spilled_while_memory_has_them(world: World) -> None:
+    """From the journal each extent would be a read of its own, and behind a network a request: the oldest go before they are forgotten."""
+    store = inline(world, tail_cache_bytes=8 << 10)
+    keep(store)
+    for number in range(20):
+        for name in ("a", "b", "c"):
+            fill(store, name, 1, 100)
+        keep(store)
+        assert number < 10 or "object" in kinds(store, "a")
+    assert "inline" in kinds(store, "c")
+    store._spiller.spill_these()
+    assert store._container.tail.counts().misses == 0
+    assert problems(store.check("deep")) == []

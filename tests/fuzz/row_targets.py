@@ -210,12 +210,12 @@ class _NoTask(runtime.Task):
         return False
 
 
-_READING = frozenset(("read", "read_into", "read_ranges", "stat", "exists"))
+_LOOKING = ("read", "read_into", "read_ranges", "stat", "exists")
 
 
 class _Confining(Forwarding):
-    """What the engine asks the storage for must be a chunk of this container, under the name that an id gives; records, which hold extents,
-    it may read."""
+    """What the engine asks the storage for must be a chunk of this container, under the name that an id gives, or, to be read only, a
+    record of its journal."""
 
     def __init__(self, inner: ChunkStorage) -> None:
         super().__init__(inner)
@@ -228,8 +228,8 @@ class _Confining(Forwarding):
             else:
                 identity = NAMES.parse_chunk(name)
                 right = identity is not None and NAMES.chunk(identity) == name
-                is_journals = NAMES.parse_slot(name) is not None or NAMES.parse_log(name) is not None
-                right = right or (operation in _READING and is_journals)
+                if operation in _LOOKING and name.startswith(NAMES.journal_prefix()):
+                    right = NAMES.parse_slot(name) is not None or NAMES.parse_log(name) is not None  # where extents lie
             if not right:
                 self.strayed.append(f"{operation} {name!r}")
         return call()

@@ -256,6 +256,7 @@ class Lives:
             cache_dir=str(self.folder / machine),
             lease_s=0,
             op_deadline_s=30,
+            inline_bytes_max=0,
             default_rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=300),
         )
 

@@ -1,4 +1,4 @@
-"""A share of the crash points of merges below the port; ``python -m tests.simulator.crash_points`` runs all of them."""
+"""A share of the crash points of merges and spills below the port; ``python -m tests.simulator.crash_points`` runs all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARE = 4
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("ground", GROUNDS, ids="-".join)
-def test_a_merge_is_whole_or_not_there(
+def test_it_is_whole_or_not_there(
     ground: Ground, verb: str, record_property: Callable[[str, object], None]
 ) -> None:
     cases = cases_of(ground, verb)

@@ -1,8 +1,9 @@
-"""Merging, interrupted at every request and system call of the real bindings: ``python -m tests.simulator.crash_points``.
+"""Merging and spilling, interrupted at every request and system call of the real bindings: ``python -m tests.simulator.crash_points``.
 
-A process merges chunks; one call of it is chosen. It dies before or behind the call's effect, the request or its reply is lost, on a
-file system the power goes. Then an heir opens the container without any cache: the bytes must be what they were, whatever it was told, the
-deep check must find nothing, one sweep must leave nothing that no row names, and merging again must do what was left undone.
+A process merges chunks, or makes one of extents; one call of it is chosen. It dies before or behind the call's effect, the request or its
+reply is lost, on a file system the power goes. Then an heir opens the container without any cache: the bytes must be what they were, the
+deep check must find nothing, whatever it was told, one sweep must leave nothing that no row names, and doing it again must do what was left
+undone.
 
 ``tests/faults`` has the same for every operation, call by call of the port, and on a disk; this is what lies below the port: the
 temporaries and renames of HDFS, the parts of a multipart upload, the links of files.
@@ -21,7 +22,9 @@ from typing import Any, Final, Literal, NamedTuple
 from chunkstore.config import DefragPolicy, JournalMode, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
+from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.keys import CHUNK
+from chunkstore.records import KIND_OBJECT
 from chunkstore.storage import iter_listing
 from tests.simulator.world import Process, StorageKind, World
 from tests.support.merging import merge
@@ -65,10 +68,19 @@ def _replace(store: ChunkedSegmentStorage) -> object:
     return store.commit([merge(store, "log", 0, 5, parts=2, leave_head=True)])
 
 
-VERBS: Final[dict[str, Callable[[ChunkedSegmentStorage], object]]] = {"defrag": _defrag, "replace": _replace}
+def _spill(store: ChunkedSegmentStorage) -> object:
+    return store._spiller.spill_all("log")
 
 
-def _world(ground: Ground, seed: int = 1) -> World:
+VERBS: Final[dict[str, Callable[[ChunkedSegmentStorage], object]]] = {
+    "defrag": _defrag,
+    "replace": _replace,
+    "spill": _spill,
+    "spill-grows": _spill,
+}
+
+
+def _world(ground: Ground, verb: str, seed: int = 1) -> World:
     settings = Settings(
         journal_mode=ground.mode,
         op_deadline_s=20.0,
@@ -77,13 +89,15 @@ def _world(ground: Ground, seed: int = 1) -> World:
         collect_s=0,
         gc_grace_s=0,
         io_workers=4,
-        inline_bytes_max=0,
+        inline_bytes_max=64 if VERBS[verb] is _spill else 0,
+        spill_s=3600.0,
     )
     return World(seed, ground.storage, settings=settings, timeout_s=0.5, bindings=True)
 
 
-def _prepared(world: World) -> tuple[Process, ChunkedSegmentStorage]:
-    """A segment of a dozen small chunks, the first with a dead head, in which chunks may be longer."""
+def _prepared(world: World, verb: str) -> tuple[Process, ChunkedSegmentStorage]:
+    """A segment of a dozen small chunks, the first with a dead head, in which chunks may be longer; for a spill, of extents, or of a chunk
+    that another spill has made and extents behind it."""
     process = world.process("z")
     store = process.open()
 
@@ -95,14 +109,22 @@ def _prepared(world: World) -> tuple[Process, ChunkedSegmentStorage]:
         store.concat("log", 0, "small")
         store.truncate("log", _START)
 
-    process.run(fill)
+    def fill_records() -> None:
+        store.create("log", rolling=RollingPolicy(chunk_size_bytes_max=200))
+        for begin in range(0, len(_BYTES), 21):
+            if verb == "spill-grows" and begin == 42:
+                store._spiller.spill_all("log")
+            store.append("log", _BYTES[begin : begin + 21])
+        store.truncate("log", _START)
+
+    process.run(fill_records if VERBS[verb] is _spill else fill)
     return process, store
 
 
 def cases_of(ground: Ground, verb: str) -> list[Case]:
     """Run it without a fault, and list everything that can happen to it."""
-    with _world(ground) as world:
-        process, store = _prepared(world)
+    with _world(ground, verb) as world:
+        process, store = _prepared(world, verb)
         calls: list[str] = []
 
         def note(call: Any, _result: object, late: bool) -> None:
@@ -120,8 +142,8 @@ def cases_of(ground: Ground, verb: str) -> list[Case]:
 
 def run_case(case: Case) -> bool:
     """Run it and judge it; whether the chosen call was reached. Raises ``AssertionError``."""
-    with _world(case.ground, max(1, -case.at)) as world:
-        process, store = _prepared(world)
+    with _world(case.ground, case.verb, max(1, -case.at)) as world:
+        process, store = _prepared(world, case.verb)
         gate = process.gate(skip=case.at) if case.at >= 0 else None
         job = process.start(lambda: VERBS[case.verb](store))
         world.run_until(lambda: job.done or (gate is not None and gate.call is not None))
@@ -163,6 +185,7 @@ def _judge(store: ChunkedSegmentStorage) -> None:
     is_whole()
     store.sweep(delete=True, age_s_min=0)
     _nothing_is_left(store)
+    store._spiller.spill_all("log")
     store.defrag(policy=DefragPolicy(fanout=2))
     assert store.info("log").chunk_count <= 2
     store.collect()
@@ -174,7 +197,8 @@ def _nothing_is_left(store: ChunkedSegmentStorage) -> None:
     owned = store._container
     listed = {info.name for info in iter_listing(owned.storage, owned.names.data_prefix())}
     with owned.current.store.view() as view:
-        named = {owned.names.chunk(key[1:]) for key, _ in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))}
+        rows = [(key[1:], decode_chunk(repr(key), raw)) for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))]
+        named = {owned.names.chunk(identity) for identity, chunk in rows if chunk.kind == KIND_OBJECT}
     assert listed == named, f"left: {sorted(listed - named)}, missing: {sorted(named - listed)}"
 
 

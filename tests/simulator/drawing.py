@@ -264,7 +264,7 @@ def _draw_inline(seed: int, timeout_s: float) -> dict[str, Any]:
         "spill_bytes": choice((1, 50, 500, 1 << 20)),
         "spill_s": timeout_s * choice((0, 1, 10, 100, 100_000)),
         "inline_rows_max": choice((1, 10, 100_000, 100_000)),
-        "tail_cache_bytes": choice((0, 200, 1 << 20)),
+        "tail_cache_bytes": choice((0, 2000, 1 << 20)),
     }
 
 

@@ -184,7 +184,7 @@ INLINE_MUTANTS: Final = (
     Mutant(
         "tail-before-commit",
         "the tail cache holds what a record was to hold that failed, and goes on behind it",
-        EVERYWHERE,
+        POSIX,
         (
             Patch(
                 f"{_OWNED}._append",
@@ -199,6 +199,7 @@ INLINE_MUTANTS: Final = (
                 "        if tail is not None and tail.end != offset:",
             ),
         ),
+        tests=("tests/engine/test_inline_appends.py",),
     ),
     Mutant(
         "spill-lets-go",

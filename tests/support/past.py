@@ -61,7 +61,8 @@ def _replay(streams: Streams, store: MetadataStore, lsn: int) -> None:
             for record, embedded, name, position in stored_records(streams, leg, pool, begin, []):
                 if embedded or not record.header.index:
                     continue
-                at = at._replace(lsn=record.header.lsn, hash=record.hash, index=record.header.index + 1)
+                end = position + record.size if streams.mode == "append" else 0
+                at = at._replace(lsn=record.header.lsn, hash=record.hash, index=record.header.index + 1, end=end)
                 if store.head().position.lsn < at.lsn <= lsn and not store.apply(
                     [commit_of(record, at, object=name, at=position)], verify=True
                 ):

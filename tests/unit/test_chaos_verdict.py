@@ -38,6 +38,7 @@ class Run:
         self.path = folder / "notes" / "p0-1.notes"
         self.path.parent.mkdir()
         self.drawn: dict[str, Any] = {"journal_mode": mode, "lease_s": 0.0, "gc_grace_s": 0.0, "snapshots_kept": 1}
+        self.drawn["inline_bytes_max"] = 0  # what lies in records is collected later than these lives last
         notes = Notes(str(self.path))
         for life in range(3):
             self._live(notes, life)

@@ -1,0 +1,109 @@
+"""Appends that wait for company in the LMDB store: they are seen at once, written before anything else is shown, and lost without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.journal import OpCode
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
+from chunkstore.metadata.port import GENESIS, Commit
+from chunkstore.testing.metadata_history import History
+from tests.support.lmdb_caches import CONTAINER
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[LmdbMetadataCache]:
+    cache = LmdbMetadataCache(str(tmp_path / "cache"), CONTAINER, "here")
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def store(cache: LmdbMetadataCache, history: History) -> LmdbMetadataStore:
+    """A store that knows where it stands: it has written a commit."""
+    store = cache.create()
+    assert isinstance(store, LmdbMetadataStore)
+    assert store.apply([history.commit([(b"Ca", b"0")])], verify=True)
+    return store
+
+
+@pytest.fixture
+def history() -> History:
+    return History()
+
+
+def appended(history: History, number: int) -> Commit:
+    """A commit of an append into the last chunk, which changes one row."""
+    return history.commit([(b"Ca", b"%d" % number)], [(int(OpCode.APPEND), 1, number, 0, ())])
+
+
+def stored(store: LmdbMetadataStore) -> int:
+    """The lsn that another process would find in the store."""
+    with store.environment.handle.begin() as txn:
+        return int.from_bytes(txn.get(b"\0head", b"")[17:25], "big")
+
+
+def test_what_waits_is_seen_and_a_view_has_it_written(store: LmdbMetadataStore, history: History) -> None:
+    assert store.apply([appended(history, 1)], verify=False)
+    assert store.apply([appended(history, 2)], verify=False)
+    assert stored(store) == 1, "it waits"
+    assert store.get(b"Ca") == b"2"
+    assert (store.head().position, store.head().digest) == (history.position, history.digest)
+    assert stored(store) == 1, "for that nothing had to be written"
+    with store.view() as view:
+        assert dict(view.scan(b"", b"\xff")) == history.rows
+        assert view.head.position == history.position
+        view.audit()
+    assert stored(store) == 3
+    store.close(clean=True)
+
+
+def test_so_many_wait_and_no_more(store: LmdbMetadataStore, history: History) -> None:
+    for number in range(1, 200):
+        assert store.apply([appended(history, number)], verify=False)
+        assert history.position.lsn - stored(store) <= 64
+    assert stored(store) > 1
+    store.close(clean=True)
+
+
+def test_any_other_change_goes_behind_them(store: LmdbMetadataStore, history: History) -> None:
+    assert store.apply([appended(history, 1)], verify=False)
+    assert store.apply([history.commit([(b"Cb", b"x")], [(int(OpCode.SEAL), 1)])], verify=False)
+    assert stored(store) == 3
+    assert store.apply([appended(history, 2)], verify=False)
+    assert store.apply([history.commit([(b"Cb", b"y")])], verify=True)
+    with store.view() as view:
+        assert dict(view.scan(b"", b"\xff")) == history.rows
+        assert view.head.digest == history.digest
+    store.close(clean=True)
+
+
+def test_what_does_not_follow_is_refused_while_others_wait(store: LmdbMetadataStore, history: History) -> None:
+    assert store.apply([appended(history, 1)], verify=False)
+    again = Commit(history.position, bytes(16), history.digest, ((int(OpCode.APPEND), 1, 1, 0, ()),), ((b"Ca", b"no"),))
+    assert not store.apply([again], verify=False)
+    assert store.get(b"Ca") == b"1"
+    assert store.head().position == history.position
+    store.close(clean=True)
+
+
+def test_another_handle_sees_what_waits_and_a_close_writes_it(
+    cache: LmdbMetadataCache, store: LmdbMetadataStore, history: History
+) -> None:
+    cache.make_current(store)
+    assert store.apply([appended(history, 1)], verify=False)
+    other = cache.open_current()
+    assert other is not None
+    assert other.get(b"Ca") == b"1"
+    assert other.head().position == history.position
+    assert other.apply([appended(history, 2)], verify=False)
+    store.close(clean=True)
+    other.close(clean=True)
+    again = cache.open_current()
+    assert again is not None
+    assert again.head().position == history.position
+    assert again.head().position != GENESIS
+    again.close(clean=True)
