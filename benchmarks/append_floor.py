@@ -130,7 +130,7 @@ class Floor:
             txn.put(
                 HEAD_KEY,
                 _HEAD.pack(
-                    3, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
+                    4, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
                     digest.to_bytes(32, "big"), 0, 0, *bytes(5),
                 ),
             )  # fmt: skip

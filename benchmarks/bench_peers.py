@@ -16,6 +16,7 @@ is of the medians over slices. ``python -m benchmarks.bench_peers [--dir DIR] [-
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import sqlite3
@@ -116,9 +117,7 @@ def lmdb_sync(path: Path) -> Iterator[Put]:
 @contextmanager
 def slatedb(path: Path) -> Iterator[Put]:
     """Raises ``ImportError`` where the package is not there, ``RuntimeError`` where it is another version than this speaks to."""
-    import asyncio
-
-    import slatedb.uniffi as package  # type: ignore[import-not-found]
+    import slatedb.uniffi as package  # type: ignore[import-not-found]  # noqa: PLC0415  (few have it)
 
     loop = asyncio.new_event_loop()
     running = threading.Thread(target=loop.run_forever, daemon=True)

@@ -15,9 +15,7 @@ SHARE = 4
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("ground", GROUNDS, ids="-".join)
-def test_it_is_whole_or_not_there(
-    ground: Ground, verb: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_it_is_whole_or_not_there(ground: Ground, verb: str, record_property: Callable[[str, object], None]) -> None:
     cases = cases_of(ground, verb)
     assert {case.outcome for case in cases} == set(OUTCOMES[: 5 if ground.storage == "posix" else 4])
     chosen = cases[sum(map(ord, verb)) % 7 :: len(cases) // SHARE]

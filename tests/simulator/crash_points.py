@@ -69,7 +69,8 @@ def _replace(store: ChunkedSegmentStorage) -> object:
 
 
 def _spill(store: ChunkedSegmentStorage) -> object:
-    return store._spiller.spill_all("log")
+    store._spiller.spill_all("log")
+    return None
 
 
 VERBS: Final[dict[str, Callable[[ChunkedSegmentStorage], object]]] = {
