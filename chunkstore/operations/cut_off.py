@@ -15,21 +15,13 @@ from typing import Any
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
+from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
 from chunkstore.metadata.keys import ROOTS_NAMESPACE as _ROOTS
-from chunkstore.metadata.keys import SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK, ContainerNames, confined
-from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan, followers_in
-from chunkstore.records import (
-    KIND_FOREIGN,
-    KIND_INLINE,
-    KIND_OBJECT,
-    AttributeValue,
-    ChunkRecord,
-    PinRecord,
-    SegmentRecord,
-)
+from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
+from chunkstore.records import KIND_FOREIGN, KIND_INLINE, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
 
 __all__ = ["CutOff"]
 
@@ -126,6 +118,16 @@ class CutOff:
                 return record if known else None
         return None
 
+    def _followers(self) -> dict[bytes, bytes]:
+        """What follows a chunk, as the next one's row says: the row of the chunk itself may be in a record that is unreadable."""
+        found = {}
+        for key, raw in self._rows.items():
+            if key[:1] == CHUNK and raw is not None:
+                with suppress(Damaged):
+                    found[decode_chunk(key, raw).previous] = key[1:]
+        found.pop(NO_CHUNK, None)
+        return found
+
     # Plans
 
     def segments(self) -> list[SegmentPlan]:
@@ -146,7 +148,7 @@ class CutOff:
                 segment = decode_segment(key, raw)
                 if segment.id in touched:
                     bases[segment.id] = segment
-        followers = followers_in(self._rows)
+        followers = self._followers()
         plans = [self._plan(segment_id, bases, followers) for segment_id in sorted(touched)]
         freed = {plan.name for plan in plans if plan.delete and plan.base is not None}
         freed |= {source.segment.name for plan in plans for source in plan.sources}
@@ -299,7 +301,7 @@ class CutOff:
                 continue
             is_tail = (
                 plan.base is not None and link.identity == plan.base.last_chunk
-            ) and link.record.kind == KIND_OBJECT
+            ) and link.record.kind != KIND_INLINE
             is_new = link.record.segment_id in makers and self._view.get(chunk_key(link.identity)) is None
             if not (is_tail or is_new or link.copied or self._is_spliced(plan.id, makers, link)):
                 break
