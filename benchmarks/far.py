@@ -178,12 +178,11 @@ def _crowds(
 
 def _streams(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str) -> None:
     """Written through one ``StorageWriter`` by one thread in events of 64 KiB, then read along."""
-    names: list[str] = []
+    names = [f"s{number}" for number in range(place.rounds + 1)]
+    store.commit([Create(name) for name in names])
 
     def write() -> None:
-        names.append(f"s{len(names)}")
-        store.create(names[-1])
-        with store.writer(names[-1]) as writer:
+        with store.writer(names.pop()) as writer:
             for piece in place.pieces:
                 for start in range(0, PIECE_BYTES, 64 * KIB):
                     writer.append(piece[start : start + 64 * KIB])
