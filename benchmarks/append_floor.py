@@ -34,6 +34,7 @@ __all__ = ["Floor", "Tail", "settle_cache"]
 _HEADER = struct.Struct(">4sBBBBII16sQQQQ16s32s16sQI")
 _HEAD = struct.Struct(">B16sQ16sQQQ32s7Q")
 _U32 = struct.Struct(">I")
+_HEAD_VERSION = 4
 _APPEND, _OPS = int(OpCode.APPEND), int(RecordKind.OPS)
 _SEGMENT_ID, _SEGMENT_LENGTH, _LAST_CHUNK, _MODIFIED_MS = 3, 6, 8, 16
 _CHUNK_LENGTH, _CHUNK_CRC = 4, 5
@@ -130,7 +131,7 @@ class Floor:
             txn.put(
                 HEAD_KEY,
                 _HEAD.pack(
-                    3, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
+                    _HEAD_VERSION, self._uuid, self._lsn, self._hash, self._epoch, self._index, self._end,
                     digest.to_bytes(32, "big"), 0, 0, *bytes(5),
                 ),
             )  # fmt: skip

@@ -16,6 +16,7 @@ is of the medians over slices. ``python -m benchmarks.bench_peers [--dir DIR] [-
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import random
 import sqlite3
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -116,9 +118,7 @@ def lmdb_sync(path: Path) -> Iterator[Put]:
 @contextmanager
 def slatedb(path: Path) -> Iterator[Put]:
     """Raises ``ImportError`` where the package is not there, ``RuntimeError`` where it is another version than this speaks to."""
-    import asyncio
-
-    import slatedb.uniffi as package  # type: ignore[import-not-found]
+    package: Any = import_module("slatedb.uniffi")
 
     loop = asyncio.new_event_loop()
     running = threading.Thread(target=loop.run_forever, daemon=True)

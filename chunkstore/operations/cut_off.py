@@ -21,15 +21,7 @@ from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK, ContainerNames, confined
 from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
-from chunkstore.records import (
-    KIND_FOREIGN,
-    KIND_INLINE,
-    KIND_OBJECT,
-    AttributeValue,
-    ChunkRecord,
-    PinRecord,
-    SegmentRecord,
-)
+from chunkstore.records import KIND_FOREIGN, KIND_INLINE, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
 
 __all__ = ["CutOff"]
 
@@ -309,7 +301,7 @@ class CutOff:
                 continue
             is_tail = (
                 plan.base is not None and link.identity == plan.base.last_chunk
-            ) and link.record.kind == KIND_OBJECT
+            ) and link.record.kind != KIND_INLINE
             is_new = link.record.segment_id in makers and self._view.get(chunk_key(link.identity)) is None
             if not (is_tail or is_new or link.copied or self._is_spliced(plan.id, makers, link)):
                 break

@@ -15,7 +15,7 @@ from typing import Any, Final
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged
-from chunkstore.journal import RECORD_MAGIC, Batch, OpCode, Place
+from chunkstore.journal import RECORD_MAGIC, Batch, Place
 from chunkstore.metadata.codec import (
     decode_chunk,
     encode_chunk,
@@ -40,7 +40,6 @@ from chunkstore.records import (
 
 __all__ = ["RecordBuilder"]
 
-_APPEND: Final = int(OpCode.APPEND)
 _DIGESTS_KEPT: Final = 65_536
 _LENGTHS: Final = tuple(length.to_bytes(4, "little") for length in range(512))
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
@@ -51,23 +50,6 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     SessionRecord: encode_session,
     PinRecord: encode_pin,
 }
-
-
-def _merged(headers: Sequence[Op]) -> list[Op]:
-    """The headers with those of appends that went on with one before as one: their bytes are in one chunk, one behind the other."""
-    found: list[Op] = []
-    newest: dict[object, int] = {}
-    for op in headers:
-        if op[0] != _APPEND:
-            newest.clear()
-        elif not op[4] and (at := newest.get(op[1])) is not None:
-            before = found[at]
-            found[at] = (*before[:3], before[3] + op[3], *before[4:])  # type: ignore[operator]
-            continue
-        else:
-            newest[op[1]] = len(found)
-        found.append(op)
-    return found
 
 
 class RecordBuilder:
@@ -121,8 +103,6 @@ class RecordBuilder:
             for sequence, item in enumerate(garbage):
                 merged[garbage_key(lsn, sequence)] = item._replace(lsn=lsn, time_ms=time_ms)
         blob, fresh = self._gather(batch)
-        if blob and len(headers) > 1:
-            headers = _merged(headers)
         rows: list[RowChange] = []
         digests: list[tuple[bytes, int]] = []
         digest, known, places = self._digest, self._digests, self._places

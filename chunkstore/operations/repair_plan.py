@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from chunkstore.errors import Damaged
+from chunkstore.metadata.codec import decode_chunk
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
 from chunkstore.records import AttributeValue, ChunkRecord, SegmentRecord
 
-__all__ = ["ChunkLink", "SegmentPlan", "Source", "TablePlan"]
+__all__ = ["ChunkLink", "SegmentPlan", "Source", "TablePlan", "followers_in"]
 
 
 class ChunkLink(NamedTuple):
@@ -103,3 +107,14 @@ class TablePlan(NamedTuple):
     after: bytes | None
     header: Op
     lsn: int
+
+
+def followers_in(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
+    """What follows a chunk, as the next one's row says: the row of the chunk itself may be in a record that is unreadable."""
+    found = {}
+    for key, raw in rows.items():
+        if key[:1] == CHUNK and raw is not None:
+            with suppress(Damaged):
+                found[decode_chunk(key, raw).previous] = key[1:]
+    found.pop(NO_CHUNK, None)
+    return found

@@ -95,8 +95,9 @@ def read_task(
         return
     with annotated(container=task.container, lsn=task.lsn):
         settings = Settings()
-        names, roots = ContainerNames(task.container), dict(task.roots)
-        storage, _ = routed(open_root(task.root, settings), names, settings, roots.get)
+        storage = open_root(task.root, settings)
+        if task.container:
+            storage, _ = routed(storage, ContainerNames(task.container), settings, dict(task.roots).get)
         try:
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:

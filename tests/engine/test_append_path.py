@@ -24,7 +24,7 @@ from chunkstore_journal.history import Streams
 from chunkstore_journal.payloads import decode_ops
 from tests.support.clock import StoppedClock
 
-CALLS_MAX = 91
+CALLS_MAX = 98
 FILES_MAX = 8
 NOW_MS = 1_700_000_000_000
 

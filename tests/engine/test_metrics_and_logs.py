@@ -45,7 +45,7 @@ def test_the_guide_lists_every_metric_and_every_logger() -> None:
 def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = [1 << 30]
     monkeypatch.setattr(mounts, "free_bytes", lambda _path: free[0])
-    chosen = settings(quota_bytes=1000, free_bytes_min=1000, cache_dir=str(tmp_path / "cache"))
+    chosen = settings(quota_bytes=1000, free_bytes_min=1000, spill_s=3600.0, cache_dir=str(tmp_path / "cache"))
     with jumping_clock() as clock, chunkstore.open((tmp_path / "root").as_uri(), settings=chosen) as store:
         seen = [store.upkeep_figures()]
         store.create("c")

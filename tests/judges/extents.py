@@ -10,13 +10,10 @@ Leaves out: chunks with objects of their own (``step_invariants``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore.checksum import crc32c
-from tests.judges.stored_records import CHUNK_FIELDS, SEGMENT_FIELDS, decode_row
-
-if TYPE_CHECKING:
-    from tests.judges.stored_history import StoredHistory
+from tests.judges.stored_records import CHUNK_FIELDS, SEGMENT_FIELDS, Open, decode_row
 
 __all__ = ["SPILL", "Extents", "Gone"]
 
@@ -24,6 +21,35 @@ SPILL: Final = 16
 _INLINE: Final = 2
 _NO_OBJECT: Final = 0xA0
 """How the text begins that names no object: nearly all rows of chunks have it."""
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Entry(Protocol):
+    @property
+    def written(self) -> int: ...
+
+
+class _History(Protocol):
+    """What is asked of the history."""
+
+    rows: dict[bytes, bytes]
+    opens: dict[int, Open]
+    arrived: list[bytes]
+    removed: dict[bytes, int]
+    pins: dict[bytes, int]
+
+    @property
+    def append(self) -> bool: ...
+    @property
+    def entries(self) -> Sequence[_Entry]: ...
+    def report(self, invariant: int, message: str) -> None: ...
+    def put(self, mapping: dict[K, V], key: K, value: V) -> None: ...
+    def drop(self, mapping: dict[K, V], key: K) -> None: ...
+    def bytes_of(self, identity: bytes) -> bytes | None: ...
+    def extent(self, raw: bytes) -> bytes | None: ...
 
 
 class Gone(NamedTuple):
@@ -45,7 +71,7 @@ class _Piece(NamedTuple):
 class Extents:
     """Those of one history. ``rows`` and ``gone`` change with it, and go back with it."""
 
-    def __init__(self, history: StoredHistory) -> None:
+    def __init__(self, history: _History) -> None:
         self._history = history
         self.rows: dict[bytes, bytes] = {}
         """The rows of all extents, in lists and in garbage, by their ids."""

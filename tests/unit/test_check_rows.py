@@ -31,7 +31,7 @@ class PlainRows:
 
     def __init__(self, names: ContainerNames, view: MetadataView) -> None:
         self._view = view
-        self.met_foreign = False
+        self.met: frozenset[int] = frozenset()
         self._named: set[bytes] = set()
 
     def find(self, identity: bytes) -> ChunkRecord | None:

@@ -242,9 +242,9 @@ def test_other_kinds_of_chunks_are_refused(ground: Ground) -> None:
     with ground.open() as store:
         filled(store, "a", 10, 10)
     with ground.replica() as replica:
-        chunks = [chunk._replace(kind="inline") for chunk in replica.layout("a")]
+        chunks = [chunk._replace(kind="cold") for chunk in replica.layout("a")]
         replica.layout = lambda segment: iter(chunks)  # type: ignore[method-assign]
-        with pytest.raises(Unsupported, match="inline"):
+        with pytest.raises(Unsupported, match="cold"):
             plan_read(replica, ground.options("a"))
 
 

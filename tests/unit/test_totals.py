@@ -56,6 +56,7 @@ def test_an_audit_compares_totals_with_a_recount(tmp_path: Path) -> None:
         store.append("a", pattern(0, 50))
         rows = store._container.current.store
         assert isinstance(rows, LmdbMetadataStore)
+        rows.settle()
         with rows.environment.handle.begin(write=True) as txn:
             raw = txn.get(HEAD)
             assert raw is not None

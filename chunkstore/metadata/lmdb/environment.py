@@ -40,6 +40,7 @@ _LOCK_FILE_BYTES = 36 * KIB  # holds that many readers
 _MAP_BYTES_FALLBACK = 64 * MIB
 _MAP_BYTES_MAX = 1 << 46
 _VIEWS_WAIT_S = 5.0
+_ROOM_BYTES = 256 * MIB
 _LAST_WRITE_S = 2.0
 _DAMAGED_ERRORS = (
     lmdb.CorruptedError,
@@ -183,7 +184,9 @@ class Environment:
                         with self.handle.begin(write=True) as txn:
                             done = body(txn)
                         known = self.last_head = self.written_head
-                        self.behind = Behind() if known is None else Behind(known.head.position, known.tallied.totals)
+                        self.behind = Behind()
+                        if known is not None and self._has_room():
+                            self.behind = Behind(known.head.position, known.tallied.totals)
                         return done
                     except lmdb.MapFullError as error:
                         size_bytes = 2 * self.handle.info()["map_size"]
@@ -194,6 +197,14 @@ class Environment:
                         raise self.translate(error) from error
             finally:
                 self.writing.release()
+
+    def _has_room(self) -> bool:
+        """Whether what is put off now can surely be written later: what was acknowledged must be there on a full disk, too."""
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return False  # the directory was deleted, say
+        return found.f_bavail * found.f_frsize >= _ROOM_BYTES
 
     def _take(self, wait_s: float) -> None:
         if not self.writing.acquire(False) and not self.writing.acquire(timeout=wait_s):

@@ -406,6 +406,9 @@ class LmdbMetadataStore(MetadataStore):
 
     def free_bytes(self) -> int | None:
         path = self._check().path
+        if self._environment.behind.commits:
+            with suppress(ChunkstoreError):
+                self.settle()  # asked now and then: what waits takes its room while there is some
         try:
             found = os.statvfs(path)
         except FileNotFoundError:
