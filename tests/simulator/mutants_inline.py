@@ -208,8 +208,8 @@ INLINE_MUTANTS: Final = (
         (
             Patch(
                 f"{_SPILL}:_write",
-                "if owned.spillable.pop",
-                "owned.spilled.discard(target.identity)\n            if owned.spillable.pop",
+                "            if owned.spillable.pop",
+                "            owned.spilled.discard(target.identity)\n            if owned.spillable.pop",
             ),
             Patch(
                 f"{_SPILL}:spill",

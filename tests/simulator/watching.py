@@ -78,6 +78,8 @@ class Watch:
             if call.op == "remove":
                 self.invariants.withdrawn(name)
             elif not isinstance(result, BaseException):
+                if self._world.slept:
+                    self.invariants.grace = 0
                 self.invariants.delete(call.process.name, name)
 
     # What the run tells

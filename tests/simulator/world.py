@@ -247,6 +247,7 @@ class Process(WiredProcess):
 
     def wake(self, *, slept_s: float = 0.0) -> None:
         """Go on. ``slept_s``: by how much its monotonic clock has run on beyond the time that passed (years, say)."""
+        self.world.slept = self.world.slept or slept_s > 0
         self.clock_base_ns += int(slept_s * NS)
         self.wall_offset_ns += int(slept_s * NS)
         self.world.scheduler.thaw(self)
@@ -322,6 +323,8 @@ class World(Closing):
         self.machines: dict[str, Machine] = {}
         self.observers: list[Observer] = []
         self.failures: list[str] = []
+        self.slept = False
+        """Whether some process has had more time pass than the others: for it, ages are older than they are."""
         self.rotten_caches = 0
         """How many rows of caches have rotted."""
         self.escaped: list[tuple[str, BaseException]] = []
