@@ -186,8 +186,8 @@ class _ThreadPool:
         self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=name)
 
     def run_all(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        if len(calls) == 1:
-            return [calls[0]()]
+        if len(calls) < 2:
+            return [call() for call in calls]
         pending: deque[_Call] = deque()
         jobs = [_Call(call) for call in calls]
         for job in jobs[1:]:

@@ -89,9 +89,11 @@ class Spiller:
             try:
                 done = spill(self._container, name, bytes_max=self._bytes)
             except Conflict:
-                tries += 1
+                still = self._container.look(partial(_count, name))
+                tries = tries + 1 if still >= left else 0  # who gets on, as another spill does, changes what is left
                 if tries == _TRIES:
                     raise
+                left = min(left, still)
                 continue
             self._backlog.spilled(name, done.size_bytes, done.extents)
             counts["chunks"] = counts.get("chunks", 0) + done.extents

@@ -184,8 +184,8 @@ class ContainerJournal(JournalService):
 
     def publish_latest(self, report: SnapshotReport, *, epoch: int) -> None:
         link = SnapshotLink(*report.note)  # type: ignore[arg-type]
-        self._published.append(link)
         self._storage.put(self._names.latest, encode_latest(LatestHint(link, epoch)))
+        self._published.append(link)  # not before: what it stands for is collected, and whoever looks goes by LATEST
 
     def collect(
         self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True

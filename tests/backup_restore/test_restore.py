@@ -103,6 +103,17 @@ def filled(world: World) -> ChunkedSegmentStorage:
     return store
 
 
+def test_a_state_without_chunks_is_restored(world: World, target: World) -> None:
+    store = world.open()
+    world.still(store)
+    store.create("empty", attributes={"x": b"\0"})
+    assert restored(world, target, dry_run=True).chunks == 0
+    assert restored(world, target).segments == 1
+    new = target.open()
+    assert described(new) == described(store)
+    assert new.check("deep") == []
+
+
 def test_everything_of_that_moment_is_there(world: World, target: World) -> None:
     store = filled(world)
     lsn = store.pin("before").lsn

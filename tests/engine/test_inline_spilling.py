@@ -14,6 +14,8 @@ from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, SegmentNotFound, StorageFull, StorageUnavailable
 from chunkstore.operations import spill as spilling
+from chunkstore.operations import spiller
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
 from tests.support.forwarding import Hooked
@@ -159,6 +161,26 @@ def test_a_spill_that_fails_changes_nothing_and_is_made_again(world: World) -> N
     store._spiller.spill_all("a")
     assert kinds(store, "a") == ["object", "object"], "what is half written is never written again"
     assert store.read("a", 0, 999) == data
+    assert problems(store.check("deep")) == []
+
+
+def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper spills the same segment in smaller pieces, and is always the faster one."""
+    store = inline(world)
+    data = fill(store, "a", 9)
+    real = spilling.spill
+
+    def slower(container: OwnedContainer, name: str, *, bytes_max: int) -> spilling.Spilled:
+        if real(container, name, bytes_max=10).extents:
+            raise Conflict("planted", expected="what was read", found="something else")
+        return spilling.Spilled(0, 0)
+
+    monkeypatch.setattr(spiller, "spill", slower)
+    store.spill(["a"])
+    monkeypatch.undo()
+    assert "inline" not in kinds(store, "a") and store.read("a", 0, 999) == data
     assert problems(store.check("deep")) == []
 
 
