@@ -19,11 +19,11 @@ Leaves out: attributes, which sessions are open; liveness; how records come abou
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import inf
+from math import inf, prod
 from typing import Any, Final, NamedTuple, Protocol
 
 from tests.judges.calls import answered_by, call_of, is_same, stored, subject, urgency_of
@@ -74,6 +74,7 @@ _UPKEEP: Final = frozenset((12, 13, 14, 15, 16))
 _STAGED: Final = "\0staged/"
 _ANOMALIES_MAX: Final = 20
 _OTHERS_MAX: Final = 8
+_ORDERS_MAX: Final = 1 << 12
 _WEIGHT: Final = ("invented", "torn", "reordered", "foreign", "resurrected", "not-atomic", "forbidden", "wrong-answer")
 """Of several calls that a record does not fit, the one with the highest reason is named."""
 
@@ -437,16 +438,19 @@ class _Checker:
     def _refused_by_others(self, index: int, event: Event, lsn: int) -> bool:
         """Whether changes of its segment that were under way when an append was refused explain that: any of them, in any order."""
         waiting = [other for other in self._under_way(index, event) if self.lsns.get(other, lsn + 1) > lsn]
+        alike = {other: self._alike(other) for other in waiting}
         appends = [other for other in waiting if appended(call_of(self._events[other])) is not None]
-        if len(waiting) <= _OTHERS_MAX:
+        if prod(count + 1 for count in Counter(alike.values()).values()) <= _ORDERS_MAX:
             appends = []  # few enough for any order of all; else appends are taken in the order of their calls
-        others = frozenset([other for other in waiting if other not in appends][-_OTHERS_MAX:])
+        others = frozenset([other for other in waiting if other not in appends][-_OTHERS_MAX if appends else 0 :])
         states = [(self.past.at(lsn), others, 0)]
         seen = set()
         for state, left, number in states:
             if fits(event, perform(call_of(event), state)):
                 return True
-            choices = [(other, left - {other}, number) for other in left]
+            choices = [
+                (other, left - {other}, number) for other in {alike[other]: other for other in sorted(left)}.values()
+            ]
             if number < len(appends):
                 states.append((state, left, number + 1))
                 choices.append((appends[number], left, number + 1))
@@ -460,6 +464,12 @@ class _Checker:
                     seen.add(known)
                     states.append((after, rest, following))
         return False
+
+    def _alike(self, index: int) -> tuple[Any, ...]:
+        """Equal for calls that are as good as each other for whom they hinder: appends of as many bytes with the same conditions."""
+        kind, name, args = call = call_of(self._events[index])
+        data = appended(call)
+        return (index,) if data is None else (kind, name, len(data), *args[1:])
 
     def _under_way(self, index: int, event: Event) -> list[int]:
         found = [

@@ -379,7 +379,7 @@ class StepInvariants:
         """Somebody was told that an object is damaged. Invariant 20, if it is a chunk that H refers to and that is not whole."""
         what = self._parse(name)
         raw = self.history.rows.get(chunk_key(what.identity)) if what.kind == "chunk" else None
-        if raw is None:
+        if raw is None or what.identity in self.history.removed:
             return False
         return self._check_chunk(what.identity, raw, "")
 

@@ -532,10 +532,12 @@ class StoredHistory:
         first = len(self.entries)
         while first and self.entries[first - 1].epoch == epoch and self.entries[first - 1].index > 0:
             first -= 1
+        start = 0
         for position in range(first, len(self.entries)):
             entry = self.entries[position]
             if self.append:
-                there = log[max(0, entry.end - 16) : entry.end] == entry.hash
+                there = self._is_whole(log[start : entry.end], entry)
+                start = entry.end
             else:
                 there = self._content(self._names.slot(epoch, entry.index)) is not None
             if not there:
@@ -544,6 +546,13 @@ class StoredHistory:
                 break
         last = self.entries[-1] if self.entries else None
         self._parsed[epoch] = last.end if last is not None and last.epoch == epoch else 0
+
+    def _is_whole(self, data: bytes, entry: Entry) -> bool:
+        """Whether this is the record still: of what was not durable any part may have stayed, its end as well."""
+        try:
+            return decode_record(bytes(data), self._uuid).hash == entry.hash
+        except Unreadable:
+            return False
 
     def _go_on_reading(self) -> None:
         """What lies visible behind the end of H in the newest stream belongs to it, as far as anybody knows."""

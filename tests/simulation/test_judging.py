@@ -10,6 +10,7 @@ import pytest
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
 from chunkstore.replica import Replica
+from tests.judges.stored_history import StoredHistory
 from tests.simulator import World, checks, finals
 from tests.simulator.finals import ContainerContents, container_contents
 from tests.simulator.hunt import killer_of
@@ -104,3 +105,12 @@ def test_a_replica_that_looked_anew_by_name_has_told_nothing() -> None:
         recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: None)
         recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: b"x")
         assert [event.result for event in recorder.finish()] == [b"x"]
+
+
+def test_a_judge_that_fails_at_a_call_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stumble(*_: object) -> None:
+        raise ValueError("a judge's mistake")
+
+    monkeypatch.setattr(StoredHistory, "_parse_log", stumble)
+    monkeypatch.setattr(StoredHistory, "_slot", stumble)
+    assert "ended with ValueError" in told().violations[0]

@@ -108,6 +108,12 @@ class Checks:
         """The chunks that history refers to now."""
         return [self._world.names.chunk(key[1:]) for key in self.stored.rows if key[:1] == CHUNK]
 
+    def may_miss(self, name: str) -> bool:
+        """Whether a chunk may rightly be gone: no segment has it. Its row may be there still, which goes once the chunk has gone."""
+        identity = self._world.names.parse_chunk(name)
+        stored = self.stored
+        return identity is None or chunk_key(identity) not in stored.rows or identity in stored.removed
+
     def told(self, event: Event) -> None:
         """A client was answered."""
         if self._watch is not None:

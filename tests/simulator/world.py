@@ -519,9 +519,13 @@ class World(Closing):
             result = error
         if self.trace is not None:
             self._log(f"{call!r} {'late ' if late else ''}-> {_brief(result)}")
-        if self.observers:
+        try:
             for observer in self.observers:
                 observer(call, result, late)
+        except Exception as error:
+            # Who called would take it for the storage's, and go on without the judge.
+            self.fail(f"looking at {call!r} ended with {error!r}")
+            raise
         if isinstance(result, ChunkstoreError):
             raise result
         return result

@@ -327,6 +327,20 @@ def test_an_append_is_refused_because_of_one_under_way_that_fails() -> None:
     assert [anomaly.name for anomaly in story.judge().anomalies] == ["wrong-refusal"]
 
 
+def test_an_append_is_refused_because_of_many_under_way_in_another_order_than_they_were_made() -> None:
+    story = Story()
+    open_end = {"outcome": "unknown", "returned": None}
+    for length in (2, 2, 2, 2, 3, 3, 3, 3, 4, 4):
+        story.look("append", (bytes(length), None, None, None), "OutcomeUnknown", **open_end)
+    story.look(
+        "append", (bytes(100), 7, None, None), "OutcomeUnknown", **open_end
+    )  # it came first, where the end was 7 still
+    refusal = story.refused("append", (b"x", 7, None, None), "BadOffset", ("a", 7 + 100 + 2 + 3, 7))
+    assert story.judge().ok
+    story.events[-1] = replace(refusal, fields=("a", 7 + 100 + 1, 7))
+    assert [anomaly.name for anomaly in story.judge().anomalies] == ["wrong-refusal"]
+
+
 def test_what_a_buffering_writer_joined_is_several_calls() -> None:
     story = Story()
     story.record((2, 7, 7, 4, ()), data=(b"hiho",))

@@ -383,6 +383,17 @@ def test_a_record_that_was_not_durable_may_vanish_if_nobody_was_told() -> None:
         assert bench.steps.finish() == []
 
 
+def test_of_a_record_that_was_not_durable_the_end_alone_may_be_there() -> None:
+    bench = started("append")
+    lsn, end = bench.lsn, bench.end
+    bench.append(1, 5, 3, 3)
+    data = bench.objects[bench.names.log(1)]
+    bench.objects[bench.names.log(1)] = data[:end] + bytes(len(data) - end - 64) + data[-64:]
+    bench.steps.power_cut()
+    assert bench.steps.history.lsn == lsn
+    assert bench.steps.finish() == []
+
+
 def test_an_open_that_was_not_durable_may_vanish_with_its_claim() -> None:
     bench = started()
     before = (bench.lsn, bench.hash, bench.index, bench.end)
