@@ -195,8 +195,8 @@ class Extents:
                 self._report(35, f"{what}, {now - gone.written} ns after that")
 
     def _is_waited_for(self, lsn: int, place: str) -> bool:
-        """Whether a row of garbage says that spills in this record took extents from there on. Others of the same record, of what was deleted
-        with it or spilled behind it, are collected one by one."""
+        """Whether a row of garbage says that spills in this record took extents from there on. Others of the same record, of what was
+        deleted with it or spilled behind it, are collected one by one."""
         prefix, where = b"G" + lsn.to_bytes(8), _order(place)
         rows = (decode_row(raw, GARBAGE_FIELDS) for key, raw in self._history.rows.items() if key.startswith(prefix))
         return any(not fields[0] and tuple(fields[7:9]) <= where for fields in rows if len(fields) >= 9)

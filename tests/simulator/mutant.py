@@ -30,8 +30,8 @@ class Mutant(NamedTuple):
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
     fault classes, "replicas", "askers", "keepers", "neighbour", "layouts", "machines" (more than one), or "pins" (across spills).
-    ``bound``: it is in a binding; ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of upkeep, or
-    only what others have.
+    ``bound``: it is in a binding; ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of
+    upkeep, or only what others have.
     """
 
     name: str
