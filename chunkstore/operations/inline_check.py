@@ -16,7 +16,7 @@ from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import CHUNK, INLINE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, journal_position
+from chunkstore.names import ContainerNames, confined, journal_position
 from chunkstore.records import KIND_INLINE
 
 __all__ = ["inline_findings"]
@@ -32,7 +32,7 @@ def inline_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> 
     held = held_from(view)
     for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
         with suppress(Damaged):  # told by who walks the lists
-            record = decode_chunk(key, raw)
+            record = confined(names, key[1:], decode_chunk(key, raw))
             if record.kind != KIND_INLINE:
                 continue
             identity, what = key[1:], ""

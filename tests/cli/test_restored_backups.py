@@ -181,6 +181,7 @@ def test_a_cut_tail_after_a_clean_close(call: Call, place: Place, file: Path, tm
 @FILES
 def test_a_lost_format_is_named_and_never_made_anew(call: Call, place: Place, file: Path) -> None:
     """Before, it was said that there is no container, and where no claims were left, another one was made in its place."""
+    file.write_bytes(bytes(100_000))  # more than goes into a record
     call("put", place.root, "a", file)
     whole = place.objects()
     for kept in ("/epoch/", "/j/", "/d/"):

@@ -279,7 +279,7 @@ def test_settings_out_of_range_are_refused_when_they_are_built(world: World, wro
     assert caught.value.argument == next(iter(wrong))
 
 
-def test_limits_fit_into_a_record() -> None:
+def test_limits_fit_into_a_record(world: World) -> None:
     assert 64 * KIB < LIMITS.batch_bytes_max == 4 * MIB < LIMITS.record_bytes_max - MIB
 
 

@@ -60,6 +60,7 @@ def opened(tree: Tree, path: str, cache: Path, *, query: str = "") -> ChunkedSeg
         lease_s=0,
         retry_s_max=0.5,
         lmdb_map_bytes=1 << 26,
+        inline_bytes_max=0,  # a chunk's own error names its folder; a record's is an unknown outcome
     )
     return chunkstore.open(tree.root(path) + query, settings=settings)
 

@@ -64,7 +64,7 @@ def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_
 
 def test_a_data_node_that_is_dead(hdfs: HdfsCluster, tmp_path: Path) -> None:
     root = hdfs.root()
-    with chunkstore.open(root, settings=settings(tmp_path, retry_s_max=1.0)) as store:
+    with chunkstore.open(root, settings=settings(tmp_path, retry_s_max=1.0, inline_bytes_max=0)) as store:
         store.create("a")
         store.append("a", b"before")
         hdfs.kill("datanode")
@@ -209,7 +209,7 @@ def test_real_replies_lost(hdfs: HdfsCluster, wire: HdfsWire, op: str, at_datano
 def test_a_group_commit_costs_one_record_and_its_data(hdfs: HdfsCluster, tmp_path: Path) -> None:
     inner = open_hdfs(hdfs.root(), Settings())
     storage = MeteredChunkStorage(inner)
-    store = open_store_on(storage, settings=settings(tmp_path, lease_s=0.0))
+    store = open_store_on(storage, settings=settings(tmp_path, lease_s=0.0, inline_bytes_max=0))
     names = [f"s{number}" for number in range(6)]
     for name in names:
         store.create(name)

@@ -31,7 +31,8 @@ def settings(path: Path, **more: Any) -> Settings:
 @pytest.mark.parametrize("segments", [1, 8])
 def test_a_group_commit_is_one_put_more_than_it_has_chunks(server: S3Server, tmp_path: Path, segments: int) -> None:
     metered = MeteredChunkStorage(open_storage(server.root(server.make_bucket()), settings(tmp_path)))
-    store = open_store_on(metered, settings=settings(tmp_path), close_storage=True)
+    chosen = settings(tmp_path, inline_bytes_max=0)
+    store = open_store_on(metered, settings=chosen, close_storage=True)
     names = [f"s{number}" for number in range(segments)]
     for name in names:
         store.create(name)

@@ -39,7 +39,7 @@ BUGS: dict[str, tuple[Patch, ...]] = {
     "any-container-will-do": (Patch("chunkstore.registry:Roots.confirm", "if found != root.uuid:", "if False:"),),
     "changes-let-through": (Patch("chunkstore_bindings.wrappers.routed:_own", "if _is_foreign(name):", "if False:"),),
     "sweep-wants-them-listed": (
-        Patch("chunkstore.upkeep.sweep:_require_sound", "record.kind != KIND_FOREIGN and", ""),
+        Patch("chunkstore.upkeep.sweep:_require_sound", "record.kind == KIND_OBJECT and", ""),
     ),
     "backup-looks-elsewhere": (
         Patch("chunkstore.names:BackupNames.object_of", "self.chunk(identity)", "record.object"),

@@ -36,7 +36,7 @@ def spoilt(monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> RunResult:
 
 
 def without_a_segment(_: object, found: ContainerContents) -> ContainerContents:
-    gone = next(info[0] for info in found.segments if info[0] == "s0")
+    gone = found.segments[0][0]
     contents = {name: data for name, data in found.contents.items() if name != gone}
     return found._replace(segments=tuple(info for info in found.segments if info[0] != gone), contents=contents)
 

@@ -40,7 +40,7 @@ def kinds(store: chunkstore.ChunkedSegmentStorage, name: str) -> set[str]:
 
 
 def test_a_pin_keeps_what_tasks_read_that_were_planned_before_a_spill(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
+    ground = Ground(tmp_path, inline_bytes_max=None)
     ground.settings = replace(ground.settings, gc_grace_s=0, snapshots_kept=1)
     with ground.open() as store:
         store.create("a")
@@ -90,7 +90,7 @@ def test_jobs_read_and_copy_them(store: chunkstore.ChunkedSegmentStorage, home: 
 
 
 def test_batches_tables_and_a_stream_over_a_spill(spark: Any, tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
+    ground = Ground(tmp_path, inline_bytes_max=None)
     query = Query(spark, ground, tmp_path / "checkpoint")
     expected: list[tuple[str, int, str]] = []
     with ground.open() as store:

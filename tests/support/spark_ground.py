@@ -23,12 +23,16 @@ MIB = chunkstore.MIB
 class Ground:
     """A store on disk, and reads of it as the executors would do them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, inline_bytes_max: int | None = 0) -> None:
         self.url = f"file://{path}/root"
         self.path = path
-        # What is planned here are chunks; tests/spark/test_spark_extents.py reads what lies in records.
-        cache = str(path / "cache")
-        self.settings = Settings(cache_dir=cache, lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28, inline_bytes_max=0)
+        self.settings = Settings(
+            cache_dir=str(path / "cache"),
+            lease_s=0,
+            io_workers=2,
+            lmdb_map_bytes=1 << 28,
+            inline_bytes_max=inline_bytes_max,
+        )
 
     def open(self) -> chunkstore.ChunkedSegmentStorage:
         return chunkstore.open(self.url, settings=self.settings)
