@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore.checksum import crc32c
-from tests.judges.stored_records import CHUNK_FIELDS, SEGMENT_FIELDS, Open, decode_row
+from tests.judges.stored_records import CHUNK_FIELDS, GARBAGE_FIELDS, SEGMENT_FIELDS, Open, decode_row
 
 __all__ = ["SPILL", "Extents", "Gone"]
 
@@ -53,11 +53,13 @@ class _History(Protocol):
 
 
 class Gone(NamedTuple):
-    """An extent whose row is gone: where it lay, the record that took it out of the list, and when that was written."""
+    """An extent whose row is gone: where it lay, the record that took it out of the list, and when that was written. ``spilled``: by a
+    spill, whose garbage row says so; the rows of others go when they are collected, and no sooner."""
 
     place: str
     lsn: int
     written: int
+    spilled: bool
 
 
 class _Piece(NamedTuple):
@@ -66,6 +68,12 @@ class _Piece(NamedTuple):
     offset: int
     identity: bytes
     fields: list[Any]
+
+
+def _order(place: str) -> tuple[int, int]:
+    """Epoch and index of a place; 0 in a log, whatever the record's."""
+    epoch, _, index = place.partition("/")
+    return int(epoch, 16), int(index or "0", 16)
 
 
 class Extents:
@@ -100,6 +108,8 @@ class Extents:
                 continue
             if any(b"C" + piece.identity in self._history.rows for piece in old):
                 self._report(36, f"{where} leaves rows of extents")
+            if not all(self._is_waited_for(lsn, piece.fields[0]) for piece in old):
+                self._report(35, f"{where} leaves no row of garbage for the records that held its extents")
             row = self._segment(segment)
             if row is None or row[3] > start:
                 continue  # the same record has deleted or truncated it, or taken it into another one
@@ -128,7 +138,7 @@ class Extents:
             removed = history.removed.get(identity)
             at = lsn if removed is None else removed
             when = written if removed is None else history.entries[at - 1].written
-            history.put(self.gone, identity, Gone(decode_row(known, CHUNK_FIELDS)[0], at, when))
+            history.put(self.gone, identity, Gone(decode_row(known, CHUNK_FIELDS)[0], at, when, removed is None))
 
     def judge(self, identities: Iterator[bytes] | list[bytes], when: str) -> None:
         """Invariant 34, of some of them."""
@@ -179,10 +189,17 @@ class Extents:
             what = f"{process} deleted {name}, which holds extent {identity.hex()}, removed at lsn {gone.lsn}"
             if lowest is not None and gone.lsn > lowest:
                 self._report(35, f"{what}: a pin is at {lowest}")
-            elif any(key.startswith(b"G" + gone.lsn.to_bytes(8)) for key in history.rows):
+            elif gone.spilled and self._is_waited_for(gone.lsn, place):
                 self._report(35, f"{what}, whose garbage is not collected yet")
             elif now < gone.written + grace:
                 self._report(35, f"{what}, {now - gone.written} ns after that")
+
+    def _is_waited_for(self, lsn: int, place: str) -> bool:
+        """Whether a row of garbage says that spills in this record took extents from there on. Others of the same record, of what was
+        deleted with it or spilled behind it, are collected one by one."""
+        prefix, where = b"G" + lsn.to_bytes(8), _order(place)
+        rows = (decode_row(raw, GARBAGE_FIELDS) for key, raw in self._history.rows.items() if key.startswith(prefix))
+        return any(not fields[0] and tuple(fields[7:9]) <= where for fields in rows if len(fields) >= 9)
 
     # Lists
 

@@ -124,9 +124,16 @@ class Askers:
             with suppress(ChunkstoreError):
                 while store is not None and not all(who.served for who in self._all):
                     run.world.runtime.sleep_s(run.plan.timeout_s)
+                    self._begin_again()
                     store.exists("s0")
             if store is None:
                 run.world.runtime.sleep_s(run.plan.timeout_s)
+
+    def _begin_again(self) -> None:
+        """Whoever has died since faults were over: of a call that had been struck before."""
+        for who in self._all:
+            if not who.served and all(process.dead for process in who.processes):
+                self._begin(who)
 
 
 class _Life:

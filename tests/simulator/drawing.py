@@ -17,7 +17,10 @@ from tests.simulator.faults import CLASSES, Weather
 from tests.simulator.lies import ENABLED, draw_distrust
 from tests.simulator.world import StorageKind
 
-__all__ = ["Plan", "draw_plan"]
+__all__ = ["PINS", "Plan", "draw_plan"]
+
+PINS: Final = ("pin", 3)
+"""In the mix of runs whose pins outlast spills."""
 
 _ONLY_S3: Final = frozenset(
     ("unavailable", "lost_reply", "late_apply", "very_late_apply", "duplicate", "conflict", "burst", "stale_list")
@@ -32,6 +35,8 @@ _ASKING: Final = 0.3
 _LATENCY_S_ASKING: Final = 0.005
 _KEEPING: Final = 0.15
 """The share of runs without lies in which somebody keeps what the container holds."""
+_PINNING: Final = 0.25
+"""The share of runs with all verbs of upkeep in which pins stand across spills."""
 _NEIGHBOURS: Final = 0.5
 """The share of those in which another container is at work beside it, that answers who adopts from there."""
 _LAYOUTS: Final = 0.3
@@ -127,9 +132,9 @@ def draw_plan(
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
-    ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', and no lies are
-    told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies are told; None: perhaps, where
-    none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
+    ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', in some runs with pins
+    across spills, and no lies are told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies
+    are told; None: perhaps, where none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
     ``layouts``: headers of the old layout follow; None: in some of the runs for which ``keeps`` is asked.
     """
     random = Random(f"plan {seed}")
@@ -199,6 +204,8 @@ def draw_plan(
         keeps = not lies and Random(f"keeps {seed}").random() < _KEEPING
     plan = _with_askers(plan) if asks else plan
     plan = _with_keepers(plan) if keeps else plan
+    if upkeep and Random(f"pins {seed}").random() < _PINNING:
+        plan = _with_pins(plan)
     return _with_layouts(plan) if layouts else plan
 
 
@@ -224,6 +231,28 @@ def _with_keepers(plan: Plan) -> Plan:
     kept = replace(_slowed(kept, random), neighbour=True, mix=(*mix, ("import", 6)))
     weather = replace(kept.weather, **{name: getattr(kept.weather, name) / 5 for name in _CALMER})
     return replace(kept, pace=max(kept.pace, 100.0), weather=weather)
+
+
+def _with_pins(plan: Plan) -> Plan:
+    """The same, with pins across spills: a snapshot covers extents, a pin stands behind it, they are spilled, and streams end, so that only
+    the pin keeps the records that held them."""
+    random = Random(f"pins {plan.seed} more")
+    mix = tuple(item for item in plan.mix if item[0] not in ("merge", "policy", "retention", "sweep"))
+    settings = replace(
+        plan.settings,
+        inline_bytes_max=None,
+        inline_rows_max=100_000,
+        spill_bytes=1 << 20,
+        spill_s=plan.timeout_s * random.choice((1, 3, 10, 30, 100)),
+        gc_grace_s=0.0,
+        snapshot_bytes_min=1,
+        snapshot_slots_min=1,
+        snapshots_kept=1,
+        slot_roll_records=random.choice((5, 20)),
+        log_roll_bytes=1024,
+        roll_interval_s_min=0.0,
+    )
+    return replace(plan, mix=(*mix, PINS, ("unpin", 2), ("collect", 6), ("snapshot", 6)), settings=settings)
 
 
 def _with_askers(plan: Plan) -> Plan:

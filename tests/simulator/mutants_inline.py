@@ -37,6 +37,7 @@ INLINE_MUTANTS: Final = (
                 "garbage.lsn > lowest and garbage.first:",
             ),
         ),
+        ("pins",),
         upkeep=True,
     ),
     single(
