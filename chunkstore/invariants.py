@@ -156,5 +156,5 @@ def _chunk_findings(
     if record.state == LAZY or (record.state == ACTIVE and record.epoch == epoch):
         if identity != segment.last_chunk and (record.state == LAZY or not spills):
             yield finding(18, "a growing chunk that is not the last one, nor in front of extents", identity, offset)
-        elif segment.sealed:
+        elif segment.sealed and not spills:
             yield finding(19, "a sealed segment with a growing chunk", identity, offset)

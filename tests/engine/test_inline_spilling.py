@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
-from chunkstore.changes import Concat, Seal
+from chunkstore.changes import Append, Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, SegmentNotFound, StorageFull, StorageUnavailable
@@ -111,6 +111,19 @@ def test_where_storages_append_one_chunk_grows(world: World) -> None:
     assert again.info("a").chunk_count == (2 if world.appends else 6), "of another epoch nothing grows"
     assert again.read("a", 0, 999) == data
     assert problems(again.check("deep")) == []
+
+
+def test_sealed_with_extents_behind_a_growing_chunk_is_no_damage(world: World) -> None:
+    """A commit may append in a record and seal: until they are spilled, extents stand behind a chunk that a spill may grow."""
+    store = inline(world)
+    data = fill(store, "a", 2)
+    store.spill(["a"])
+    store.commit([Append("a", b"more"), Seal("a")])
+    assert problems(store.check("deep")) == []
+    store.spill(["a"])
+    assert store.read("a", 0, 99) == data + b"more"
+    assert {(chunk.kind, chunk.state) for chunk in store.layout("a")} == {("object", "closed")}
+    assert problems(store.check("deep")) == []
 
 
 def test_a_chunk_that_spills_made_is_no_longer_than_the_policy_says(world: World) -> None:
