@@ -65,7 +65,7 @@ class Follower:
         self._store = cache.open_current()
         self._lost: ChunkstoreError | None = None
         self._end = GENESIS
-        """Up to where history was known to be committed when we looked last. Some of it was shown, whatever becomes of the store that did so."""
+        """Where history ended when we looked last. Up to there it may have been shown, whatever becomes of the store that did so."""
         self._is_on_history = False
         """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
         self._doubted = ("", 0)

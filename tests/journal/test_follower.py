@@ -124,7 +124,9 @@ def test_it_resumes_from_its_cache(world: World) -> None:
     assert second.catch_up().position == owner.journal.head
 
 
-def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Found by seed 7053: the last record, which nobody had claimed behind, was shown, and gone when the cache was rebuilt behind a claim
     without an OPEN."""
     owner = world.process().open()
