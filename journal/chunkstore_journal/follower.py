@@ -65,7 +65,7 @@ class Follower:
         self._store = cache.open_current()
         self._lost: ChunkstoreError | None = None
         self._end = GENESIS
-        """Where history ended when we looked last. Up to there it may have been shown, whatever becomes of the store that did so."""
+        """The farthest end of history that we have seen. Up to there it may have been shown, whatever becomes of the store that did so."""
         self._is_on_history = False
         """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
         self._doubted = ("", 0)
@@ -242,12 +242,17 @@ class Follower:
         start, store = opened.position, self._store
         position = self._end if store is None else store.head().position
         here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
-        if here and ((self._is_on_history and store is not None) or self._streams.holds(position)):
+        if here and ((self._is_on_history and store is not None) or self._holds(position)):
             self._is_on_history = True
             start = position
         end = committed_end(self._streams, opened, start, is_durable=self._is_durable)
-        self._end = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
+        if (opened.epoch, end.lsn) > (self._end.epoch, self._end.lsn):
+            self._end = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
         return end
+
+    def _holds(self, position: Position) -> bool:
+        """Whether the journal holds what we know of. A gateway that answers with what was is asked again."""
+        return any(self._streams.holds(position) for _ in range(_RESTARTS_MAX))
 
     def _is_durable(self, name: str, lsn: int) -> bool:
         """Harden what holds the record. False where that has failed before: above a page cache the next sync proves nothing (protocol

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.config import Settings
-from chunkstore.errors import CacheDamaged, Damaged, StorageUnavailable
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageUnavailable
 from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
-from tests.journal.world import World, keys_of, let_pass, nothing
+from tests.journal.world import Wire, World, keys_of, let_pass, nothing
+
+
+def rotten() -> None:
+    raise CacheDamaged("rotten", object="cache")
 
 
 def test_nothing_to_follow_yet(world: World) -> None:
@@ -136,13 +140,35 @@ def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
     shown = follower.catch_up()
     assert shown.position == owner.journal.head
     world.process().die_at_open(2)
-
-    def rotten() -> None:
-        raise CacheDamaged("rotten", object="cache")
-
     monkeypatch.setattr(follower.store, "head", rotten)
     assert follower.catch_up() == shown
     assert keys_of(follower.store) == {"a", "b"}
+
+
+def test_what_was_shown_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 820036: a gateway that answered with what was hid the record that had been shown."""
+    owner = world.process().open()
+    owner.put("a")
+    owner.put("b")
+    wire = Wire(world.storage)
+    follower = world.follower(storage=wire)
+    shown = follower.catch_up()
+    world.process().die_at_open(2)
+    hidden: list[str] = []
+
+    def hide(operation: str, name: str) -> None:
+        if (
+            operation == "read"
+            and name in (world.names.log(1), world.names.slot(1, shown.position.index - 1))
+            and not hidden
+        ):
+            hidden.append(name)
+            raise ChunkNotFound(name)
+
+    wire.before = hide
+    monkeypatch.setattr(follower.store, "head", rotten)
+    assert follower.catch_up() == shown
+    assert hidden
 
 
 def test_what_was_shown_and_is_cut_off_is_not_asked_for_behind_a_damaged_cache(
@@ -158,10 +184,6 @@ def test_what_was_shown_and_is_cut_off_is_not_asked_for_behind_a_damaged_cache(
     follower.catch_up()
     log = world.names.log(1)
     world.overwrite(log, world.whole(log)[: before.end])
-
-    def rotten() -> None:
-        raise CacheDamaged("rotten", object="cache")
-
     monkeypatch.setattr(follower.store, "head", rotten)
     assert follower.catch_up().position == before
     assert keys_of(follower.store) == {"a"}
