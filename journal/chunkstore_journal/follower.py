@@ -25,7 +25,7 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.codec import decode_extent
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore
+from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache, extents_of
@@ -64,6 +64,8 @@ class Follower:
         self._newest: Opened | None = None
         self._store = cache.open_current()
         self._lost: ChunkstoreError | None = None
+        self._end = GENESIS
+        """The farthest end of history that we have seen. Up to there it may have been shown, whatever becomes of the store that did so."""
         self._is_on_history = False
         """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
         self._doubted = ("", 0)
@@ -237,14 +239,20 @@ class Follower:
 
     def _visible_end(self, opened: Opened) -> StreamEnd:
         """The committed end of the newest stream, as far as it can be seen."""
-        start = opened.position
-        if self._store is not None:
-            position = self._store.head().position
-            here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
-            if here and (self._is_on_history or self._streams.holds(position)):
-                self._is_on_history = True
-                start = position
-        return committed_end(self._streams, opened, start, is_durable=self._is_durable)
+        start, store = opened.position, self._store
+        position = self._end if store is None else store.head().position
+        here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
+        if here and ((self._is_on_history and store is not None) or self._holds(position)):
+            self._is_on_history = True
+            start = position
+        end = committed_end(self._streams, opened, start, is_durable=self._is_durable)
+        if (opened.epoch, end.lsn) > (self._end.epoch, self._end.lsn):
+            self._end = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
+        return end
+
+    def _holds(self, position: Position) -> bool:
+        """Whether the journal holds what we know of. A gateway that answers with what was is asked again."""
+        return any(self._streams.holds(position) for _ in range(_RESTARTS_MAX))
 
     def _is_durable(self, name: str, lsn: int) -> bool:
         """Harden what holds the record. False where that has failed before: above a page cache the next sync proves nothing (protocol

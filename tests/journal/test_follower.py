@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.config import Settings
-from chunkstore.errors import Damaged, StorageUnavailable
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageUnavailable
 from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
-from tests.journal.world import World, keys_of, let_pass, nothing
+from tests.journal.world import Wire, World, keys_of, let_pass, nothing
+
+
+def rotten() -> None:
+    raise CacheDamaged("rotten", object="cache")
 
 
 def test_nothing_to_follow_yet(world: World) -> None:
@@ -122,6 +126,67 @@ def test_it_resumes_from_its_cache(world: World) -> None:
     owner.put("b")
     second = world.follower(shelf)
     assert second.catch_up().position == owner.journal.head
+
+
+def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by seed 7053: the last record, which nobody had claimed behind, was shown, and gone when the cache was rebuilt behind a claim
+    without an OPEN."""
+    owner = world.process().open()
+    owner.put("a")
+    owner.put("b")
+    follower = world.follower()
+    shown = follower.catch_up()
+    assert shown.position == owner.journal.head
+    world.process().die_at_open(2)
+    monkeypatch.setattr(follower.store, "head", rotten)
+    assert follower.catch_up() == shown
+    assert keys_of(follower.store) == {"a", "b"}
+
+
+def test_what_was_shown_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 820036: a gateway that answered with what was hid the record that had been shown."""
+    owner = world.process().open()
+    owner.put("a")
+    owner.put("b")
+    wire = Wire(world.storage)
+    follower = world.follower(storage=wire)
+    shown = follower.catch_up()
+    world.process().die_at_open(2)
+    hidden: list[str] = []
+
+    def hide(operation: str, name: str) -> None:
+        if (
+            operation == "read"
+            and name in (world.names.log(1), world.names.slot(1, shown.position.index - 1))
+            and not hidden
+        ):
+            hidden.append(name)
+            raise ChunkNotFound(name)
+
+    wire.before = hide
+    monkeypatch.setattr(follower.store, "head", rotten)
+    assert follower.catch_up() == shown
+    assert hidden
+
+
+def test_what_was_shown_and_is_cut_off_is_not_asked_for_behind_a_damaged_cache(
+    append_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file without its end, as a restored backup has it: what is left is shown, as to whoever comes now."""
+    world = append_world
+    owner = world.process().open()
+    before = owner.put("a")
+    owner.put("b")
+    owner.put("c")
+    follower = world.follower()
+    follower.catch_up()
+    log = world.names.log(1)
+    world.overwrite(log, world.whole(log)[: before.end])
+    monkeypatch.setattr(follower.store, "head", rotten)
+    assert follower.catch_up().position == before
+    assert keys_of(follower.store) == {"a"}
 
 
 def test_half_a_record_is_not_yet_there(append_world: World) -> None:

@@ -437,11 +437,12 @@ class StepInvariants:
         """The replica was closed: another one of its name begins anew."""
         self._replicas.pop(name, None)
 
-    def taken_over(self, process: str, epoch: int, head: Head) -> None:
-        """A process has begun to serve."""
+    def taken_over(self, process: str, epoch: int, head: Head | None) -> None:
+        """A process has begun to serve. ``head``: where its cache stands; None where that has rotted."""
         if epoch not in self._epochs[process]:
             self._report(1, f"{process} serves epoch {epoch}, which it has not claimed")
-        self.cache_at(process, head)
+        if head is not None:
+            self.cache_at(process, head)
 
     def _check_promises(self, what: str) -> None:
         """What was told, done or shown on the strength of a record must outlive every cut: that record is still in H."""

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import StorageUnavailable
+from chunkstore.errors import CacheDamaged, StorageUnavailable
 from chunkstore.replica import Replica
 from tests.judges.stored_history import StoredHistory
 from tests.simulator import World, checks, finals
+from tests.simulator.checks import Checks
 from tests.simulator.finals import ContainerContents, container_contents
 from tests.simulator.hunt import killer_of
 from tests.simulator.recorder import Recorder
@@ -114,3 +115,20 @@ def test_a_judge_that_fails_at_a_call_is_a_finding(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(StoredHistory, "_parse_log", stumble)
     monkeypatch.setattr(StoredHistory, "_slot", stumble)
     assert "ended with ValueError" in told().violations[0]
+
+
+def test_a_cache_whose_rot_is_met_before_its_judge_looks_stands_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 7200101: the spiller, which counts extents behind the take-over, met it first."""
+    with World(seed=1) as world:
+        judges = Checks(world, "steps")
+        process = world.process("p")
+        store = process.open()
+
+        def rotten() -> None:
+            raise CacheDamaged("rotten", object="cache")
+
+        monkeypatch.setattr(store._container.current.store, "head", rotten)
+        with pytest.raises(CacheDamaged):
+            process.run(lambda: judges.after_take_over(process, store))
+        world.rotten_caches = 1
+        process.run(lambda: judges.after_take_over(process, store))

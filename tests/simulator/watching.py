@@ -9,6 +9,7 @@ from typing import Any
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, Closed
+from chunkstore.metadata.port import Head
 from chunkstore.replica import Replica
 from tests.judges.events import Event
 from tests.judges.step_invariants import StepInvariants, Violation
@@ -89,7 +90,13 @@ class Watch:
         self._owners[process] = store
         epoch = store.epoch
         with self._world.scheduler.atomic():
-            self.invariants.taken_over(process.name, epoch, store._container.current.store.head())
+            head: Head | None = None
+            try:
+                head = store._container.current.store.head()
+            except CacheDamaged:
+                if not self.rotten:
+                    raise
+            self.invariants.taken_over(process.name, epoch, head)
             if self.rotten:
                 return
             with store._container.current.store.view() as view:
