@@ -40,6 +40,8 @@ KEYS: Final = tuple(b"k%d" % number for number in range(4))
 _IMPORTED: Final = 0.3
 _REVIVES: Final = 0.5
 """Verbs that are no events of the history: they answer nothing about contents."""
+_RESTS_AFTER: Final = 2
+"""Verbs, fewer than any client does."""
 
 
 class EventWriter:
@@ -100,6 +102,8 @@ class Client(UpkeepVerbs, ImportVerbs):
         random = self._random
         done = 0
         while not should_stop(done):
+            if done == _RESTS_AFTER:
+                self._rest(lambda: should_stop(_RESTS_AFTER))
             verb = random.choices(self._verbs, self._weights)[0]
             done += 1
             try:
@@ -120,6 +124,15 @@ class Client(UpkeepVerbs, ImportVerbs):
                 pass
             if random.random() < 0.3:
                 self._world.runtime.sleep_s(self._plan.latency_s * random.random() * 4)
+
+    def _rest(self, should_stop: Callable[[], bool]) -> None:
+        """Do nothing for so long that the owner's lease rests, where one does: as all clients of that owner do, or none of them."""
+        lease_s = self._plan.settings.lease_s if self._plan.remote else 0.0
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        for _ in range(Random(f"rest {self._plan.seed} {self._owner}").choice((0, 0, 0, 10, 50))):
+            if not lease_s or should_stop():
+                return
+            self._world.runtime.sleep_s(lease_s)
 
     def look_at_all(self, store: ChunkedSegmentStorage, *, parts: bool = False) -> None:
         """Read every segment once: what somebody does who wakes and does not know yet that he was deposed. ``parts``: a few bytes here
@@ -331,12 +344,17 @@ def _told(info: SegmentInfo) -> tuple[int, int, int, bool]:
 def follow(
     world: World, plan: Plan, recorder: Recorder, random: Random, name: str, replica: Replica, stop: Callable[[], bool]
 ) -> None:
-    """A replica's reader: catches up and looks, again and again."""
+    """A replica's reader: catches up and looks, again and again; or waits until it is shown more, at the pace that there is."""
+    waits = Random(f"waits {plan.seed} {name}")
+    waiting = waits.random() < 0.4
     while not stop():
         since = recorder.now()
         try:
-            replica.refresh()
             segment = f"s{random.randrange(plan.segments)}"
+            if waiting and replica.exists(segment):
+                wait_for_more(world, plan, waits, replica, segment)
+            else:
+                replica.refresh()
             look_at(recorder, random, name, replica, segment)
         except Closed:
             return
@@ -345,6 +363,19 @@ def follow(
         except ChunkstoreError as error:
             recorder.judge("replica", name, error, since)
         world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
+
+
+def wait_for_more(world: World, plan: Plan, random: Random, replica: Replica, segment: str) -> None:
+    """Wait for bytes behind an end that is known. Raises what waiting raises."""
+    limit_s = plan.latency_s * random.choice((5, 50, 500))
+    end_s = world.runtime.monotonic_s() + limit_s
+    try:
+        offset = replica.info(segment).length
+        info = replica.wait(segment, offset, limit_s)
+    except SegmentNotFound:
+        return
+    if info.length <= offset and not info.sealed and world.runtime.monotonic_s() < end_s:
+        world.fail(f"a replica of {segment!r} was told to go on without anything behind {offset}")
 
 
 def look_at(recorder: Recorder, random: Random, name: str, replica: Replica, segment: str) -> None:
