@@ -25,6 +25,7 @@ from chunkstore.errors import (
 )
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
+from chunkstore.writer import StorageWriter
 from tests.simulator.drawing import Plan
 from tests.simulator.import_verbs import ImportVerbs
 from tests.simulator.keeping import Keeping
@@ -40,6 +41,8 @@ KEYS: Final = tuple(b"k%d" % number for number in range(4))
 _IMPORTED: Final = 0.3
 _REVIVES: Final = 0.5
 """Verbs that are no events of the history: they answer nothing about contents."""
+_TRIES: Final = 3
+"""How often appends of one writer are tried, by writers that go on where it broke."""
 _RESTS_AFTER: Final = 2
 """Verbs, fewer than any client does."""
 
@@ -310,31 +313,60 @@ class Client(UpkeepVerbs, ImportVerbs):
         return told
 
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
-        """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
+        """A few appends through the asynchronous writer; each is an event of its own, answered by its future. One in two has an id, and
+        another one goes on where it broke."""
         segment, random = self.segment(), self._random
         window, least = random.choice((1, 2, 4, 8)), random.choice((1, 60))
         flush_s = random.choice((0.0, self._plan.latency_s))
-        writer = store.writer(segment, flush_s=flush_s, flush_bytes=least, window=window)
-        tags = [self.tag() for _ in range(random.randrange(1, 8))]
-        settled: list[tuple[Callable[[Any], None], Any]] = []
+        # Where histories go back, what was committed is gone. Of its own chance, so that everything else about a seed is what it was.
+        now = self._world.scheduler.now
+        ids = not self._plan.distrust and self._keeping is None and Random(f"ids {self.name} {now}").random() < 0.5
+        writer_id = f"{self.name}.{now}" if ids else None
+        writer: StorageWriter | None = store.writer(
+            segment, flush_s=flush_s, flush_bytes=least, window=window, writer_id=writer_id
+        )
+        tags, tries = random.randrange(1, 8), _TRIES if ids else 1
+        while writer is not None:
+            tries -= 1
+            committed, writer = self._write(store, writer, segment, [self.tag() for _ in range(tags)], again=tries > 0)
+            tags -= committed
+
+    def _write(
+        self, store: ChunkedSegmentStorage, writer: StorageWriter, segment: str, tags: list[bytes], *, again: bool
+    ) -> tuple[int, StorageWriter | None]:
+        """Append through a writer until it breaks. ``again``: returns the writer that goes on, and how many it goes on behind."""
+        settled: list[tuple[Callable[..., None], Any]] = []
+        last, identity, resumed = writer.event_number, writer._handle.segment_id, None
         try:
             with self._judged("writer"):
                 for data in tags:
-                    args = (data, writer._handle.segment_id)
+                    args = (data, identity)
                     settle = self._recorder.future(
                         self.name, "write", segment, args, lambda: store.epoch, owner=self._owner
                     )
                     settled.append((settle, writer.append(data)))
+            if again:
+                with suppress(ChunkstoreError):
+                    writer.flush()
+                if writer._error is not None:  # else it is only late, and goes on
+                    with self._judged("resuming a writer"):
+                        resumed = writer.resume(store)
         finally:
+            if resumed is not None and resumed._handle.segment_id != identity:
+                resumed.close()
+                resumed = None
+            committed = writer.event_number - last if resumed is None else resumed.event_number - last
             try:
-                with self._judged("closing a writer"):
+                with suppress(*() if resumed is None else (ChunkstoreError,)), self._judged("closing a writer"):
                     writer.close()
             finally:
-                for settle, future in settled:
-                    settle(future)
+                for number, (settle, future) in enumerate(settled, 1):
+                    settle(future, never=number > committed)
                 told = [future.done() and future.exception() is None for _, future in settled]
-                if told != sorted(told, reverse=True):
-                    self._world.fail(f"history hole: {self.name}: a writer's appends to {segment!r} were told {told}")
+                if told != sorted(told, reverse=True) or any(told[committed:]):
+                    what = f"a writer's appends to {segment!r} were told {told}, and then {committed}"
+                    self._world.fail(f"history hole: {self.name}: {what}")
+        return committed, resumed
 
 
 def _told(info: SegmentInfo) -> tuple[int, int, int, bool]:
