@@ -3,7 +3,8 @@
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
 the oldest go first while the container has more than ``inline_rows_max``, or nearly more than memory holds: read from
 the journal, each extent would be a request. Where it falls behind, appends go to chunks until it has caught
-up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background.
+up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. A segment
+that cannot be spilled, since an extent is damaged, holds up no other one.
 Leaves out: the spill itself (``spill``).
 """
 
@@ -16,7 +17,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Conflict, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, SegmentNotFound
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of, size_of_extents
 from chunkstore.metadata.keys import SEGMENT
@@ -136,14 +137,19 @@ class Spiller:
             for name in self._due(runtime.monotonic_s()):
                 if self._stopped or container.closed or container.fence.error is not None:
                     return
-                with suppress(SegmentNotFound):
+                try:
                     self.spill_all(name)
-                    continue
-                self._backlog.forget(name)
+                except SegmentNotFound:
+                    self._backlog.forget(name)
+                except (Damaged, Conflict) as error:  # this segment's alone
+                    self._failed(error)
         except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
-            self._not_before_s = runtime.monotonic_s() + _PAUSE_S
-            if not isinstance(error, ChunkstoreError) or not container.closed:
-                container.observer.failed(unexpected(error))
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._not_before_s = runtime.monotonic_s() + _PAUSE_S
+        if not isinstance(error, ChunkstoreError) or not self._container.closed:
+            self._container.observer.failed(unexpected(error))
 
 
 def _count(name: str, view: MetadataView) -> int:

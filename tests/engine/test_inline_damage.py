@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.changes import Append, Create
 from chunkstore.checksum import crc32c
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged
+from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.journal import RECORD_MAGIC, RecordKind
 from chunkstore.metadata.inline_index import inline_runs
 from chunkstore.metadata.keys import EXTENT, INLINE, RUN
 from chunkstore.operations.spill import spill
+from chunkstore.operations.spiller import Spiller
 from chunkstore_journal.payloads import encode_ops
 from chunkstore_journal.record import HEADER_BYTES, RecordHeader, decode_record, encode_record
 from tests.support.data import problems
@@ -95,6 +97,26 @@ def test_a_spill_never_makes_chunk_bytes_of_damage(world: World, store: ChunkedS
         again.read("a", 0, 99)
     assert name in caught.value.object and (caught.value.start, caught.value.stop) == (0, len(NEEDLE))
     assert world.chunks() == before
+
+
+def test_a_damaged_extent_holds_up_no_other_segment(
+    world: World, store: ChunkedSegmentStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.commit([Create("a"), Create("b")])
+    store.append("a", NEEDLE)
+    store.append("b", b"sound")
+    again = behind_a_snapshot(world, store)
+    world.still(again)
+    name = damaged(world, missing=False)
+    told: list[ChunkstoreError] = []
+    monkeypatch.setattr(again._container.observer, "failed", told.append)
+    spiller = Spiller(again._container)
+    spiller._age_s = 0.0
+    spiller.tick(runtime.monotonic_s())
+    spiller.join(60)
+    assert [chunk.kind for chunk in again.layout("a")] == ["inline"]
+    assert "inline" not in [chunk.kind for chunk in again.layout("b")]
+    assert [item.object for item in told if isinstance(item, Damaged)] == [name]
 
 
 # ---- what users append
