@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Final
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +17,14 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, InvalidArgument, SegmentNotFound, Unsupported
 from tests.judges.header_files import HeaderFiles
 from tests.simulator import Process, World
+from tests.simulator.checks import Checks
+from tests.simulator.drawing import draw_plan
 from tests.simulator.keeping import fresh_cache
+from tests.simulator.layouts import Layouts
+from tests.simulator.recorder import Recorder
+from tests.simulator.s3 import S3Backend
+
+_LEFT: Final = "after the take-over by heir a header lies there of 's', which is deleted"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -117,6 +126,36 @@ def test_what_is_asked_of_an_owner_before_it_serves_hides_no_header() -> None:
         owner = world.process("owner")
         store = owner.open(layout="CODE_ONLY_UPGRADE")
         assert owner.run(lambda: store.read("old", 0, 100)) == b"before"
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_header_of_a_deleted_segment_may_be_left_where_lists_lag_and_nowhere_else(late: bool) -> None:
+    """Its owner died behind the deletion, and nothing but a LIST leads the next one to it: so says the judge of the stories."""
+    with World(1, "s3") as world:
+        owner, heir, checks = world.process("owner"), world.process("heir"), Checks(world, "steps")
+        run = SimpleNamespace(
+            plan=draw_plan(1), world=world, process=world.process, checks=checks, recorder=Recorder(world)
+        )
+        store = owner.open(layout="CODE_ONLY_UPGRADE")
+        layouts = Layouts(run)  # type: ignore[arg-type]
+        owner.run(lambda: store.create("s"))
+        owner.run(lambda: store.append("s", b"bytes"))
+        owner.run(store.close)
+        header = world.backend.content("s$header")
+        assert header
+        store = owner.open()
+        owner.run(lambda: store.delete("s"))
+        owner.crash()
+        assert isinstance(world.backend, S3Backend)
+        world.backend.lists_late = late
+        layouts.begins(heir)
+        store = heir.open()
+        if not late:
+            assert world.backend.content("s$header") is None
+            world.backend.overwrite("s$header", header)
+        assert world.backend.content("s$header") == header
+        heir.run(lambda: layouts.after_take_over(heir, store))
+        assert world.failures == ([] if late else [f"history left-header: {_LEFT}"])
 
 
 def _open_at(process: Process, folder: str) -> ChunkedSegmentStorage:

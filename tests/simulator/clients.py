@@ -25,6 +25,7 @@ from chunkstore.errors import (
 )
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
+from chunkstore.writer import StorageWriter
 from tests.simulator.drawing import Plan
 from tests.simulator.import_verbs import ImportVerbs
 from tests.simulator.keeping import Keeping
@@ -40,6 +41,10 @@ KEYS: Final = tuple(b"k%d" % number for number in range(4))
 _IMPORTED: Final = 0.3
 _REVIVES: Final = 0.5
 """Verbs that are no events of the history: they answer nothing about contents."""
+_TRIES: Final = 3
+"""How often appends of one writer are tried, by writers that go on where it broke."""
+_RESTS_AFTER: Final = 2
+"""Verbs, fewer than any client does."""
 
 
 class EventWriter:
@@ -100,6 +105,8 @@ class Client(UpkeepVerbs, ImportVerbs):
         random = self._random
         done = 0
         while not should_stop(done):
+            if done == _RESTS_AFTER:
+                self._rest(lambda: should_stop(_RESTS_AFTER))
             verb = random.choices(self._verbs, self._weights)[0]
             done += 1
             try:
@@ -120,6 +127,15 @@ class Client(UpkeepVerbs, ImportVerbs):
                 pass
             if random.random() < 0.3:
                 self._world.runtime.sleep_s(self._plan.latency_s * random.random() * 4)
+
+    def _rest(self, should_stop: Callable[[], bool]) -> None:
+        """Do nothing for so long that the owner's lease rests, where one does: as all clients of that owner do, or none of them."""
+        lease_s = self._plan.settings.lease_s if self._plan.remote else 0.0
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        for _ in range(Random(f"rest {self._plan.seed} {self._owner}").choice((0, 0, 0, 10, 50))):
+            if not lease_s or should_stop():
+                return
+            self._world.runtime.sleep_s(lease_s)
 
     def look_at_all(self, store: ChunkedSegmentStorage, *, parts: bool = False) -> None:
         """Read every segment once: what somebody does who wakes and does not know yet that he was deposed. ``parts``: a few bytes here
@@ -297,31 +313,60 @@ class Client(UpkeepVerbs, ImportVerbs):
         return told
 
     def do_writer(self, store: ChunkedSegmentStorage) -> None:
-        """A few appends through the asynchronous writer; each is an event of its own, answered by its future."""
+        """A few appends through the asynchronous writer; each is an event of its own, answered by its future. One in two has an id, and
+        another one goes on where it broke."""
         segment, random = self.segment(), self._random
         window, least = random.choice((1, 2, 4, 8)), random.choice((1, 60))
         flush_s = random.choice((0.0, self._plan.latency_s))
-        writer = store.writer(segment, flush_s=flush_s, flush_bytes=least, window=window)
-        tags = [self.tag() for _ in range(random.randrange(1, 8))]
-        settled: list[tuple[Callable[[Any], None], Any]] = []
+        # Where histories go back, what was committed is gone. Of its own chance, so that everything else about a seed is what it was.
+        now = self._world.scheduler.now
+        ids = not self._plan.distrust and self._keeping is None and Random(f"ids {self.name} {now}").random() < 0.5
+        writer_id = f"{self.name}.{now}" if ids else None
+        writer: StorageWriter | None = store.writer(
+            segment, flush_s=flush_s, flush_bytes=least, window=window, writer_id=writer_id
+        )
+        tags, tries = random.randrange(1, 8), _TRIES if ids else 1
+        while writer is not None:
+            tries -= 1
+            committed, writer = self._write(store, writer, segment, [self.tag() for _ in range(tags)], again=tries > 0)
+            tags -= committed
+
+    def _write(
+        self, store: ChunkedSegmentStorage, writer: StorageWriter, segment: str, tags: list[bytes], *, again: bool
+    ) -> tuple[int, StorageWriter | None]:
+        """Append through a writer until it breaks. ``again``: returns the writer that goes on, and how many it goes on behind."""
+        settled: list[tuple[Callable[..., None], Any]] = []
+        last, identity, resumed = writer.event_number, writer._handle.segment_id, None
         try:
             with self._judged("writer"):
                 for data in tags:
-                    args = (data, writer._handle.segment_id)
+                    args = (data, identity)
                     settle = self._recorder.future(
                         self.name, "write", segment, args, lambda: store.epoch, owner=self._owner
                     )
                     settled.append((settle, writer.append(data)))
+            if again:
+                with suppress(ChunkstoreError):
+                    writer.flush()
+                if writer._error is not None:  # else it is only late, and goes on
+                    with self._judged("resuming a writer"):
+                        resumed = writer.resume(store)
         finally:
+            if resumed is not None and resumed._handle.segment_id != identity:
+                resumed.close()
+                resumed = None
+            committed = writer.event_number - last if resumed is None else resumed.event_number - last
             try:
-                with self._judged("closing a writer"):
+                with suppress(*() if resumed is None else (ChunkstoreError,)), self._judged("closing a writer"):
                     writer.close()
             finally:
-                for settle, future in settled:
-                    settle(future)
+                for number, (settle, future) in enumerate(settled, 1):
+                    settle(future, never=number > committed)
                 told = [future.done() and future.exception() is None for _, future in settled]
-                if told != sorted(told, reverse=True):
-                    self._world.fail(f"history hole: {self.name}: a writer's appends to {segment!r} were told {told}")
+                if told != sorted(told, reverse=True) or any(told[committed:]):
+                    what = f"a writer's appends to {segment!r} were told {told}, and then {committed}"
+                    self._world.fail(f"history hole: {self.name}: {what}")
+        return committed, resumed
 
 
 def _told(info: SegmentInfo) -> tuple[int, int, int, bool]:
@@ -331,12 +376,17 @@ def _told(info: SegmentInfo) -> tuple[int, int, int, bool]:
 def follow(
     world: World, plan: Plan, recorder: Recorder, random: Random, name: str, replica: Replica, stop: Callable[[], bool]
 ) -> None:
-    """A replica's reader: catches up and looks, again and again."""
+    """A replica's reader: catches up and looks, again and again; or waits until it is shown more, at the pace that there is."""
+    waits = Random(f"waits {plan.seed} {name}")
+    waiting = waits.random() < 0.4
     while not stop():
         since = recorder.now()
         try:
-            replica.refresh()
             segment = f"s{random.randrange(plan.segments)}"
+            if waiting and replica.exists(segment):
+                wait_for_more(world, plan, waits, replica, segment)
+            else:
+                replica.refresh()
             look_at(recorder, random, name, replica, segment)
         except Closed:
             return
@@ -345,6 +395,19 @@ def follow(
         except ChunkstoreError as error:
             recorder.judge("replica", name, error, since)
         world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
+
+
+def wait_for_more(world: World, plan: Plan, random: Random, replica: Replica, segment: str) -> None:
+    """Wait for bytes behind an end that is known. Raises what waiting raises."""
+    limit_s = plan.latency_s * random.choice((5, 50, 500))
+    end_s = world.runtime.monotonic_s() + limit_s
+    try:
+        offset = replica.info(segment).length
+        info = replica.wait(segment, offset, limit_s)
+    except SegmentNotFound:
+        return
+    if info.length <= offset and not info.sealed and world.runtime.monotonic_s() < end_s:
+        world.fail(f"a replica of {segment!r} was told to go on without anything behind {offset}")
 
 
 def look_at(recorder: Recorder, random: Random, name: str, replica: Replica, segment: str) -> None:

@@ -159,6 +159,10 @@ def draw_plan(
     collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
     settings = replace(settings, collect_s=collect_s, **_draw_inline(seed, timeout_s))
     settings = replace(settings, read_fence="tail" if Random(f"fence {seed}").random() < 0.25 else "fenced")
+    paces = Random(f"paces {seed}")
+    settings = replace(
+        settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_rest_s=timeout_s * paces.choice((0, 20, 100))
+    )
     lies = () if bindings or kind == "hdfs" or upkeep or asks or keeps else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)

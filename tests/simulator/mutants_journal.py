@@ -148,6 +148,15 @@ JOURNAL_MUTANTS: Final = (
         needs=("machines", "long_stall"),
     ),
     single(
+        "stalereads-at-tail",
+        "where reads inside a segment ask for no newer owner, one that ends at its end asks neither",
+        EVERYWHERE,
+        "chunkstore.operations.read:_goes_without",
+        "context.tail_only and plan.inside",
+        "context.tail_only",
+        needs=("machines", "long_stall", "tail"),
+    ),
+    single(
         "nofsync",
         "a record is acknowledged before it is synced",
         APPEND,

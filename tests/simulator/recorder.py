@@ -108,18 +108,19 @@ class Recorder:
 
     def future(
         self, process: str, kind: str, segment: str, args: tuple[Any, ...], epoch: Callable[[], int], *, owner: str = ""
-    ) -> Callable[[Any], None]:
+    ) -> Callable[..., None]:
         """A call is made now that a future will answer. Returns what to tell the future once nobody waits for it any more."""
         number = self._begin(process, kind, segment, args, epoch(), owner)
 
-        def settle(future: Any) -> None:
-            if not future.done():
-                return  # nobody was told anything
-            error = future.exception()
-            if error is None:
-                self._record(number, "ok", future.result(), epoch())
-            else:
+        def settle(future: Any, *, never: bool = False) -> None:
+            """``never``: since then it is known that it was not committed."""
+            error = future.exception() if future.done() else None
+            if never and isinstance(error, OutcomeUnknown):
+                self._record(number, "failed", "NotCommitted", epoch())
+            elif error is not None:
                 self._failed(number, kind, segment, error, epoch)
+            elif future.done():  # else nobody was told anything
+                self._record(number, "ok", future.result(), epoch())
 
         return settle
 

@@ -87,7 +87,7 @@ class Run(RootRun):
             bindings=plan.bindings,
             lmdb_folder=self._folder,
         )
-        if plan.keepers and not plan.bindings:
+        if not plan.bindings:
             # That of the processes, or one that has never been set: to them everything is old then. Of its own chance.
             self.world.backend.clock_ms = Random(f"storage clock {plan.seed}").choice((0, EPOCH_MS))
         self.world.trace = [] if trace else None

@@ -91,8 +91,12 @@ class UpkeepVerbs:
             store.unpin(f"p{self._random.randrange(2)}")
 
     def do_sweep(self, store: ChunkedSegmentStorage) -> None:
+        keep_in = self._random.choice((None, None, "lost"))
+        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
+        now = self._world.scheduler.now
+        age_s_min = self._plan.timeout_s * Random(f"age {self._plan.seed} {now}").choice((0, 0, 1))
         with self._judged("sweep"):
-            store.sweep(delete=True, keep_in=self._random.choice((None, None, "lost")), age_s_min=0)
+            store.sweep(delete=True, keep_in=keep_in, age_s_min=age_s_min)
 
     def do_backup(self, store: ChunkedSegmentStorage) -> None:
         assert self._keeping is not None
