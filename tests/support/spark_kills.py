@@ -4,6 +4,8 @@ One driver runs two queries: numbered rows from files into a container (the sink
 (the source, with ``pinProgress``). Killed with -9, in turn: the owner that serves both; an executor or a Python worker; the driver, every
 third time between our commit and Spark's. A last driver ends by itself. Then every row is counted where it was written, and where it was
 read; then one sweep, behind which nothing may be left over. Exit code 1 where anything is wrong. ``--rgw``: on Ceph's S3 gateway.
+``--application``: an application owns the container and appends small rows, which travel in records, to the same segments. It is the
+owner that is killed, and comes back: at once, or behind the next micro-batch, when a server that the sink has started owns it.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from chunkstore.storage import iter_listing
 from tests.support.paths import SOURCES
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS
+from tests.support.spark_appender import Appender, numbers_of, row_of
 
 ROWS_A_FILE = 200
 FILES_AHEAD = 6
@@ -150,7 +153,7 @@ def is_task(words: str) -> bool:
 class Ground:
     """Files that are brought, a container, and a replica that watches it."""
 
-    def __init__(self, home: Path, root: str, chance: random.Random) -> None:
+    def __init__(self, home: Path, root: str, chance: random.Random, *, application: bool = False) -> None:
         self.home, self.root, self.chance = home, root, chance
         self.brought: list[str] = []
         self.files = self.batches = 0
@@ -159,6 +162,7 @@ class Ground:
             (home / name).mkdir()
         with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(home / "first"))):
             pass
+        self.application = Appender(home, root) if application else None
         self.replica = chunkstore.open_replica(root, settings=chunkstore.Settings(cache_dir=str(home / "watching")))
 
     def committed(self) -> int:
@@ -228,10 +232,13 @@ class Ground:
         """The life of one driver; what it leaves behind."""
         with self.driver(with_executors="executors" in victims) as driver:
             for victim in victims:
+                self.append_on()
                 self.until_more(driver, 1)
                 self.go_on(driver, self.chance.uniform(0.0, 2.0))
                 killed = self._kill(driver, victim)
                 self.counts[victim] += killed
+                if self.chance.random() < 0.5:
+                    self.append_on()
                 took_s = self.until_more(driver, 1)
                 print(f"  {victim}: {killed}, went on after {took_s:.1f} s", file=sys.stderr, flush=True)
             if between:
@@ -248,20 +255,30 @@ class Ground:
         self.counts["between"] += self.is_between()
         return [driver.process.pid]
 
+    def append_on(self) -> None:
+        if self.application is not None:
+            self.application.ensure()
+
     def _kill(self, driver: Driver, victim: str) -> int:
         if victim == "executors":
             return driver.kill_executor()
         if victim == "workers":
             return driver.kill_worker()
         owner = int(str(describe_owner(self.root)["pid"]))
-        return kill([owner]) if owner != os.getpid() and is_alive(owner) else 0
+        killed = kill([owner]) if owner != os.getpid() and is_alive(owner) else 0
+        if self.application is not None:
+            self.application.reap(owner if killed else 0)
+        return killed
 
     def last(self) -> None:
         """A driver that ends by itself."""
         (self.home / "stop").unlink(missing_ok=True)
         self.look()
         with self.driver() as driver:
+            self.append_on()
             self.until_more(driver, 1)
+            if self.application is not None:
+                self.application.stop()
             (self.home / "stop").touch()
             assert driver.process.stdout is not None
             if driver.process.stdout.read() != b"ended\n":
@@ -271,12 +288,23 @@ class Ground:
     def judge(self) -> dict[str, int]:
         """What is there twice, what is missing, what is left over."""
         self.replica.close()
+        promised = self.application.promised() if self.application else {}
+        beside = Counter[str]()
         settings = chunkstore.Settings(cache_dir=str(self.home / "last"), gc_grace_s=0)
         with chunkstore.open(self.root, settings=settings, wait_s=0) as store:
             found, places = Counter[str](), Counter[tuple[str, int, str]]()
             for info in store.segments(prefix="part-"):
                 at = 0
-                for line in store.read(info.name, 0, 1 << 30).decode().splitlines(keepends=True):
+                lines = store.read(info.name, 0, 1 << 30).decode().splitlines(keepends=True)
+                there = numbers_of(line.strip() for line in lines)
+                last = max(promised.get(info.name, 0), *there, 0)
+                beside["segments where its rows are out of order"] += there != list(range(1, last + 1))
+                self.brought += [row_of(info.name, number) for number in range(1, last + 1)]
+                beside["rows of the application"] += last
+                beside["appends that lie in records at the end"] += sum(
+                    chunk.kind == "inline" for chunk in store.layout(info.name)
+                )
+                for line in lines:
                     found[line[:-1]] += 1
                     places[info.name, at, line[:-1]] += 1
                     at += len(line)
@@ -292,6 +320,7 @@ class Ground:
             print(f"left: {item}", file=sys.stderr)
         return {
             "rows": len(self.brought),
+            **({**beside, "times that it was deposed": self.application.deposed} if self.application else {}),
             "duplicates": (found - Counter(self.brought)).total(),
             "losses": (Counter(self.brought) - found).total(),
             "read twice": (read - places).total(),
@@ -307,8 +336,16 @@ class Ground:
 
 
 def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
-    begun, chance = time.monotonic(), random.Random(chosen.seed)
-    ground = Ground(home, root, chance)
+    ground = Ground(home, root, random.Random(chosen.seed), application=chosen.application)
+    try:
+        return live_and_judge(ground, chosen)
+    finally:
+        if ground.application is not None:
+            ground.application.end()
+
+
+def live_and_judge(ground: Ground, chosen: argparse.Namespace) -> dict[str, int]:
+    begun, chance = time.monotonic(), ground.chance
     gone: list[int] = []
     lives = max(chosen.drivers, 1)
     for number in range(chosen.drivers):
@@ -334,7 +371,7 @@ def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
         while processes_of(session) and time.monotonic() < end_s:
             time.sleep(0.1)
         kill(list(processes_of(session)))
-    epochs = int(str(describe_owner(root)["opened_epoch"]))
+    epochs = int(str(describe_owner(ground.root)["opened_epoch"]))
     killed = {f"{name} killed": ground.counts[name] for name in ("drivers", "executors", "workers", "owners")}
     killed["drivers that Spark ended, for Python took ten seconds to start"] = ground.counts["given up"]
     between = {"drivers killed between our commit and Spark's": ground.counts["between"]}
@@ -349,6 +386,7 @@ NOTHING = (
     "read twice",
     "not read",
     "replays that differed",
+    "segments where its rows are out of order",
     "orphans left",
     "pins that stay for nobody",
 )
@@ -372,6 +410,9 @@ def main() -> None:
     parser.add_argument("--drivers", type=int, default=3)
     parser.add_argument("--executors", type=int, default=2, help="or Python workers, in turn")
     parser.add_argument("--owners", type=int, default=2)
+    parser.add_argument(
+        "--application", action="store_true", help="an application owns the container, and appends beside"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--root", default="", help="a root's URL, empty; a directory of its own unless given")
     parser.add_argument("--rgw", action="store_true", help="start Ceph's S3 gateway, and have the root there")
@@ -392,8 +433,9 @@ def main() -> None:
                 server.stop()
     print(json.dumps(found), flush=True)
     if chosen.save:
-        save("RADOS gateway" if chosen.rgw else "disk", found)
-    if any(found[name] for name in NOTHING):
+        place = "RADOS gateway" if chosen.rgw else "disk"
+        save(f"{place}, beside an application" if chosen.application else place, found)
+    if any(found.get(name, 0) for name in NOTHING):
         raise SystemExit(1)
 
 
