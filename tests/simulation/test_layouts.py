@@ -137,7 +137,7 @@ def test_a_header_of_a_deleted_segment_may_be_left_where_lists_lag_and_nowhere_e
             plan=draw_plan(1), world=world, process=world.process, checks=checks, recorder=Recorder(world)
         )
         store = owner.open(layout="CODE_ONLY_UPGRADE")
-        layouts = Layouts(run)  # type: ignore[arg-type]
+        layouts = Layouts(run)
         owner.run(lambda: store.create("s"))
         owner.run(lambda: store.append("s", b"bytes"))
         owner.run(store.close)
