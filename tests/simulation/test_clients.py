@@ -54,7 +54,7 @@ def test_what_closing_a_writer_says_is_judged() -> None:
         store: Any = SimpleNamespace(
             epoch=1,
             writer=lambda *_, **__: SimpleNamespace(
-                append=lambda _: Future(), close=closing, _handle=SimpleNamespace(segment_id=1)
+                append=lambda _: Future(), close=closing, event_number=0, _handle=SimpleNamespace(segment_id=1)
             ),
         )
         with pytest.raises(Damaged):
