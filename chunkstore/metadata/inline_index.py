@@ -16,7 +16,7 @@ from struct import error as StructError  # noqa: N812  (it is a class, and is us
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_chunk, decode_extent, decode_garbage
 from chunkstore.metadata.index import RowReader
-from chunkstore.metadata.keys import GARBAGE, INLINE, RUN, chunk_key
+from chunkstore.metadata.keys import EXTENT, GARBAGE, INLINE, RUN, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import journal_position
 from chunkstore.records import GarbageRecord, SegmentRecord
@@ -105,7 +105,8 @@ def size_of_extents(reader: RowReader, identities: Iterable[bytes]) -> tuple[int
 
 
 def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[int, bytes]]:
-    """The segment's chunks that lie in the journal: (segment offset, chunk id), in order. Raises ``Damaged``."""
+    """The segment's chunks that lie in the journal: (segment offset, chunk id), in order. Those that others have replaced, and that are
+    garbage by now, are none of them. Raises ``Damaged``."""
     begin = segment.start_offset - segment.first_chunk_skip
     rows = list(reader.scan(_KEY.pack(RUN, segment.id, 0), _KEY.pack(RUN, segment.id, _U64_MAX)))
     try:
@@ -116,8 +117,9 @@ def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[i
             shift = base - start
             low = max(start, begin) + shift
             for entry, identity in reader.scan(_KEY.pack(INLINE, run, low), _KEY.pack(INLINE, run, stop + shift)):
-                if reader.get(chunk_key(identity)) is not None:
-                    yield _KEY.unpack(entry)[2] - shift, identity
+                offset = _KEY.unpack(entry)[2]
+                if reader.get(_KEY.pack(EXTENT, run, offset)) == identity and reader.get(chunk_key(identity)) is not None:
+                    yield offset - shift, identity
     except StructError as error:
         raise Damaged(
             "an entry has a wrong length; drop the metadata cache and open again",

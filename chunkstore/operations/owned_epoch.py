@@ -75,8 +75,9 @@ class OwnedEpoch:
         self._ids = itertools.count((self.epoch << 32) + 1)
         self.spilled: set[bytes] = set()
         """Chunks that spills of this epoch have made, as long as they may grow: appends never write to them."""
-        self.spillable: dict[bytes, int] = {}
-        """Those that another spill may write to, and where: the last write was committed, and nobody is at it."""
+        self.spillable: dict[int, tuple[bytes, int]] = {}
+        """By segment id, the one of them that another spill of that segment may write to, and where: the last write was committed, and
+        nobody is at it. A spill grows no other segment's chunk, though a concat may have put one in front: it lies in another run."""
         self._tail = tail
         self._random = b""
         builder = RecordBuilder(

@@ -95,7 +95,7 @@ def spill(
             raise
     target = _plan_target(owned, run, data)
     try:
-        _write(container, owned, target, data)
+        _write(container, owned, run.segment_id, target, data)
         commit_changes(container, (name,), partial(_plan, owned, name, run, target))
     except (OutcomeUnknown, NotOwner, Closed):
         raise  # it may be wanted, or somebody else may decide that: the sweep finds it
@@ -106,7 +106,7 @@ def spill(
                 container.storage.delete(container.names.chunk(target.identity))
         raise
     if owned.appendable:
-        owned.spillable[target.identity] = target.chunk.length
+        owned.spillable[run.segment_id] = target.identity, target.chunk.length
         if not target.offset:
             owned.spilled.discard(run.before)  # it is closed
     return Spilled(run.stop - run.start, len(run.ids))
@@ -163,7 +163,7 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
     if (
         front is not None
         and front.state == ACTIVE
-        and run.before in owned.spillable
+        and owned.spillable.get(run.segment_id) == (run.before, front.length)
         and front.length + len(data) <= run.size_max
     ):
         identity, chunk = run.before, front
@@ -185,12 +185,12 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
     return _Target(identity, chunk.length, grown, rows)
 
 
-def _write(container: OwnedContainer, owned: OwnedEpoch, target: _Target, data: bytes) -> None:
+def _write(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, target: _Target, data: bytes) -> None:
     name = container.names.chunk(target.identity)
     with container.bounded(container.deadline()):
         if target.offset:
             # Until this is committed nobody else who has planned the same, or an older length, may write.
-            if owned.spillable.pop(target.identity, 0) != target.offset:
+            if owned.spillable.pop(segment_id, None) != (target.identity, target.offset):
                 raise Conflict(
                     f"chunk {name}", expected=f"{target.offset} bytes, and nobody writes", found="another spill"
                 )

@@ -259,6 +259,23 @@ def test_extents_are_not_adopted(world: World) -> None:
         store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))])
 
 
+def test_extents_that_a_restore_in_place_has_replaced_are_spilled_by_nobody(world: World) -> None:
+    """They are garbage until the grace is over: who took them for the segment's found others in its list, and gave up, again and again."""
+    store = filled(world)
+    expected, lsn = content(store), head(store)
+    spilled(store, *expected)
+    store.close()
+    rewound(world, lsn=lsn)
+    world.forget_cache()
+    store = opened(world, gc_grace_s=3600)
+    require(store, expected)
+    spilled(store, *expected)
+    store.append("a", b"goes on;")
+    spilled(store, *expected)
+    require(store, expected | {"a": expected["a"] + b"goes on;"})
+    assert not any("inline" in kinds(store, name) for name in expected)
+
+
 @pytest.mark.parametrize("behind", range(3))
 def test_in_place_to_every_moment_around_a_crash(world: World, behind: int) -> None:
     """The record that an OPEN embeds is a moment, too: with what was spilled behind it brought back beside it."""

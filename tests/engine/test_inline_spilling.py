@@ -126,6 +126,35 @@ def test_sealed_with_extents_behind_a_growing_chunk_is_no_damage(world: World) -
     assert problems(store.check("deep")) == []
 
 
+@pytest.mark.parametrize("by_commit", [True, False], ids=["commit", "concat"])
+def test_a_spill_grows_no_chunk_that_a_concat_has_put_in_front(world: World, by_commit: bool) -> None:
+    """A chunk of the source lies in the source's run: bytes added to it in the target would be found by no offset."""
+    store = inline(world)
+    data = fill(store, "a", 3)
+    store.spill(["a"])
+    before = store.append("a", pattern(len(data), 10))
+    data += store.read("a", before, 10)
+    store.create("b")
+    store.append("b", b"front")
+    store.commit([Seal("a"), Concat("b", "a")] if by_commit else [Seal("a")])
+    if not by_commit:
+        store.concat("b", 5, "a")
+    store.append("b", b"behind")
+    expected = b"front" + data + b"behind"
+    for _ in range(2):
+        store.spill(["b"])
+        assert [store.read("b", offset, 3) for offset in range(len(expected))] == [
+            expected[offset : offset + 3] for offset in range(len(expected))
+        ]
+        assert problems(store.check("deep")) == []
+        store.append("b", b"again")
+        expected += b"again"
+    again = inline(world)
+    again.truncate("b", 33)
+    assert again.read("b", 33, 999) == expected[33:]
+    assert problems(again.check("deep")) == []
+
+
 def test_a_chunk_that_spills_made_is_no_longer_than_the_policy_says(world: World) -> None:
     store = inline(world, rolling=25)
     for _ in range(4):

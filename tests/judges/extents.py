@@ -84,6 +84,8 @@ class Extents:
         self.rows: dict[bytes, bytes] = {}
         """The rows of all extents, in lists and in garbage, by their ids."""
         self.gone: dict[bytes, Gone] = {}
+        self._deleted: set[str] = set()
+        """Places of objects that were rightly deleted. Where history goes back behind that, what is garbage then may have nothing."""
 
     @staticmethod
     def is_extent(raw: bytes) -> bool:
@@ -148,6 +150,8 @@ class Extents:
                 continue
             place, offset, length, crc = decode_row(raw, CHUNK_FIELDS)[:4]
             data = self._history.extent(raw)
+            if data is None and place in self._deleted and identity in self._history.removed:
+                continue
             if data is None or len(data) != length or crc != crc32c(data):
                 text = f"extent {identity.hex()}, {length} bytes from byte {offset} of {place}"
                 self._report(34, f"{when}: {text}: there is {'nothing' if data is None else repr(data)}")
@@ -178,6 +182,7 @@ class Extents:
     def judge_deletion(self, process: str, name: str, place: str, now: int, grace: int) -> None:
         """Invariant 35, of an object of the journal that was deleted at ``now``; ``grace``: how long what is gone stays."""
         packed = bytes([_NO_OBJECT + len(place)]) + place.encode()
+        self._deleted.add(place)
         for identity, raw in self.rows.items():
             if raw[3 : 3 + len(packed)] == packed:
                 self._report(35, f"{process} deleted {name}, which holds extent {identity.hex()}")

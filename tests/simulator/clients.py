@@ -234,17 +234,31 @@ class Client(UpkeepVerbs, ImportVerbs):
     do_delete = partialmethod(_do_one, kind="delete")
 
     def do_concat(self, store: ChunkedSegmentStorage) -> None:
-        """A fresh source, filled and sealed, spliced behind a target: what a transaction does."""
-        target = self.segment()
+        """A fresh source, filled and sealed, spliced behind a target: what a transaction does. Where its chunks may grow, some of it is
+        spilled in between, and the target goes on and is spilled, too."""
+        target, random = self.segment(), self._random
         self._tags += 1
-        source = f"s{self.name}-{self._tags}"
-        self._call(store, "create", source, (30,), lambda: self._create(store, source, 30))
-        for _ in range(self._random.randrange(3)):
+        source, size = f"s{self.name}-{self._tags}", random.choice((30, 1000))
+        self._call(store, "create", source, (size,), lambda: self._create(store, source, size))
+        for _ in range(random.randrange(4)):
             data = self.tag()
             self._call(store, "append", source, (data, None, None, None), lambda data=data: store.append(source, data))
-        self._call(store, "seal", source, (), lambda: store.seal(source))
-        offset = self._info(store, target)[2]
-        self._call(store, "concat", target, (offset, source), lambda: store.concat(target, offset, source))
+            if size > 30 and random.random() < 0.5:
+                self._spill(store, source)
+        if random.random() < 0.5:
+            self._call(store, "seal", source, (), lambda: store.seal(source))
+            offset = self._info(store, target)[2]
+            self._call(store, "concat", target, (offset, source), lambda: store.concat(target, offset, source))
+        else:
+            args = (("seal", source, ()), ("concat", target, (None, source)))
+            changes: list[Change] = [Seal(source), Concat(target, source)]
+            self._call(store, "commit", "", (args,), lambda: tuple(store.commit(changes)))
+        if size > 30 and random.random() < 0.5:
+            self._spill(store, target)
+
+    def _spill(self, store: ChunkedSegmentStorage, segment: str) -> None:
+        with self._judged("spill"):
+            store.spill([segment])
 
     def _create(self, store: ChunkedSegmentStorage, name: str, size: int) -> int:
         attributes: dict[str, int | str | bytes] | None = (
@@ -283,6 +297,10 @@ class Client(UpkeepVerbs, ImportVerbs):
             _, _, end, _ = self._info(store, first)
             changes.append(Truncate(first, end))
             args.append(("truncate", first, (end,)))
+        elif dice < 0.75 and first != second:
+            # What was appended, spilled and perhaps taken over before goes on in another segment.
+            changes += [Seal(second), Concat(first, second)]
+            args += [("seal", second, ()), ("concat", first, (None, second))]
         self._call(store, "commit", "", (tuple(args),), lambda: tuple(store.commit(changes)))
 
     # Tables

@@ -141,6 +141,23 @@ INLINE_MUTANTS: Final = (
         "((run.start, target.identity),)",
         "()",
     ),
+    Mutant(
+        "spill-grows-anothers-chunk",
+        "a spill makes a chunk longer that a concat has put in front of the extents, and that lies in another run",
+        POSIX,
+        (
+            Patch(
+                f"{_SPILL}:_plan_target",
+                "owned.spillable.get(run.segment_id) == (run.before, front.length)",
+                "(run.before, front.length) in owned.spillable.values()",
+            ),
+            Patch(
+                f"{_SPILL}:_write",
+                "if owned.spillable.pop(segment_id, None) !=",
+                "if (target.identity, target.offset) !=",
+            ),
+        ),
+    ),
     single(
         "append-into-spilled",
         "an append goes on with a chunk that a spill has made",
@@ -214,8 +231,8 @@ INLINE_MUTANTS: Final = (
             ),
             Patch(
                 f"{_SPILL}:spill",
-                "owned.spillable[target.identity] =",
-                "owned.spilled.add(target.identity)\n        owned.spillable[target.identity] =",
+                "owned.spillable[run.segment_id] =",
+                "owned.spilled.add(target.identity)\n        owned.spillable[run.segment_id] =",
             ),
         ),
     ),
