@@ -301,7 +301,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             (target_name, source_name),
             lambda changes: plan_concat(changes, target_name, offset, source_name, target_id, source_id),
         )
-        self._container.backlog.moved(source_name, target_name)
 
     def delete(self, segment: SegmentRef) -> None:
         """Delete a segment. Its name is free at once; its chunks go to garbage. Atomic, durable. Raises as ``seal``.

@@ -118,7 +118,10 @@ def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[i
             low = max(start, begin) + shift
             for entry, identity in reader.scan(_KEY.pack(INLINE, run, low), _KEY.pack(INLINE, run, stop + shift)):
                 offset = _KEY.unpack(entry)[2]
-                if reader.get(_KEY.pack(EXTENT, run, offset)) == identity and reader.get(chunk_key(identity)) is not None:
+                if (
+                    reader.get(_KEY.pack(EXTENT, run, offset)) == identity
+                    and reader.get(chunk_key(identity)) is not None
+                ):
                     yield offset - shift, identity
     except StructError as error:
         raise Damaged(

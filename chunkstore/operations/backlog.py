@@ -1,6 +1,7 @@
 """How much of each segment lies in the journal and waits to be spilled: counted, not looked up (protocol 3.10).
 
-Promises: about right; what is counted too much is found to be nothing, what is counted too little is found by the next owner.
+Promises: never too little, for as long as it is there; what is counted too much is found to be nothing, twice. What enters the queue is
+counted before it is committed, and what a concat takes elsewhere counts for both segments, whatever becomes of it.
 Leaves out: spilling (``spill``).
 """
 
@@ -17,6 +18,8 @@ __all__ = ["Backlog", "Waiting", "inline_bytes_of", "looks_like_record"]
 
 _INLINE_BYTES: Final = 16 * KIB
 _INLINE_REMOTE_BYTES: Final = 64 * KIB
+_DOUBT_S: Final = 5.0
+"""Between two looks that find nothing of what is counted, at least: in between whatever was under way has been committed."""
 
 
 def inline_bytes_of(settings: Settings, remote: bool) -> int:
@@ -34,14 +37,16 @@ def looks_like_record(data: BytesLike, before: bytes = b"") -> bool:
 
 
 class Waiting:
-    """What of a segment lies in the journal, about, and since when."""
+    """What of a segment lies in the journal, about, and since when. ``missed_s``: when a look found nothing of it, and nothing has
+    come since."""
 
-    __slots__ = ("extents", "since_s", "size_bytes")
+    __slots__ = ("extents", "missed_s", "since_s", "size_bytes")
 
-    def __init__(self, size_bytes: int, extents: int) -> None:
+    def __init__(self, size_bytes: int, extents: int, since_s: float) -> None:
         self.size_bytes = size_bytes
         self.extents = extents
-        self.since_s = runtime.monotonic_s()
+        self.since_s = since_s
+        self.missed_s: float | None = None
 
 
 class Backlog:
@@ -59,36 +64,50 @@ class Backlog:
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""
         with self._lock:
-            self.extents += extents
-            held = self._held.get(name)
-            if held is None:
-                self._held[name] = Waiting(size_bytes, extents)
-            else:
-                held.size_bytes += size_bytes
-                held.extents += extents
+            self._add(name, size_bytes, extents, runtime.monotonic_s())
+
+    def _add(self, name: str, size_bytes: int, extents: int, since_s: float) -> None:
+        self.extents += extents
+        held = self._held.get(name)
+        if held is None:
+            self._held[name] = Waiting(size_bytes, extents, since_s)
+        else:
+            held.size_bytes += size_bytes
+            held.extents += extents
+            held.since_s = min(held.since_s, since_s)
+            held.missed_s = None
 
     def spilled(self, name: str, size_bytes: int, extents: int) -> None:
-        """So much less; of what is left it is not known since when it lies there: since now. Nothing was found: there is nothing."""
+        """So much less; of what is left it is not known since when it lies there: since now."""
         with self._lock:
             held = self._held.pop(name, None)
             if held is None:
                 return
-            self.extents -= min(held.extents, extents) if extents else held.extents
-            if extents and held.extents > extents:
-                self._held[name] = Waiting(max(0, held.size_bytes - size_bytes), held.extents - extents)
+            self.extents -= min(held.extents, extents)
+            if held.extents > extents:
+                left_bytes = max(0, held.size_bytes - size_bytes)
+                self._held[name] = Waiting(left_bytes, held.extents - extents, runtime.monotonic_s())
 
-    def moved(self, source: str, target: str) -> None:
-        """What one had belongs to the other now."""
+    def spliced(self, source: str, target: str) -> None:
+        """What one has is about to be the other's."""
         with self._lock:
-            held = self._held.pop(source, None)
+            held = self._held.get(source)
             if held is not None:
-                self.extents -= held.extents
-        if held is not None:
-            self.came(target, held.size_bytes, held.extents)
+                self._add(target, held.size_bytes, held.extents, held.since_s)
 
-    def forget(self, name: str) -> None:
-        """The segment is gone."""
-        self.spilled(name, 0, 0)
+    def missed(self, name: str) -> None:
+        """A look found nothing, or no such segment: it is forgotten if one before did, too."""
+        with self._lock:
+            held, now_s = self._held.get(name), runtime.monotonic_s()
+            if held is None:
+                return
+            if held.missed_s is None:
+                held.missed_s = now_s
+            if now_s - held.missed_s >= _DOUBT_S:
+                del self._held[name]
+                self.extents -= held.extents
+            else:
+                held.since_s = now_s
 
     def total(self) -> tuple[int, int]:
         """How many extents there are, about, and their bytes."""

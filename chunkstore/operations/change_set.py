@@ -50,6 +50,8 @@ class ChangeSet:
         """Of appends whose bytes go into the record: the keys of their extents, and the bytes."""
         self.inlined: list[tuple[str, int, int]] = []
         """The same for those that count: names of segments, bytes, and how many extents more."""
+        self.spliced: list[tuple[str, str]] = []
+        """Sources and targets of concats: what waits to be spilled of the one is the other's."""
         self._extents: dict[bytes, bytes] = {}
         self.inline_bytes = 0
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}

@@ -2,15 +2,16 @@
 
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over. Objects go first, then their rows, so a crash in between only repeats deletions. One
-record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides. What was removed behind the position
-of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins that have expired. A row that is refused
-(``names.confined``) or cannot be read stops nothing: it stays, in a range of its own, with the object it stands for, and what
-lies beyond it goes. Of a foreign chunk the row goes and nothing else. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
+record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides; of what spills have left, as many
+rows. What was removed behind the position of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins
+that have expired. A row that is refused (``names.confined``) or cannot be read stops nothing: it stays, in a range of its own,
+with the object it stands for, and what lies beyond it goes. Of a foreign chunk the row goes and nothing else. Leaves out: the
+sweep of orphans (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -62,6 +63,8 @@ class _Work(NamedTuple):
     """What is left of the range, in its place."""
     writer_keys: list[bytes]
     """Rows of an ended segment's writers to drop now."""
+    also: list[bytes]
+    """Further rows to drop, which have no chunks: what spills have left. One record forgets many."""
 
 
 def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
@@ -165,8 +168,29 @@ def _find(
     lowest = pinned_lsn(view)
     if lowest is not None and garbage.lsn > lowest:
         return key, garbage, None, True
-    due = _due(container, key, garbage)
-    return key, garbage, _plan(container, view, key, garbage, chunks_max) if due else None, False
+    if not _due(container, key, garbage):
+        return key, garbage, None, False
+    work = _plan(container, view, key, garbage, chunks_max)
+    if _has_nothing(garbage):
+        work.also.extend(islice(_with_nothing(container, view, key + b"\0", lowest), chunks_max))
+    return key, garbage, work, False
+
+
+def _has_nothing(garbage: GarbageRecord) -> bool:
+    return not garbage.first and not garbage.ended_segment_id
+
+
+def _with_nothing(container: OwnedContainer, view: MetadataView, after: bytes, lowest: int | None) -> Iterator[bytes]:
+    """The keys of garbage rows from ``after`` on that are due and have no chunks, up to one that is not or has."""
+    for key, raw in view.scan(after, bytes((GARBAGE[0] + 1,))):
+        try:
+            garbage = decode_garbage(repr(key), raw)
+        except Damaged:
+            return
+        is_pinned = lowest is not None and garbage.lsn > lowest
+        if is_pinned or not _has_nothing(garbage) or not _due(container, key, garbage):
+            return
+        yield key
 
 
 def collect_journal(
@@ -206,7 +230,7 @@ def _plan(container: OwnedContainer, view: MetadataView, key: bytes, garbage: Ga
         writers = [row_key for row_key, _ in islice(rows, _WRITER_ROWS_MAX + 1)]
         if len(writers) > _WRITER_ROWS_MAX and rest is None:
             rest = garbage._replace(first=NO_CHUNK, last=NO_CHUNK, count=0, size_bytes=0)
-    return _Work(key, garbage, found, rest, writers[:_WRITER_ROWS_MAX])
+    return _Work(key, garbage, found, rest, writers[:_WRITER_ROWS_MAX], [])
 
 
 def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: int) -> None:
@@ -245,3 +269,6 @@ def _forget(changes: ChangeSet, work: _Work) -> None:
     changes.rows[work.key] = work.rest
     changes.garbage += work.found.kept
     changes.headers.append((int(OpCode.COLLECT), work.key, len(work.found.ids)))
+    for key in work.also:
+        changes.rows[key] = None
+        changes.headers.append((int(OpCode.COLLECT), key, 0))

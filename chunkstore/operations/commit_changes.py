@@ -137,4 +137,6 @@ def _plan_and_enter(
             state.advance(*outcome, generation)
         for name, size_bytes, extents in changes.inlined:
             container.backlog.came(name, size_bytes, extents)
+        for source, target in changes.spliced:
+            container.backlog.spliced(source, target)
     return op, result

@@ -59,5 +59,6 @@ def plan_concat(
     changes.rows[segment_key(source_name)] = None
     changes.end_segment(source.id)
     changes.headers.append((int(OpCode.CONCAT), target.id, target.length, source.id))
+    changes.spliced.append((source_name, target_name))
     changes.restructure(target.id)
     changes.restructure(source.id)

@@ -85,7 +85,7 @@ class Spiller:
     def _spill_all(self, name: str, counts: dict[str, int]) -> None:
         tries, left = 0, self._container.look(partial(_count, name))
         if not left:
-            self._backlog.forget(name)
+            self._backlog.missed(name)
         while left > 0:
             try:
                 done = spill(self._container, name, bytes_max=self._bytes)
@@ -140,7 +140,7 @@ class Spiller:
                 try:
                     self.spill_all(name)
                 except SegmentNotFound:
-                    self._backlog.forget(name)
+                    self._backlog.missed(name)
                 except (Damaged, Conflict) as error:  # this segment's alone
                     self._failed(error)
         except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)

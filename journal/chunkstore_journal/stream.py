@@ -13,15 +13,16 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from chunkstore.config import Settings
+from chunkstore.config import KIB, LIMITS, Settings
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
+from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Position
 from chunkstore.names import journal_place
 from chunkstore_journal.claim import is_seen, moved
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.payloads import BLOB_AT, encode_note, encode_ops
-from chunkstore_journal.record import HEADER_BYTES, RecordHeader, encode_record
+from chunkstore_journal.record import EMBEDDABLE_BYTES_MAX, HEADER_BYTES, RecordHeader, encode_record
 from chunkstore_journal.slots import Backoff
 
 __all__ = ["OwnedStream", "encode_batch", "unavailable"]
@@ -29,6 +30,11 @@ __all__ = ["OwnedStream", "encode_batch", "unavailable"]
 T = TypeVar("T")
 
 _make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
+_MOVED_ROW_BYTES = 24
+"""So much longer a row may get, and what holds it, when its extent has another address."""
+_EMBEDDED_BYTES_MAX = LIMITS.record_bytes_max - 64 * KIB
+"""An embedded record and the rows of its extents; the rest is for the OPEN's own fields."""
+_SURELY_FITS_BYTES = EMBEDDABLE_BYTES_MAX // 2 - LIMITS.batch_ops_max * _MOVED_ROW_BYTES
 _PLAIN_KINDS = frozenset((RecordKind.OPS, RecordKind.HEARTBEAT, RecordKind.CLOSE))
 
 
@@ -39,6 +45,17 @@ def encode_batch(batch: Batch) -> bytes:
     if batch.kind in (RecordKind.OPEN, RecordKind.SEAL):
         raise InvalidArgument(f"{batch.kind.name} is written by take-overs only", argument="kind")
     return encode_note(batch.kind, batch.notes, batch.ops, batch.rows)
+
+
+def _require_room(batch: Batch, size_bytes: int) -> None:
+    """Raise ``InvalidArgument`` where an OPEN could not hold this record beside new rows of all its extents (protocol 3.7, A15)."""
+    moved = sum(len(key) + len(value or b"") + _MOVED_ROW_BYTES for key, value in batch.rows if key[:1] == CHUNK)
+    if size_bytes + moved > _EMBEDDED_BYTES_MAX:
+        raise InvalidArgument(
+            f"an OPS record of {size_bytes} bytes with {moved} bytes of chunk rows exceeds {_EMBEDDED_BYTES_MAX} bytes, which is what a "
+            "take-over can hold; split the operation",
+            argument="payload",
+        )
 
 
 def unavailable(error: ChunkstoreError, name: str) -> StorageUnavailable:
@@ -103,6 +120,8 @@ class OwnedStream(Journal):
             # Nothing of this call was written, whatever happened to the one that ended the stream.
             raise JournalBroken(end.copy(), happened=False)
         payload = encode_batch(batch)
+        if batch.blob and len(payload) > _SURELY_FITS_BYTES:
+            _require_room(batch, len(payload))
         head = self.head
         time_ms = max(batch.time_ms, self._time_ms)
         data, identity = encode_record(

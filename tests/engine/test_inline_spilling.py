@@ -12,9 +12,12 @@ from chunkstore import runtime
 from chunkstore.changes import Append, Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, SegmentNotFound, StorageFull, StorageUnavailable
+from chunkstore.errors import BadOffset, Conflict, OutcomeUnknown, SegmentNotFound, StorageFull, StorageUnavailable
+from chunkstore.metadata.codec import decode_garbage
+from chunkstore.metadata.keys import GARBAGE
+from chunkstore.metadata.port import MetadataView
+from chunkstore.operations import backlog, spiller
 from chunkstore.operations import spill as spilling
-from chunkstore.operations import spiller
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
@@ -363,3 +366,104 @@ def test_they_are_spilled_while_memory_has_them(world: World) -> None:
     store._spiller.spill_these()
     assert store._container.tail.counts().misses == 0
     assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("how", ["commit", "unknown", "refused"])
+def test_what_a_concat_takes_elsewhere_is_spilled_there(
+    world: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Extents that nobody counts hold the journal until the next owner."""
+    store = inline(world, spill_s=0.0)
+    keep(store)
+    store.create("b")
+    data = fill(store, "a", 2)
+    store.commit([Seal("a")])
+    if how == "commit":
+        store.commit([Concat("b", "a")])
+    elif how == "unknown":
+        wait = store._container.wait
+
+        def in_vain(*given: Any) -> None:
+            wait(*given)
+            raise OutcomeUnknown("the deadline passed")
+
+        monkeypatch.setattr(store._container, "wait", in_vain)
+        with pytest.raises(OutcomeUnknown):
+            store.concat("b", 0, "a")
+        monkeypatch.undo()
+    else:
+        with pytest.raises(BadOffset):
+            store.concat("b", 7, "a")
+    keep(store)
+    name = "a" if how == "refused" else "b"
+    assert "inline" not in kinds(store, name)
+    assert store.read(name, 0, 99) == data
+
+
+def test_what_is_committed_while_a_look_finds_nothing_is_spilled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = inline(world, spill_s=0.0)
+    keep(store)
+    data = fill(store, "a", 1)
+    store.spill(["a"])
+    look = spiller._count
+
+    def behind(name: str, view: MetadataView) -> int:
+        nonlocal data
+        found = look(name, view)
+        monkeypatch.undo()
+        data = fill(store, "a", 1)
+        return found
+
+    monkeypatch.setattr(spiller, "_count", behind)
+    store.spill(["a"])
+    assert kinds(store, "a")[-1] == "inline"
+    keep(store)
+    assert "inline" not in kinds(store, "a")
+    assert store.read("a", 0, 99) == data
+
+
+def test_what_is_counted_and_not_there_is_forgotten_behind_two_looks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = inline(world, spill_s=0.0)
+    fill(store, "a", 3)
+    fill(store, "b", 2)
+    store.delete("a")
+    store.truncate("b", 20)
+    keep(store)
+    assert set(store._container.backlog.held()) == {"a", "b"}
+    monkeypatch.setattr(backlog, "_DOUBT_S", 0.0)
+    keep(store)
+    assert store._container.backlog.total() == (0, 0)
+
+
+def test_what_spills_leave_is_forgotten_by_one_record(world: World) -> None:
+    """Each of many spills leaves a row of garbage; a record for each would be a request for each."""
+    store = inline(world)
+    for _ in range(20):
+        data = fill(store, "a", 1)
+        store.spill(["a"])
+    before = store._container.current.queue.head.lsn
+    store.collect()
+    assert store._container.current.queue.head.lsn == before + 1
+    assert store.read("a", 0, 999) == data
+    assert problems(store.check("deep")) == []
+
+
+def test_a_pin_keeps_what_spills_behind_it_have_left(world: World) -> None:
+    store = inline(world)
+    for number in range(6):
+        if number == 3:
+            store.pin("here")
+        fill(store, "a", 1)
+        store.spill(["a"])
+    left = _garbage(store)
+    store.collect()
+    assert _garbage(store) == left[3:]
+    store.unpin("here")
+    store.collect()
+    assert _garbage(store) == []
+
+
+def _garbage(store: ChunkedSegmentStorage) -> list[int]:
+    return store.look(lambda view: [decode_garbage("g", raw).lsn for _, raw in view.scan(GARBAGE, b"H")])
