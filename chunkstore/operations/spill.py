@@ -1,6 +1,6 @@
 """Spilling: extents, which lie in the journal, become bytes of chunks (protocol 3.10).
 
-Promises: bytes and their order stay: each extent is verified when it is read, and the CRC of what is written follows from theirs. A run of
+Promises: bytes and their order stay: all that is written is compared with the CRCs of its extents, wherever it was read. A run of
 extents is written behind a chunk that earlier spills of this epoch made, where the storage appends and it has room, else into a new one;
 only the commit makes it theirs, and drops the extents' rows in the same step. A chunk whose growth did not succeed is never written again
 (protocol A2). What happens to the segment meanwhile wins.
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from chunkstore import runtime
 from chunkstore.buffers import filled
-from chunkstore.checksum import crc32c_combine
+from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Closed, Conflict, Damaged, NotOwner, OutcomeUnknown
 from chunkstore.journal import OpCode
@@ -158,7 +158,7 @@ def _read(container: OwnedContainer, name: str, run: _Run) -> bytes:
 
 
 def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
-    """Raises ``Damaged`` where the bytes do not have the CRC that their parts' make."""
+    """Raises ``Damaged`` where bytes do not have the CRC of their extent."""
     front = run.front
     if (
         front is not None
@@ -173,14 +173,15 @@ def _plan_target(owned: OwnedEpoch, run: _Run, data: bytes) -> _Target:
         chunk = ChunkRecord(
             "", 0, 0, 0, run.before, NO_CHUNK, run.segment_id, owned.epoch, state, KIND_OBJECT, runtime.now_ms()
         )
-    crc = chunk.crc32c or 0
-    for record in run.records:
-        crc = crc32c_combine(crc, record.crc32c or 0, record.length)
+    for place, at, length, crc, offset in run.extents:
+        # Wherever they come from, memory included.
+        if crc32c_of_bytes(data[offset - run.start : offset - run.start + length]) != crc:
+            where = owned.names.place(place)
+            raise Damaged(
+                "an extent does not have the CRC32C that was recorded", object=where, position=at, start=offset
+            )
     rows: dict[bytes, RowRecord] = {}
     grown, _ = grow_chunk(owned, identity, chunk, b"", data, rows)
-    if grown.crc32c != crc:
-        where = owned.names.place(run.extents[0][0])
-        raise Damaged("extents do not have the CRC32C that was recorded", object=where, start=run.start)
     del rows[chunk_key(identity)]
     return _Target(identity, chunk.length, grown, rows)
 
