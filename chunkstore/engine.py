@@ -19,7 +19,14 @@ from dataclasses import replace
 from functools import partial
 
 from chunkstore import runtime
-from chunkstore.arguments import check_attribute_changes, check_attributes, check_not_itself, check_number, gather
+from chunkstore.arguments import (
+    check_attribute_changes,
+    check_attributes,
+    check_buffering,
+    check_not_itself,
+    check_number,
+    gather,
+)
 from chunkstore.asks import Ask, AskBox, Plain, check_ask
 from chunkstore.changes import Change, Create, check_changes
 from chunkstore.checksum import BytesLike, check_data
@@ -59,7 +66,7 @@ from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.old_layout import OldLayout
 from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
-from chunkstore.writer import StorageWriter, check_buffering
+from chunkstore.writer import StorageWriter
 
 __all__ = ["ChunkedSegmentStorage"]
 

@@ -16,10 +16,10 @@ Leaves out: framing of events (the bytes are the caller's).
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Final, NamedTuple, Protocol, Self
 
 from chunkstore import processes, runtime
-from chunkstore.arguments import check_number
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
@@ -29,12 +29,11 @@ from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
 
-__all__ = ["AppendTarget", "StorageWriter", "check_buffering"]
+__all__ = ["AppendTarget", "StorageWriter"]
 
 _JOIN_S: Final = 60.0
 _THREAD: Final = "chunkstore-writer"
 _TIMEOUT_S_MAX: Final = 366 * 86_400
-_WINDOW_MAX: Final = 64
 _GROWN_BYTES_MAX: Final = 8 * MIB
 
 
@@ -58,6 +57,7 @@ class _Batch:
         "offset",
         "pieces",
         "underway",
+        "written",
     )
 
     def __init__(self, items: list[_Waiting], done_bytes_before: int, expected_offset: int | None) -> None:
@@ -71,21 +71,8 @@ class _Batch:
         self.offset = 0
         self.error: ChunkstoreError | None = None
         self.done = False
-
-
-def check_buffering(
-    flush_bytes: object, flush_s: object, buffer_bytes_max: object, window: object, expected_offset: int | None
-) -> None:
-    """Check a writer's arguments. Raises ``InvalidArgument``."""
-    for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max"), (window, "window")):
-        if type(value) is not int or value < 1:
-            raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
-    if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
-        raise InvalidArgument(f"flush_s must be from 0 to 3600, not {flush_s!r}", argument="flush_s")
-    if isinstance(window, int) and window > _WINDOW_MAX:
-        raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {window}", argument="window")
-    if expected_offset is not None:
-        check_number(expected_offset, "expected_offset")
+        self.written = False
+        """Its bytes are in the storage; a record is to name them."""
 
 
 class AppendTarget(Protocol):
@@ -118,8 +105,8 @@ class StorageWriter:
     """One writer of one segment; thread-safe; a context manager whose end flushes. See the module.
 
     ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait. ``window``
-    (1 to 64): so many batches may be on their way; only one where chunks grow. In memory are the buffer and the window: at most so
-    many batches of 8 MiB, or of ``flush_bytes``. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
+    (1 to 64): so many batches may be on their way, and as many wait for their records; only one where chunks grow. In memory are the
+    buffer and these, of 8 MiB or ``flush_bytes`` each. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
     """
 
     def __init__(
@@ -294,13 +281,8 @@ class StorageWriter:
                 with self._condition:
                     # Where only one is written at a time, this thread keeps the turn.
                     self._failing = self._failing or batch.error is not None
-                    self._vacant = self._failing or len(self._underway) >= self._width
-                    self._threads += not self._vacant
-                    hands_on = not self._vacant
-                if hands_on and runtime.spawn_if_possible(self._run, _THREAD) is None:
-                    with self._condition:
-                        self._threads -= 1
-                        self._vacant = True
+                    self._vacant = True
+                self._hand_on()
                 self._finish(batch)
                 with self._condition:
                     if not self._vacant:
@@ -315,6 +297,23 @@ class StorageWriter:
                 self._threads -= 1
                 self._condition.notify_all()
 
+    def _hand_on(self) -> None:
+        """Give the turn to a new thread, if nobody has it and another batch may be begun; else who is done next takes it."""
+        with self._condition:
+            hands_on = self._vacant and not self._failing and not self._is_full()
+            if hands_on:
+                self._vacant = False
+                self._threads += 1
+        if hands_on and runtime.spawn_if_possible(self._run, _THREAD) is None:
+            with self._condition:
+                self._threads -= 1
+                self._vacant = True
+
+    def _is_full(self) -> bool:
+        """With the condition held: as many as may be are being written, or wait for their records."""
+        unwritten = sum(not batch.written for batch in self._underway)
+        return unwritten >= self._width or len(self._underway) >= 2 * self._width
+
     def _next_batch(self) -> _Batch | None:
         """Wait until a batch is due and may be begun, and take it. None when the writer has ended."""
         with self._condition:
@@ -327,14 +326,12 @@ class StorageWriter:
                     self._condition.wait(1.0)
                     continue
                 room_bytes = self._appends.most_bytes(self._width, self._flush_bytes) - self._underway_bytes
-                if self._underway and (
-                    len(self._underway) >= self._width or room_bytes < min(self._waiting_bytes, self._flush_bytes)
-                ):
+                if self._underway and (self._is_full() or room_bytes < min(self._waiting_bytes, self._flush_bytes)):
                     self._condition.wait(1.0)
                     continue
                 most_bytes = self._flush_bytes
                 if self._appends.remote:
-                    share_bytes = room_bytes // (self._width - len(self._underway))
+                    share_bytes = room_bytes // max(1, self._width - len(self._underway))
                     most_bytes = max(most_bytes, min(_GROWN_BYTES_MAX, share_bytes))
                 # Behind others it is late anyway: it rather grows.
                 self._due_bytes = most_bytes if self._underway else self._flush_bytes
@@ -412,7 +409,7 @@ class StorageWriter:
     def _carry_out(self, batch: _Batch) -> int:
         if batch.underway is not None:
             try:
-                return self._appends.finish(batch.underway)
+                return self._appends.finish(batch.underway, partial(self._written, batch))
             except CacheDamaged:
                 # It did not happen, nor did anything behind it: all of it is done again, one by one.
                 batch.underway = None
@@ -428,6 +425,12 @@ class StorageWriter:
             writer_id=self.writer_id,
             event_number=None if self.writer_id is None else batch.event_number,
         )
+
+    def _written(self, batch: _Batch) -> None:
+        """The bytes of a batch are there: while it waits for its record, the next one may be on its way."""
+        with self._condition:
+            batch.written = True
+        self._hand_on()
 
     def _resolve(self) -> None:
         """Set the futures of all batches that are done, and of none behind one that is not."""

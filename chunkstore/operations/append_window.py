@@ -12,6 +12,7 @@ Leaves out: which thread does what, and answering in order (``chunkstore.writer`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -113,9 +114,9 @@ class AppendWindow:
         if before is not None and before.op.decided and before.op.error is not None:
             raise _Alone if isinstance(before.op.error, CacheDamaged) else _Refused(before.op.error.copy())
 
-    def finish(self, underway: Underway) -> int:
-        """Write the bytes and wait until the append is committed; returns its offset. Raises as ``append``, and ``CacheDamaged``: it did
-        not happen, nor did anything behind it."""
+    def finish(self, underway: Underway, written: Callable[[], None]) -> int:
+        """Write the bytes, call ``written``, and wait until the append is committed; returns its offset. Raises as ``append``, and
+        ``CacheDamaged``: it did not happen, nor did anything behind it."""
         owned, op, request = underway.owned, underway.op, underway.request
         if underway.planned is not None and not op.decided:
             try:
@@ -124,6 +125,7 @@ class AppendWindow:
             except BaseException as error:
                 fail_unwritten(owned, op, error)
                 raise
+        written()
         self._container.wait(owned, op, request.deadline)
         return underway.offset
 

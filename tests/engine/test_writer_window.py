@@ -214,7 +214,7 @@ def test_nothing_enters_behind_one_that_failed(world: World) -> None:
     # The epoch ends with it, as by a journal that failed; the next epoch would take anything.
     store._container.current.end(StorageUnavailable("the epoch ends"))
     refused(StorageUnavailable, lambda: begin(window, b"second", first))
-    refused(StorageUnavailable, lambda: window.finish(first))
+    refused(StorageUnavailable, lambda: window.finish(first, lambda: None))
     refused(StorageUnavailable, lambda: begin(window, b"third", first))
     assert store.info("a").length == 0
     assert begin(window, b"", None) is None
@@ -257,7 +257,7 @@ def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
 
     def finish() -> None:
         try:
-            told.append(window.finish(first))
+            told.append(window.finish(first, lambda: None))
         except ChunkstoreError as error:
             told.append(error)
 
@@ -269,7 +269,7 @@ def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
         if happened:
             second = begin(window, b"second", first, 2)
             assert second is not None
-            assert window.finish(second) == 5
+            assert window.finish(second, lambda: None) == 5
         else:
             refused(StorageUnavailable, lambda: begin(window, b"second", first, 2))
     finally:
