@@ -397,20 +397,24 @@ def follow(
     """A replica's reader: catches up and looks, again and again; or waits until it is shown more, at the pace that there is."""
     waits = Random(f"waits {plan.seed} {name}")
     waiting = waits.random() < 0.4
+    met = False
+    """An error: only who refreshes hears whether it is over."""
     while not stop():
         since = recorder.now()
         try:
             segment = f"s{random.randrange(plan.segments)}"
-            if waiting and replica.exists(segment):
+            if waiting and not met and replica.exists(segment):
                 wait_for_more(world, plan, waits, replica, segment)
             else:
                 replica.refresh()
+                met = False
             look_at(recorder, random, name, replica, segment)
         except Closed:
             return
         except StorageUnavailable:
             pass
         except ChunkstoreError as error:
+            met = True
             recorder.judge("replica", name, error, since)
         world.runtime.sleep_s(plan.latency_s * (2 + 30 * random.random()))
 
