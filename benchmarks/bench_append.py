@@ -1,4 +1,5 @@
-"""Durable appends: against a bare write+fdatasync of the same size, with many threads, and in processor time against a floor.
+"""Durable appends: against a bare write+fdatasync of the same size, and in processor time against a floor. Many threads, and what others
+take for the same, are ``bench_peers``.
 
 Engine and bare loop alternate append by append in random order, because the disk's own speed drifts by far more than what
 is measured. ``python -m benchmarks.bench_append [--dir DIR] [--quick]``.
@@ -9,9 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,11 @@ from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
 
 __all__ = ["main"]
 
-SLOW_SYNC_S = 0.005
 FAST_BLOCK_BYTES_PER_S = 1e9
-
-
-class SlowSync(FilesystemChunkStorage):
-    """The filesystem binding with every sync of a file made to take 5 ms longer, as on ordinary disks."""
-
-    def _sync_file(self, name: str) -> None:
-        super()._sync_file(name)
-        time.sleep(SLOW_SYNC_S)
 
 
 def settings(path: Path, **more: object) -> chunkstore.Settings:
@@ -84,64 +74,6 @@ def against_bare(report: Report, path: Path, size: int, count: int, target_fast:
         at_least=target_fast if fast else target_slow,
         detail=f"engine {median(engine_s) * 1e3:.3f} ms, bare {bare * 1e3:.3f} ms, {'fast' if fast else 'slow'} blocks",
     )
-
-
-def appends_per_s(store: chunkstore.ChunkedSegmentStorage, names: Sequence[str], threads: int, seconds: float) -> float:
-    """Appends of 1 KiB per second by ``threads`` threads over the named segments."""
-    data = os.urandom(KIB)
-    counts = [0] * threads
-    begin, stop = threading.Event(), threading.Event()
-
-    def work(number: int) -> None:
-        name = names[number % len(names)]
-        begin.wait()
-        while not stop.is_set():
-            store.append(name, data)
-            counts[number] += 1
-
-    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    began = time_s()
-    begin.set()
-    time.sleep(seconds)
-    stop.set()
-    for worker in workers:
-        worker.join()
-    return sum(counts) / (time_s() - began)
-
-
-def threads_on_disk(report: Report, path: Path, seconds: float, rounds: int) -> None:
-    """32 threads against one thread, alternating, on this disk as it is."""
-    store = chunkstore.open(f"file://{path}/threads", settings=settings(path))
-    names = [f"t{number}" for number in range(32)]
-    for name in names:
-        store.create(name)
-    one, many = [], []
-    for _ in range(rounds):
-        one.append(appends_per_s(store, names[:1], 1, seconds))
-        many.append(appends_per_s(store, names, 32, seconds))
-    store.close()
-    report.add("append 1 KiB, 32 threads on 32 segments", median(many), "/s", at_least=10_000)
-    report.add("append 1 KiB, 32 threads to one thread", median(many) / median(one), "ratio", at_least=3)
-
-
-def threads_with_slow_sync(report: Report, path: Path, seconds: float) -> None:
-    """The same with every sync made to take 5 ms: what group commit is for."""
-    storage = SlowSync(str(path / "slow"))
-    store = open_store_on(storage, settings=settings(path))
-    names = [f"t{number}" for number in range(32)]
-    for name in names:
-        store.create(name)
-    one = appends_per_s(store, names[:1], 1, seconds)
-    many = appends_per_s(store, names, 32, seconds)
-    single = appends_per_s(store, names[:1], 32, seconds)
-    store.close()
-    report.add("5 ms syncs: 32 threads on 32 segments", many, "/s", at_least=1_800)
-    report.add(
-        "5 ms syncs: 32 segments to one thread", many / one, "ratio", at_least=20, detail=f"one thread {one:.0f}/s"
-    )
-    report.add("5 ms syncs: 32 threads on one segment to one thread", single / one, "ratio", at_least=10)
 
 
 def against_floor(report: Report, path: Path, rounds: int) -> None:
@@ -215,8 +147,6 @@ def main() -> None:
             sub = path / f"size-{size}"
             sub.mkdir()
             against_bare(report, sub, size, count // scale, fast, slow)
-        threads_on_disk(report, path, 2.0 / scale, 5)
-        threads_with_slow_sync(report, path, 4.0 / scale)
         against_floor(report, path, 40 // scale)
     report.save()
 
