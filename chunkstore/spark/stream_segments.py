@@ -58,16 +58,15 @@ class SegmentFollower:
             if info is not None and info.id == before.identity:
                 if info.length < before.at:
                     raise BadOffset(name, expected=info.length, given=before.at)
-                begins[name] = max(before.at, info.start_offset)
+                begins[name] = self._begin(info, before.at)
                 lost_bytes += begins[name] - before.at
-                if begins[name] > before.at:
-                    lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=before.at))
             elif not before.done and is_chosen(self._options, name):
                 lost_segments += 1
                 lose(self._options, SegmentNotFound(name))
         for name, info in there.items():
-            if info.length > info.start_offset:
-                begins.setdefault(name, info.start_offset)
+            if name not in begins and info.length:  # new, so it was promised from its first byte
+                begins[name] = self._begin(info, 0)
+                lost_bytes += begins[name]
         reached: dict[str, Reached] = {}
 
         def go_on(name: str, share: Limit) -> tuple[int, int]:
@@ -75,13 +74,19 @@ class SegmentFollower:
             end, rows = self._end(replica, info, begin, share) if begin < info.length else (begin, 0)
             held = start.segments.get(name)
             follows = held is not None and held.identity == info.id and held.at == begin
-            if held is not None or end > begin:  # else it has nothing yet
+            if held is not None or end:  # else it has nothing yet
                 done = info.sealed and end == info.length
                 reached[name] = Reached(info.id, end, done, None if follows else begin)
             return end - begin, rows
 
         share_out({name: there[name].length - begin for name, begin in begins.items()}, limit, go_on)
         return start._replace(segments=reached, lost_bytes=lost_bytes, lost_segments=lost_segments)
+
+    def _begin(self, info: SegmentInfo, at: int) -> int:
+        """Where a segment goes on that is to be read from ``at``; what is gone between these is lost."""
+        if info.start_offset > at:
+            lose(self._options, SegmentTruncated(info.name, start_offset=info.start_offset, offset=at))
+        return max(at, info.start_offset)
 
     def _visible(self, replica: Replica) -> dict[str, SegmentInfo]:
         """The segments as far as they may be read: to the target, if there is one."""

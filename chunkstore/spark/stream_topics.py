@@ -81,7 +81,7 @@ class TopicFollower:
             begin, contexts = begins[topic], there[topic]
             end, rows = self._end(replica, contexts, begin, ends[topic], share)
             before = start.topics.get(topic)
-            if before is not None or end > begin:  # else it has nothing yet
+            if before is not None or end > TopicPosition(0, 0):  # else it has nothing yet
                 lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
                 follows = before is not None and begin == (before.sequence, before.at)
                 found[topic] = _reached(contexts, end)._replace(
@@ -178,16 +178,19 @@ def _entries(contexts: list[Context], parts: Iterable[LedgerRange]) -> dict[Topi
 
 
 def _begin(contexts: list[Context], before: TopicReached | None) -> tuple[TopicPosition, int]:
-    """Where the next batch begins, and how many offload segments in front of that were not read to their ends, and are gone."""
+    """Where the next batch begins, and how many offload segments in front of that were not read to their ends, and are gone.
+
+    A topic that is new, or another one of its name, was promised from number 0."""
+    first = contexts[0].sequence
     if before is None:
-        return TopicPosition(contexts[0].sequence, 0), 0
+        return TopicPosition(first, 0), first
     same = next((context for context in contexts if context.sequence == before.sequence), None)
     if same is not None and same.uuid.hex() == before.identity:
         return TopicPosition(before.sequence, before.at), 0
     later = [context.sequence for context in contexts if same is None and context.sequence > before.sequence]
     if later:
         return TopicPosition(later[0], 0), later[0] - before.sequence - before.done
-    return TopicPosition(contexts[0].sequence, 0), int(not before.done)
+    return TopicPosition(first, 0), first + (not before.done)
 
 
 def _missing(contexts: list[Context], first: int, last: int) -> int:

@@ -142,6 +142,27 @@ def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store)
     writer.writer.close()
 
 
+def test_a_new_topic_is_promised_from_its_first_offload_segment(ground: Ground, store: Store) -> None:
+    first, second = Writer(store, "t/n/p/first"), Writer(store, "t/n/p/second")
+    first.add(1, 0, 5)
+    stream = Stream(ground.url, topicsPattern="t/.*", startingOffsets="earliest")
+    assert stream.step() == first.rows
+    for ledger in (1, 2):
+        second.add(ledger, 0, 5)
+        second.writer.complete()
+    store.table(NAMESPACE).delete(key_of(second.topic, 0))
+    assert Stream(ground.url, topic=second.topic, startingOffsets="earliest").step() == second.rows[5:]
+    with pytest.raises(LedgerNotFound):
+        stream.step()
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == second.rows[5:]
+    assert stream.step() == []
+    assert stream.offset().lost_segments == 1
+    stream.replay()
+    for writer in (first, second):
+        writer.writer.close()
+
+
 def test_progress_is_pinned_by_data_segments(ground: Ground, store: Store) -> None:
     writer = Writer(store)
     writer.add(1, 0, 5)
