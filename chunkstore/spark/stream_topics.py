@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from chunkstore.codec.pulsar.pip76 import ENTRY_ID_MAX
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
-from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.pulsar.contexts import Context, iter_contexts, segments_of
+from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.options import LATEST, ReadOptions
 from chunkstore.spark.plan import plan_parts
 from chunkstore.spark.positions import StreamOffset, TopicReached
-from chunkstore.spark.ranges import chosen_topics
+from chunkstore.spark.progress_pins import Unread, unread_of
+from chunkstore.spark.ranges import chosen_topics, name_prefixes
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
@@ -111,17 +113,20 @@ class TopicFollower:
             parts += self._planner(replica, topic).between(start, stop)
         return plan_parts(replica, self._options, parts)
 
-    def pinned(self, replica: Replica, offset: StreamOffset) -> dict[str, int]:
-        """By data segment, what is not read yet."""
-        found: dict[str, int] = {}
+    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
+        """An index is of no use without its data, nor data without their index: it is held until all is read."""
+        found: list[tuple[SegmentInfo, int]] = []
         for topic, contexts in self._topics(replica).items():
-            reached = offset.topics.get(topic, TopicReached(-1, "", 0))
+            begin, _ = _begin(contexts, offset.topics.get(topic))
             for context in contexts:
-                if context.sequence == reached.sequence and not reached.done:
-                    found[context.data] = reached.at
-                elif context.sequence > reached.sequence:
-                    found[context.data] = 0
-        return found
+                at = begin.offset if context.sequence == begin.sequence else 0
+                for name, to in ((context.data, at), (context.index_segment, 0)):
+                    if replica.exists(name):
+                        info = replica.info(name)
+                        found.append((info, info.length if context.sequence < begin.sequence else to))
+        pattern = self._options.topics_pattern
+        names = (f"{self._options.topic}/",) if pattern is None else name_prefixes(pattern)
+        return unread_of(found, tuple(map(segments_of, names)), offset.lsn)
 
     # Helpers
 
