@@ -31,6 +31,7 @@ __all__ = [
     "check_not_itself",
     "check_number",
     "check_pin",
+    "check_prefixes",
     "check_range",
     "check_ranges",
     "check_value",
@@ -210,6 +211,15 @@ def check_pin(note: object, expires_s: object, offsets: object) -> Mapping[str, 
         check_segment_name(name, "offsets")
         check_number(offset, "offsets")
     return dict(sorted(offsets.items()))
+
+
+def check_prefixes(prefixes: object) -> tuple[str, ...]:
+    """Beginnings of segments' names, in order. Raises ``InvalidArgument``."""
+    good = isinstance(prefixes, Sequence) and not isinstance(prefixes, str) and len(prefixes) <= LIMITS.pin_offsets_max
+    if not good or not all(isinstance(item, str) and 0 <= utf8_bytes(item) <= 255 for item in prefixes):  # type: ignore[attr-defined]
+        what = f"prefixes are at most {LIMITS.pin_offsets_max} beginnings of names, of at most 255 bytes of UTF-8"
+        raise InvalidArgument(what, argument="prefixes")
+    return tuple(sorted(set(prefixes)))  # type: ignore[call-overload]
 
 
 def check_version(version: object) -> None:

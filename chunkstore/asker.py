@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin
+from chunkstore.arguments import check_pin, check_prefixes
 from chunkstore.asks import (
     Answer,
     Ask,
@@ -154,21 +154,24 @@ class Asker:
         expires_s: float | None = None,
         *,
         offsets: Mapping[str, int] | None = None,
+        prefixes: Sequence[str] = (),
         wait_s: float = _WAIT_S,
     ) -> Pin:
-        """As ``store.pin``, held by this process. Raises as that, and as ``session``. Retry: safe by the same process."""
+        """As ``store.pin``, held by this process. Raises as that, and as ``session``; ``Unsupported``: an owner of before knows no
+        ``prefixes``. Retry: safe by the same process."""
         who = runtime.identity()
         holder = f"{who.host}:{who.pid}"
         checked = check_pin(note, expires_s, offsets)
-        ask = AskPin(name, note, 0 if expires_s is None else math.ceil(expires_s * 1000), checked, holder)
+        lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
+        ask = AskPin(name, note, lasts_ms, checked, holder, check_prefixes(prefixes))
 
         def found() -> _Shown[Pin] | None:
             pins = (item for item in self.replica.pins() if item.name == name)
             there = next(pins, None)
-            if there is None or (there.holder, there.note, dict(there.offsets)) != (holder, note, ask.offsets):
+            if there is None or there[2:4] != (holder, note) or there[6:] != (ask.offsets, ask.prefixes):
                 return None
-            lasts_ms = (there.expires_at or there.created_at) - there.created_at
-            return _Shown(there, there.lsn) if lasts_ms == ask.lasts_ms else None
+            lasts = (there.expires_at or there.created_at) - there.created_at
+            return _Shown(there, there.lsn) if lasts == ask.lasts_ms else None
 
         return self._ask(ask, wait_s, proof=found)
 

@@ -7,7 +7,7 @@ of chunks and of the journal).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_pin
@@ -15,7 +15,7 @@ from chunkstore.metadata.keys import PIN
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records import Pin, PinRecord
 
-__all__ = ["pin_of", "pinned_lsn", "pinned_offset", "read_pins", "scan_pins"]
+__all__ = ["pin_of", "pinned_lsn", "pinned_offset", "read_pins", "scan_pins", "wanted_pin"]
 
 
 def scan_pins(view: MetadataView) -> Iterator[tuple[str, PinRecord | Damaged]]:
@@ -35,16 +35,17 @@ def pinned_lsn(view: MetadataView) -> int | None:
 
 
 def pinned_offset(view: MetadataView, segment: str) -> int | None:
-    """The lowest offset of a segment that a pin names, which no retention may pass; None where none does.
+    """The lowest offset of a segment that a pin holds, which no retention may pass; None where none does.
 
     0 where a pin cannot be read.
     """
     offsets = []
-    for _, record in scan_pins(view):
+    for name, record in scan_pins(view):
         if not isinstance(record, PinRecord):
             return 0
-        if segment in record.offsets:
-            offsets.append(record.offsets[segment])
+        held = pin_of(name, record).held(segment)
+        if held is not None:
+            offsets.append(held)
     return min(offsets, default=None)
 
 
@@ -61,4 +62,14 @@ def read_pins(view: MetadataView) -> list[Pin]:
 def pin_of(name: str, record: PinRecord) -> Pin:
     """The public face of a pin's record."""
     expires_at = record.time_ms + record.lasts_ms if record.lasts_ms else None
-    return Pin(name, record.lsn, record.holder, record.note, record.time_ms, expires_at, dict(record.offsets))
+    prefixes = record.extra[0] if record.extra else ()
+    if not isinstance(prefixes, tuple) or not all(isinstance(prefix, str) for prefix in prefixes):
+        prefixes = ("",)  # it may mean any
+    return Pin(name, record.lsn, record.holder, record.note, record.time_ms, expires_at, dict(record.offsets), prefixes)
+
+
+def wanted_pin(
+    lasts_ms: int, holder: str, note: str, offsets: Mapping[str, int], prefixes: tuple[str, ...]
+) -> PinRecord:
+    """A pin that is to be made: its own record will say where it stands."""
+    return PinRecord(0, 0, lasts_ms, holder, note, offsets, (prefixes,) if prefixes else ())

@@ -88,7 +88,7 @@ def _plan_pin(
     if raw is not None:
         found = decode_pin(key, raw)
         if not _is_over(container, name, found):
-            if found[2:6] == wanted[2:6]:
+            if found[2:] == wanted[2:]:
                 return {key: found}
             where = f"at lsn {found.lsn} for {found.holder!r}, note {found.note!r}"
             raise Conflict(f"pin {name!r}", expected="no other pin of this name", found=where)

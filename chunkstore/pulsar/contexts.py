@@ -34,6 +34,7 @@ __all__ = [
     "iter_topics",
     "key_of",
     "new_context",
+    "segments_of",
 ]
 
 NAMESPACE: Final = "offload"
@@ -126,7 +127,12 @@ def data_segment(topic: str, uuid: bytes) -> str:
     """The name of an offload segment's data."""
     digits = uuid.hex()
     dashed = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return f"offload/{topic}/{dashed}"
+    return f"{segments_of(topic)}/{dashed}"
+
+
+def segments_of(topic: str) -> str:
+    """How the names of its segments begin; of the beginning of a topic, how those of all such topics do."""
+    return f"offload/{topic}"
 
 
 def key_of(topic: str, sequence: int) -> bytes:

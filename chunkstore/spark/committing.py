@@ -70,12 +70,14 @@ class Door(EndingDoor, Protocol):
 
 
 class Job(NamedTuple):
-    """What the tasks of a job have written, in the order of the partitions. ``leftovers``: attempts of theirs have failed."""
+    """What the tasks of a job have written, in the order of the partitions. ``leftovers``: attempts of theirs have failed. ``shared``: the
+    session is not the query's alone, so none of its commits ends it."""
 
     session_id: int
     outputs: tuple[tuple[Output | Offloaded, ...], ...]
     ordered: bool
     leftovers: bool
+    shared: bool = False
 
 
 class StoreDoor:
@@ -135,7 +137,7 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
 
     def ends(stored: SinkRow | None, session: OpenSession) -> bool:
         old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
-        return old or job.leftovers or stored is None or stored.run != digest
+        return not job.shared and (old or job.leftovers or stored is None or stored.run != digest)
 
     return _commit(door, key, judge, row, job, ends)
 
@@ -212,7 +214,7 @@ def _commit(
         stored = None if entry is None else decode_sink(key, entry.value)
         verdict = judge(stored)
         if entry is not None and verdict == "done":
-            _confirm(door, entry, job.session_id)
+            _confirm(door, entry, _NO_SESSION if job.shared else job.session_id)
             return verdict
         session = door.session(job.session_id)
         if session is None:

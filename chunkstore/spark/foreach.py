@@ -19,6 +19,7 @@ from chunkstore.registry import open_storage, uuid_at
 from chunkstore.spark.chunks_out import WritePlan
 from chunkstore.spark.committing import SESSION_TTL_S, StoreDoor, commit_batch
 from chunkstore.spark.errors import annotated
+from chunkstore.spark.holders import foreach_holder
 from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.write_options import parse_write_options
 
@@ -51,7 +52,7 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         columns = columns_of(frame.schema, chosen)
         door = StoreDoor(store, uuid)
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        session_id = door.find_session(f"spark foreach {chosen.sink_id or query}"[:200], SESSION_TTL_S)
+        session_id = door.find_session(foreach_holder(chosen.sink_id or query or ""), SESSION_TTL_S)
         plan = WritePlan(chosen, columns, uuid, session_id)
         rows = frame.mapInArrow(telling(partial(run_task, plan=plan)), TOLD).collect()
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)

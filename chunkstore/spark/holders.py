@@ -1,7 +1,7 @@
-"""Who holds the session of a sink, for people who list sessions; and whether the driver of a batch write lives.
+"""Who holds the session of a sink, for people who list sessions; and whether the driver that it belongs to lives.
 
-Promises: a batch write is gone only where its driver ran on this machine, and there is no such process any more. Then nobody waits for
-what its tasks wrote: to end its session harms nobody, even if a commit is on its way, which happens as a whole or not at all.
+Promises: a driver is gone only where it ran on this machine, and there is no such process any more. Then nobody waits for what its
+tasks wrote: to end its session harms nobody, even if a commit is on its way, which happens as a whole or not at all.
 Leaves out: ending it (``sink``). Of drivers elsewhere nothing is known.
 """
 
@@ -18,38 +18,54 @@ from chunkstore.processes import began
 from chunkstore.spark.owners import driver_pid
 from chunkstore.spark.write_options import WriteOptions
 
-__all__ = ["batch_holder", "is_gone", "stream_holder"]
+__all__ = ["batch_holder", "foreach_holder", "is_gone", "is_shared", "stream_holder"]
 
 _NAME_BYTES: Final = 100
-_BATCH: Final = re.compile(
-    r"spark batch .*:(?P<pid>[0-9]{1,10}):(?P<began>[0-9]*) (?P<place>[0-9a-f]{16}) [0-9a-f]{16}", re.DOTALL
+_OF_DRIVER: Final = re.compile(
+    r"spark (batch|streams) .*:(?P<pid>[0-9]{1,10}):(?P<began>[0-9]*) (?P<place>[0-9a-f]{16})( [0-9a-f]{16})?",
+    re.DOTALL,
 )
 
 
 def batch_holder(options: WriteOptions) -> str:
     """Of one batch write: its application, its driver, and a random part."""
-    pid = driver_pid()
-    name = _short(options.application or _application(pid))
-    where = f"{_short(runtime.identity().host)}:{pid}:{began(pid) or ''}"
-    return f"spark batch {name}, {where} {_place()} {runtime.token(8).hex()}"
+    return f"spark batch {_driver(options.application)} {runtime.token(8).hex()}"
+
+
+def is_shared(options: WriteOptions) -> bool:
+    """Whether nothing tells a query from others of its driver before it runs: no sink id, and the checkpoint is the session's."""
+    return not (options.sink_id or options.checkpoint)
 
 
 def stream_holder(options: WriteOptions) -> str:
-    """The same for every micro-batch of a query, and for nobody else: by its sink id or its checkpoint; else by its driver."""
-    known = f"{options.sink_id or ''}\0{options.query}"
-    if known == "\0":
-        known = f"{runtime.identity().host}\0{runtime.identity().boot_id}\0{driver_pid()}"
-    name = _short(options.sink_id or options.query or "without a name")
-    return f"spark stream {name} {blake2b(known.encode(), digest_size=16).hexdigest()}"
+    """The same for every micro-batch of a query, and for nobody else, by its sink id or its checkpoint; else for all such of a driver."""
+    if is_shared(options):
+        return f"spark streams {_driver(None)}"
+    return _known("stream", options.sink_id or options.checkpoint, f"{options.sink_id or ''}\0{options.checkpoint}")
+
+
+def foreach_holder(sink: str) -> str:
+    """The same for every micro-batch of a query in a driver that owns the container, and for nobody else. ``sink``: the key of its row."""
+    return _known("foreach", sink, sink)
 
 
 def is_gone(holder: str) -> bool:
-    """Whether this is a batch write whose driver ran here and is no more."""
-    found = _BATCH.fullmatch(holder)
+    """Whether this is of a driver that ran here and is no more."""
+    found = _OF_DRIVER.fullmatch(holder)
     if found is None or found["place"] != _place():
         return False
     now = began(int(found["pid"]))
     return now is None or (bool(found["began"]) and now not in ("", found["began"]))
+
+
+def _known(kind: str, name: str, key: str) -> str:
+    return f"spark {kind} {_short(name)} {blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+
+def _driver(name: str | None) -> str:
+    pid = driver_pid()
+    where = f"{_short(runtime.identity().host)}:{pid}:{began(pid) or ''}"
+    return f"{_short(name or _application(pid))}, {where} {_place()}"
 
 
 def _place() -> str:

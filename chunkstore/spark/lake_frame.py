@@ -68,7 +68,8 @@ def lake(
     # A file that is gone or rotten is an error, whatever the session says; and no folder's name becomes a column.
     strictly = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "recursiveFileLookup": "true"}
     reader = spark.read.schema(schema).options(**strictly).option("parquet.page.verify-checksum.enabled", "true")
-    return reader.parquet(*halves.files).select(*schema.names).unionAll(behind)
+    columns = ["`{}`".format(name.replace("`", "``")) for name in schema.names]
+    return reader.parquet(*halves.files).select(*columns).unionAll(behind)
 
 
 def plan_lake(name: str, path: str, container: str, files: str | None = None) -> Halves:

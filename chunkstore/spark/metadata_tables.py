@@ -111,6 +111,7 @@ TABLES: Final[Mapping[str, MetadataTable]] = {
             "created_at": "TIMESTAMP",
             "expires_at": "TIMESTAMP",
             "offsets": "MAP<STRING, LONG>",
+            "prefixes": "ARRAY<STRING>",
         },
         _PAST,
     ),

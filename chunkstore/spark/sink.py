@@ -21,7 +21,7 @@ from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
 from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_batch, commit_job, give_up, was_done
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.holders import batch_holder, is_gone, stream_holder
+from chunkstore.spark.holders import batch_holder, is_gone, is_shared, stream_holder
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Incoming
 from chunkstore.spark.owners import AskerDoor
@@ -195,6 +195,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 if options.take_over:
                     door.depose()
                 session_id = door.find_session(stream_holder(options), SESSION_TTL_S)
+                _end_those_left(door)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -204,7 +205,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Commit the micro-batch, once. Raises as ``commit_batch``; then the query ends, and goes on when it is started again."""
         with annotated(container=self._options.container, batch=batchId), AskerDoor(self._options, stream=True) as door:
+            if batchId == 0:
+                warn_unframed(self._options)
             told, job = job_of(messages, self._options)
+            job = job._replace(shared=is_shared(self._options))
             _require_container(told, door)
             incoming, run = incoming_of(told, door, self._options, batchId)
             if not told:
@@ -218,14 +222,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _end_those_left(door: AskerDoor) -> None:
-    """End the sessions of batch writes whose drivers were killed on this machine: while they are open the sweep keeps what was written."""
+    """End the sessions of drivers that are no more on this machine: while they are open the sweep keeps what was written."""
     for session in door.replica.sessions():
         if is_gone(session.holder):
             with suppress(ChunkstoreError):  # the next one tries again
                 give_up(door, session.id)
-                _LOG.warning(
-                    "ended session %d of a batch write whose driver is no more: %s", session.id, session.holder
-                )
+                _LOG.warning("ended session %d, whose driver is no more: %s", session.id, session.holder)
 
 
 def _refuse_overwriting(*, overwrite: bool) -> None:

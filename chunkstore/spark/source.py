@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -57,6 +58,7 @@ _TYPES: dict[str, DataType] = {
     "TIMESTAMP": TimestampType(),
     "MAP<STRING, STRING>": MapType(StringType(), StringType()),
     "MAP<STRING, LONG>": MapType(StringType(), LongType()),
+    "ARRAY<STRING>": ArrayType(StringType()),
 }
 _SEGMENT_FILTERS: Final[Mapping[str, type]] = {"segment": str, "offset": int}
 _TOPIC_FILTERS: Final[Mapping[str, type]] = {"topic": str, "ledger": int, "entry": int}

@@ -14,7 +14,7 @@ Assumes: nobody changes the checkpoint, and history is not cut off between plann
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
@@ -26,7 +26,7 @@ from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.positions import StreamOffset
-from chunkstore.spark.progress_pins import ProgressPins
+from chunkstore.spark.progress_pins import ProgressPins, Unread
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
@@ -65,8 +65,8 @@ class Follower(Protocol):
     def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
         """What is read between two offsets."""
 
-    def pinned(self, replica: Replica, offset: StreamOffset) -> Mapping[str, int]:
-        """By segment, what a pin keeps for a reader that has come so far."""
+    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
+        """What a pin keeps for a reader that has come so far."""
 
 
 def _follower(options: ReadOptions) -> Follower:
@@ -167,7 +167,7 @@ class Stream:
     def _move(self, reached: StreamOffset) -> None:
         with self._working() as replica:
             replica.refresh()
-            moved = self._pins(reached).move(self._follower.pinned(replica, reached))
+            moved = self._pins(reached).move(self._follower.unread(replica, reached))
         self._reached = None
         self._moves_at_s = runtime.monotonic_s() + (_MOVE_S if moved else _MOVE_AGAIN_S)
 
@@ -246,7 +246,7 @@ class Stream:
         """A lasting one where the checkpoint has the consumer's name: of a query that goes on, or once Spark plans from an offset."""
         lasting = bool(start.consumer) and (self._planned or start.consumer != self._born)
         if self._options.pin_progress and (not self._pinned or (lasting and not self._lasts)):
-            self._pins(start).require(self._follower.pinned(replica, start), lasting=lasting)
+            self._pins(start).require(self._follower.unread(replica, start), lasting=lasting)
             self._pinned, self._lasts = True, lasting
 
 

@@ -15,7 +15,8 @@ from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_line
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import plan_ranges
 from chunkstore.spark.positions import Reached, StreamOffset
-from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
+from chunkstore.spark.progress_pins import Unread, unread_of
+from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, name_prefixes, position_in, require_named
 from chunkstore.spark.runs import ROW_BYTES, ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
@@ -58,16 +59,15 @@ class SegmentFollower:
             if info is not None and info.id == before.identity:
                 if info.length < before.at:
                     raise BadOffset(name, expected=info.length, given=before.at)
-                begins[name] = max(before.at, info.start_offset)
+                begins[name] = self._begin(info, before.at)
                 lost_bytes += begins[name] - before.at
-                if begins[name] > before.at:
-                    lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=before.at))
             elif not before.done and is_chosen(self._options, name):
                 lost_segments += 1
                 lose(self._options, SegmentNotFound(name))
         for name, info in there.items():
-            if info.length > info.start_offset:
-                begins.setdefault(name, info.start_offset)
+            if name not in begins and info.length:  # new, so it was promised from its first byte
+                begins[name] = self._begin(info, 0)
+                lost_bytes += begins[name]
         reached: dict[str, Reached] = {}
 
         def go_on(name: str, share: Limit) -> tuple[int, int]:
@@ -75,13 +75,19 @@ class SegmentFollower:
             end, rows = self._end(replica, info, begin, share) if begin < info.length else (begin, 0)
             held = start.segments.get(name)
             follows = held is not None and held.identity == info.id and held.at == begin
-            if held is not None or end > begin:  # else it has nothing yet
+            if held is not None or end:  # else it has nothing yet
                 done = info.sealed and end == info.length
                 reached[name] = Reached(info.id, end, done, None if follows else begin)
             return end - begin, rows
 
         share_out({name: there[name].length - begin for name, begin in begins.items()}, limit, go_on)
         return start._replace(segments=reached, lost_bytes=lost_bytes, lost_segments=lost_segments)
+
+    def _begin(self, info: SegmentInfo, at: int) -> int:
+        """Where a segment goes on that is to be read from ``at``; what is gone between these is lost."""
+        if info.start_offset > at:
+            lose(self._options, SegmentTruncated(info.name, start_offset=info.start_offset, offset=at))
+        return max(at, info.start_offset)
 
     def _visible(self, replica: Replica) -> dict[str, SegmentInfo]:
         """The segments as far as they may be read: to the target, if there is one."""
@@ -173,15 +179,20 @@ class SegmentFollower:
             lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=begin))
         return Range(name, reached.identity, max(begin, info.start_offset), reached.at)
 
-    def pinned(self, replica: Replica, offset: StreamOffset) -> dict[str, int]:
-        """Where segments that are there and not finished were read to."""
-        found: dict[str, int] = {}
-        there = chosen_segments(replica, self._options)
-        for name, reached in offset.segments.items():
-            info = there.get(name)
-            if info is not None and info.id == reached.identity and not reached.done:
-                found[name] = min(max(reached.at, info.start_offset), info.length)
-        return found
+    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
+        """Segments that only begin as those of the pattern do are held by its prefixes, too: what is there of them may go."""
+        pattern = self._options.segments_pattern
+        prefixes = () if pattern is None else name_prefixes(pattern)
+        there = chosen_segments(replica, self._options).values() if pattern is None else replica.segments()
+        found: list[tuple[SegmentInfo, int]] = []
+        for info in there:
+            reached, chosen = offset.segments.get(info.name), is_chosen(self._options, info.name)
+            if chosen or info.name.startswith(prefixes):
+                at = 0 if chosen else info.length
+                if reached is not None and reached.identity == info.id:
+                    at = reached.at
+                found.append((info, at))
+        return unread_of(found, prefixes, offset.lsn)
 
 
 def _handle(info: SegmentInfo) -> SegmentHandle:

@@ -12,12 +12,14 @@ from collections.abc import Iterable
 from chunkstore.codec.pulsar.pip76 import ENTRY_ID_MAX
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
-from chunkstore.pulsar.contexts import Context, iter_contexts
+from chunkstore.pulsar.contexts import Context, iter_contexts, segments_of
+from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.options import LATEST, ReadOptions
 from chunkstore.spark.plan import plan_parts
 from chunkstore.spark.positions import StreamOffset, TopicReached
-from chunkstore.spark.ranges import chosen_topics
+from chunkstore.spark.progress_pins import Unread, unread_of
+from chunkstore.spark.ranges import chosen_topics, name_prefixes
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
@@ -81,7 +83,7 @@ class TopicFollower:
             begin, contexts = begins[topic], there[topic]
             end, rows = self._end(replica, contexts, begin, ends[topic], share)
             before = start.topics.get(topic)
-            if before is not None or end > begin:  # else it has nothing yet
+            if before is not None or end > TopicPosition(0, 0):  # else it has nothing yet
                 lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
                 follows = before is not None and begin == (before.sequence, before.at)
                 found[topic] = _reached(contexts, end)._replace(
@@ -111,17 +113,20 @@ class TopicFollower:
             parts += self._planner(replica, topic).between(start, stop)
         return plan_parts(replica, self._options, parts)
 
-    def pinned(self, replica: Replica, offset: StreamOffset) -> dict[str, int]:
-        """By data segment, what is not read yet."""
-        found: dict[str, int] = {}
+    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
+        """An index is of no use without its data, nor data without their index: it is held until all is read."""
+        found: list[tuple[SegmentInfo, int]] = []
         for topic, contexts in self._topics(replica).items():
-            reached = offset.topics.get(topic, TopicReached(-1, "", 0))
+            begin, _ = _begin(contexts, offset.topics.get(topic))
             for context in contexts:
-                if context.sequence == reached.sequence and not reached.done:
-                    found[context.data] = reached.at
-                elif context.sequence > reached.sequence:
-                    found[context.data] = 0
-        return found
+                at = begin.offset if context.sequence == begin.sequence else 0
+                for name, to in ((context.data, at), (context.index_segment, 0)):
+                    if replica.exists(name):
+                        info = replica.info(name)
+                        found.append((info, info.length if context.sequence < begin.sequence else to))
+        pattern = self._options.topics_pattern
+        names = (f"{self._options.topic}/",) if pattern is None else name_prefixes(pattern)
+        return unread_of(found, tuple(map(segments_of, names)), offset.lsn)
 
     # Helpers
 
@@ -178,16 +183,19 @@ def _entries(contexts: list[Context], parts: Iterable[LedgerRange]) -> dict[Topi
 
 
 def _begin(contexts: list[Context], before: TopicReached | None) -> tuple[TopicPosition, int]:
-    """Where the next batch begins, and how many offload segments in front of that were not read to their ends, and are gone."""
+    """Where the next batch begins, and how many offload segments in front of that were not read to their ends, and are gone.
+
+    A topic that is new, or another one of its name, was promised from number 0."""
+    first = contexts[0].sequence
     if before is None:
-        return TopicPosition(contexts[0].sequence, 0), 0
+        return TopicPosition(first, 0), first
     same = next((context for context in contexts if context.sequence == before.sequence), None)
     if same is not None and same.uuid.hex() == before.identity:
         return TopicPosition(before.sequence, before.at), 0
     later = [context.sequence for context in contexts if same is None and context.sequence > before.sequence]
     if later:
         return TopicPosition(later[0], 0), later[0] - before.sequence - before.done
-    return TopicPosition(contexts[0].sequence, 0), int(not before.done)
+    return TopicPosition(first, 0), first + (not before.done)
 
 
 def _missing(contexts: list[Context], first: int, last: int) -> int:

@@ -41,6 +41,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "TIMESTAMP": pa.timestamp("us", "UTC"),
     "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
     "MAP<STRING, LONG>": pa.map_(pa.string(), pa.int64()),
+    "ARRAY<STRING>": pa.list_(pa.string()),
 }
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 """The driver's JVM holds the tasks of a plan, all of them."""

@@ -55,8 +55,8 @@ _ORDERED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", 
 
 class WriteOptions(NamedTuple):
     """What one write asks for. ``target``: where all rows go that no column routes, or the first part of the names; empty: not given.
-    ``query``: what a stream that has no ``sink_id`` is known by before it runs, its checkpoint or its name. ``ledgers``: rows are entries
-    of ledgers, ``target`` is a topic, ``chunk_bytes`` those of an offload segment."""
+    ``checkpoint``: what a stream that has no ``sink_id`` is known by before it runs; empty where it is the session's. ``ledgers``: rows are
+    entries of ledgers, ``target`` is a topic, ``chunk_bytes`` those of an offload segment."""
 
     path: str
     container: str
@@ -71,7 +71,7 @@ class WriteOptions(NamedTuple):
     sink_reset: bool
     application: str | None
     version: int
-    query: str
+    checkpoint: str
     ledgers: bool
 
 
@@ -127,7 +127,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         sink_reset=_flag(values, "sinkReset"),
         application=_name(values, "txnAppId"),
         version=whole_number(values, "txnVersion", 0, _NUMBER_MAX) or 0,
-        query=values.get("checkpointLocation") or values.get("queryName") or "",
+        checkpoint=values.get("checkpointLocation", ""),
         ledgers=kind == "ledger",
     )
 

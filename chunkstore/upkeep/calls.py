@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin
+from chunkstore.arguments import check_pin, check_prefixes
 from chunkstore.changes import Change, TablePut
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument
@@ -21,6 +21,7 @@ from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import LAYOUT_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.metadata.layouts import IMPORTED
+from chunkstore.metadata.pins import wanted_pin
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.adopt import add_root
@@ -37,7 +38,7 @@ from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.take_in import Batch, take_in
-from chunkstore.records import Pin, PinRecord, RootRecord
+from chunkstore.records import Pin, RootRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
@@ -153,12 +154,14 @@ class UpkeepCalls:
         expires_s: float | None = None,
         *,
         offsets: Mapping[str, int] | None = None,
+        prefixes: Sequence[str] = (),
     ) -> Pin:
         """Keep what the metadata say now restorable, and with it every chunk that is live now, until ``unpin(name)``.
 
         ``name``: 1 to 255 bytes of UTF-8, the caller's own. ``expires_s``: it lasts at least so many seconds, counted anew by each owner;
-        a collection ends it. ``offsets``: by segment, what no retention shall pass; ``truncate`` and ``delete`` are
-        not hindered. A pin is not moved: to go forward, make another one, then remove this.
+        a collection ends it. ``offsets``: by segment, what no retention shall pass; ``prefixes``: nor anything of segments whose names
+        begin so and are not in ``offsets``, of later ones, too. ``truncate`` and ``delete`` are not hindered. A pin is not moved: to go
+        forward, make another one, then remove this.
 
         Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``SegmentNotFound``,
         ``SegmentTruncated`` and ``BadOffset`` (of ``offsets``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
@@ -169,7 +172,8 @@ class UpkeepCalls:
         checked = check_pin(note, expires_s, offsets)
         who = runtime.identity()
         lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
-        return pin(self._container, name, PinRecord(0, 0, lasts_ms, f"{who.host}:{who.pid}", note, checked))
+        wanted = wanted_pin(lasts_ms, f"{who.host}:{who.pid}", note, checked, check_prefixes(prefixes))
+        return pin(self._container, name, wanted)
 
     def unpin(self, name: str) -> bool:
         """Give up a pin; whether there was one. What only it kept goes with the next collection.

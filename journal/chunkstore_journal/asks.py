@@ -159,8 +159,10 @@ def _wire_of(ask: Ask) -> tuple[object, ...]:
             return (1, holder, ttl_ms)
         case AskCommit(changes, once):
             return (2, tuple(map(_wire_of_change, changes)), _wire_of_change(once))
-        case AskPin(name, note, lasts_ms, offsets, holder):
+        case AskPin(name, note, lasts_ms, offsets, holder, ()):
             return (3, name, note, lasts_ms, tuple(offsets.items()), holder)
+        case AskPin(name, note, lasts_ms, offsets, holder, prefixes):
+            return (9, name, note, lasts_ms, tuple(offsets.items()), holder, prefixes)
         case AskUnpin(name):
             return (4, name)
         case AskCollect():
@@ -191,6 +193,12 @@ def _read_pin(fields: Fields, object: str) -> AskPin:
     return AskPin(name, note, lasts_ms, offsets, fields.text(_TEXT_MAX))
 
 
+def _read_holding_pin(fields: Fields, object: str) -> AskPin:
+    pin, prefixes = _read_pin(fields, object), fields.array()
+    texts = (item if isinstance(item, str) else fields.wrong("an array of texts") for item in prefixes)
+    return pin._replace(prefixes=tuple(texts))
+
+
 def _read_stage(fields: Fields, object: str) -> AskStage:
     session_id, runs = fields.whole(), list[tuple[SessionChunk, ...]]()
     for run in fields.array():
@@ -213,6 +221,7 @@ _READERS: Final[Mapping[int, Callable[[Fields, str], Ask]]] = {
     6: _read_defrag,
     7: lambda *_: AskSnapshot(),
     8: _read_stage,
+    9: _read_holding_pin,
 }
 
 

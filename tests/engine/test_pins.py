@@ -14,12 +14,13 @@ from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import BadOffset, Conflict, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
 from chunkstore.journal import OpCode, RecordKind
+from chunkstore.metadata.codec import decode_pin, encode_pin
 from chunkstore.metadata.keys import pin_key
-from chunkstore.metadata.pins import pinned_lsn, pinned_offset
+from chunkstore.metadata.pins import pin_of, pinned_lsn, pinned_offset
 from chunkstore.operations import record_builder
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.records import TableRecord
+from chunkstore.records import PinRecord, TableRecord
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import iter_records
 from tests.support.clock import jumping_clock
@@ -71,6 +72,22 @@ def test_a_pin_is_a_record_and_says_what_it_is(world: World) -> None:
     assert again.pins() == [other] and again.check("deep") == []
 
 
+def test_a_pin_of_prefixes_says_so_and_survives(world: World) -> None:
+    store = world.open(rolling=4)
+    made = store.pin("p", offsets={}, prefixes=["b", "a", "b"])
+    assert made.prefixes == ("a", "b") and store.pin("p", prefixes=["a", "b"]) == made
+    refused(Conflict, lambda: store.pin("p"), lambda: store.pin("p", prefixes=["a"]))
+    assert (made.held("ab"), made.held("c")) == (0, None)
+    store.snapshot()
+    world.crash(store)
+    world.forget_cache()
+    store = world.open()
+    assert store.pins() == [made] and store.check("deep") == []
+    key = pin_key("newer")
+    record = PinRecord(1, 0, 0, "", "", {"b": 7}, ("what a newer program means",))
+    assert pin_of("newer", decode_pin(key, encode_pin(record))).held("c") == 0, "it may mean any"
+
+
 def test_what_cannot_be_pinned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open(rolling=4)
     store.create("a")
@@ -90,6 +107,9 @@ def test_what_cannot_be_pinned(world: World, monkeypatch: pytest.MonkeyPatch) ->
         lambda: store.pin("p", offsets={"a": -1}),
         lambda: store.pin("p", offsets={"": 1}),
         lambda: store.pin("p", offsets=["a"]),  # type: ignore[arg-type]
+        lambda: store.pin("p", prefixes="orders-"),
+        lambda: store.pin("p", prefixes=["x" * 256]),
+        lambda: store.pin("p", prefixes=[b"a"]),  # type: ignore[list-item]
     )
     refused(SegmentTruncated, lambda: store.pin("p", offsets={"a": 4}))
     refused(BadOffset, lambda: store.pin("p", offsets={"a": 11}))

@@ -272,6 +272,19 @@ def test_what_a_pin_names_stays(world: World) -> None:
     assert {cut.offset for cut in store.apply_retention().cuts} == {90}
 
 
+def test_what_a_pin_holds_by_prefixes_stays_whenever_it_was_made(world: World) -> None:
+    store = world.open(rolling=10)
+    fill(store, "a1", "a2", "b")
+    store.set_retention("*", of_size(10))
+    store.pin("p", offsets={"a1": 35}, prefixes=["a"])
+    fill(store, "a3", "c")
+    store.apply_retention()
+    assert starts(store) == {"a1": 30, "a2": 0, "a3": 0, "b": 90, "c": 90}
+    store.unpin("p")
+    store.apply_retention()
+    assert set(starts(store).values()) == {90}
+
+
 def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open(rolling=10)
     fill(store, "a", "b", "c")

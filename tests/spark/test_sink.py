@@ -316,6 +316,40 @@ def test_a_batch_write_whose_driver_was_killed_is_ended_by_the_next_one(
     assert store.sessions()[0].id == third
 
 
+@pytest.mark.parametrize("named", [{}, {"queryname": "same"}])
+def test_queries_that_nothing_tells_apart_do_not_end_each_others_session(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch, named: Options
+) -> None:
+    """Their checkpoints are the session's (spark.sql.streaming.checkpointLocation), and no name is one query's alone."""
+    one, two = (options(home, segments=name, **named) for name in ("one", "two"))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as driver:
+        monkeypatch.setattr(holders, "driver_pid", lambda: driver.pid)
+        for run in ("r1", "r2"):
+            writer = StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False)
+            properties = {"sql.streaming.queryId": "q1", "streaming.sql.batchId": "0", "spark.jobGroup.id": run}
+            messages = told(writer, [rows(value=["first"])], properties, attempt=1)
+            write_micro_batch(two, 0, rows(value=["second"]), query="q2", run=run)  # with "r2" it was there before
+            StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False).commit(messages, 0)
+        assert (text(store, "one"), text(store, "two")) == (b"first", b"second")
+        [session] = store.sessions()
+        assert session.holder.startswith("spark streams cat, ")
+        driver.kill()
+    monkeypatch.setattr(holders, "driver_pid", os.getpid)
+    write_micro_batch(one, 1, rows(value=["more"]), query="q1", run="r3")
+    assert text(store, "one") == b"firstmore"
+    [other] = store.sessions()
+    assert other.id != session.id, "its driver is gone"
+
+
+def test_a_query_is_told_once_that_its_rows_cannot_be_told_apart(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = options(home, segments="s", checkpointlocation="/c")
+    for number in range(3):
+        write_micro_batch(chosen, number, rows(value=["x"]))
+    assert caplog.text.count("framing=none") == 1
+
+
 def test_a_session_that_is_there_is_not_asked_for(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
     """A micro-batch makes three writers or doors, and asks once: when it commits."""
     chosen = options(home, segments="s", checkpointlocation="/c")
@@ -334,6 +368,8 @@ def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Pa
     StreamWriter(options(home, segments="s", checkpointlocation="/c/orders"), schema, overwrite=False)
     StreamWriter(options(home, segments="s", sinkId="ä" * 127, checkpointlocation="/c"), schema, overwrite=False)
     batch, stream, named = (session.holder for session in store.sessions())
+    long = [holders.foreach_holder("\N{DOUBLE-STRUCK CAPITAL C}" * 63 + end) for end in "ab"]
+    assert long[0] != long[1] and max(len(holder.encode()) for holder in long) < 255
     assert batch.startswith("spark batch nightly, ")
     assert f", {runtime.identity().host}:{os.getppid()}:" in batch
     assert stream.startswith("spark stream /c/orders ")

@@ -68,21 +68,21 @@ def test_typed_values_are_typed_columns(
     options: dict[str, Any] = {"segments": "a", "framing": "lines", "valueFormat": "json"}
     command = ["spark", "to-parquet", ground.url, "--lake", "typed", "--path", url, "--json"]
     command += [f"--option={key}={value}" for key, value in options.items()]
-    command += ["--schema", "n LONG, t STRING, _corrupt_record STRING"]
+    command += ["--schema", "n LONG, `t.x` STRING, _corrupt_record STRING"]
     with ground.open() as store:
         store.create("a")
-        store.append("a", b'{"n":1,"t":"x","z":[]}\n{"n":"x","t":"y"}\n')
+        store.append("a", b'{"n":1,"t.x":"x","z":[]}\n{"n":"x","t.x":"y"}\n')
         planned = call(*command, "--dry-run").lines
         assert planned == [{"name": "a", "size_bytes": store.info("a").length, "rows": None}]
         [written] = call(*command).lines
         assert written["rows"] == 2
         path = next(tmp_path.joinpath("lakes").rglob(written["name"]))
-        assert pq.read_schema(path).to_string().splitlines() == ["n: int64", "t: string", "_corrupt_record: string"]
+        assert pq.read_schema(path).to_string().splitlines() == ["n: int64", "t.x: string", "_corrupt_record: string"]
         store.append("a", b'{"n":2}\n')
         behind = lake(spark, "typed", ground.url)
-        schema = StructType().add("n", LongType()).add("t", StringType()).add("_corrupt_record", StringType())
+        schema = StructType().add("n", LongType()).add("t.x", StringType()).add("_corrupt_record", StringType())
         assert to_parquet(spark, ground.url, name="typed", path=url, schema=schema, **options).count() == 1
         for frame in (behind, lake(spark, "typed", ground.url)):
             assert frame.schema == schema
             rows = sorted(map(tuple, frame.collect()), key=str)
-            assert rows == [(1, "x", None), (2, None, None), (None, "y", '{"n":"x","t":"y"}')]
+            assert rows == [(1, "x", None), (2, None, None), (None, "y", '{"n":"x","t.x":"y"}')]

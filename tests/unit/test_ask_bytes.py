@@ -133,6 +133,8 @@ def test_what_no_reader_would_accept_is_not_written() -> None:
         AskSession("", 1000),
         AskSession("h", 0),
         AskPin("", "", 0, {}, "h"),
+        AskPin("p", "", 0, {}, "h", ("x" * 256,)),
+        AskPin("p", "", 0, {}, "h", (5,)),  # type: ignore[arg-type]
         AskDefrag(""),
         AskStage(9, ()),
         AskStage(9, [()]),  # type: ignore[arg-type]

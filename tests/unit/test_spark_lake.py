@@ -423,6 +423,20 @@ def test_rows_that_are_gone_before_they_were_written(ground: Ground, store: Stor
         Lake(ground, "other", segments="nix").run()
 
 
+def test_rows_of_a_new_segment_that_are_gone_before_they_were_written(ground: Ground, store: Store) -> None:
+    log, lake = Log(store), lines(ground)
+    log.add("log-a")
+    lake.run()
+    store.create("log-b")
+    store.append("log-b", b"c\nd\ne\n")
+    store.truncate("log-b", 4)
+    for call in (lake.rows, lake.run):
+        with refused(SegmentTruncated, "log-b"):
+            call()
+    assert sum(file.rows for file in lines(ground, failOnDataLoss=False).run()) == 1
+    assert lake.rows() == log.rows + Counter({("log-b", 4, b"e"): 1})
+
+
 # What is asked for
 
 

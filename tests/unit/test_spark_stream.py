@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore.backup.in_place import restore_in_place
+from chunkstore.changes import Create
+from chunkstore.config import LIMITS
 from chunkstore.errors import (
     ChunkstoreError,
     Conflict,
@@ -25,6 +29,7 @@ from chunkstore.errors import (
 )
 from chunkstore.spark import progress_pins
 from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.ranges import name_prefixes
 from chunkstore.spark.runs import ROW_BYTES
 from chunkstore.spark.sharing import Limit
 from tests.support.data import pattern
@@ -242,6 +247,39 @@ def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Stor
     assert stream.offset().lost_bytes == 35
     stream.restart()
     assert [stream.read(number) for number in (1, 2, 3)] == [[], stream.rows[1], stream.rows[2]]
+
+
+def test_a_new_segment_is_promised_from_its_first_byte(ground: Ground, store: Store) -> None:
+    filled(store, "a-old", 30, 10)
+    store.truncate("a-old", 10)
+    options = {"segmentsPattern": "a-.*", "startingOffsets": "earliest"}
+    stream = Stream(ground.url, **options)
+    assert stream.step()[0][1] == 10, "a query begins at what is there"
+    filled(store, "a-new", 100, 10)
+    store.truncate("a-new", 90)
+    filled(store, "a-empty", 20, 10)
+    store.truncate("a-empty", 20)
+    store.commit([Create("a-brought", start_offset=5)])
+    with pytest.raises(SegmentTruncated) as caught:
+        stream.step()
+    assert caught.value.offset == 0
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == [("a-new", 90, pattern(90, 10))]
+    assert stream.offset().lost_bytes == 90 + 20 + 5
+    assert stream.step() == [], "it is counted once"
+    store.append("a-empty", b"x")
+    store.append("a-brought", b"y")
+    stream.restart(failOnDataLoss="true")
+    assert stream.step() == [("a-brought", 5, b"y"), ("a-empty", 20, b"x")]
+    stream.replay()
+    store.delete("a-new")
+    filled(store, "a-new", 20, 10)
+    store.truncate("a-new", 15)
+    with pytest.raises((SegmentNotFound, SegmentTruncated)):
+        stream.step()
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == [("a-new", 15, pattern(15, 5))], "another one of that name"
+    assert (stream.offset().lost_bytes, stream.offset().lost_segments) == (115 + 15, 1)
 
 
 def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:
@@ -499,6 +537,116 @@ def test_a_pin_is_not_moved_with_every_batch(ground: Ground, store: Store) -> No
     assert pinned() == [{"a": 0}]
     stream.planner.close()
     assert pinned() == [{"a": 30}], "the end takes it along"
+
+
+def test_what_is_made_while_the_query_is_down_is_held(ground: Ground, store: Store) -> None:
+    filled(store, "log-a", 30, 10)
+    filled(store, "log-x!", 30, 10)
+    store.set_retention("*", chunkstore.RetentionPolicy(size_bytes_max=1))
+    stream = Stream(ground.url, segmentsPattern="log-[a-z]", startingOffsets="earliest", pinProgress="true")
+    stream.step()
+    assert [pin.prefixes for pin in store.pins()] == [("log-",)]
+    stream.planner.close()
+    for name in ("log-b", "log-c", "other"):
+        filled(store, name, 100, 10)
+    store.append("log-a", b"x" * 10)
+    store.append("log-a", b"y" * 10)
+    store.append("log-x!", b"z" * 10)
+    store.apply_retention()
+    starts = {info.name: info.start_offset for info in store.segments()}
+    assert starts == {"log-a": 0, "log-b": 0, "log-c": 0, "log-x!": 30, "other": 90}, "one batch behind"
+    stream.restart()
+    stream.drain()
+    filled(store, "log-d", 1, 1)
+    stream.drain()
+    stream.planner.close()
+    assert [stream.bytes_of(f"log-{name}") for name in "bc"] == [pattern(0, 100)] * 2
+    store.apply_retention()
+    starts = {info.name: info.start_offset for info in store.segments()}
+    assert starts == {"log-a": 40, "log-b": 90, "log-c": 90, "log-d": 0, "log-x!": 30, "other": 90}
+    assert len(store.pins()) == 1
+
+
+def test_a_pin_of_more_segments_than_it_can_name_holds_the_others_whole(
+    ground: Ground, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress_pins, "LIMITS", dataclasses.replace(LIMITS, pin_offsets_max=2))
+    names = [f"s{number}" for number in range(4)]
+    for name in names:
+        filled(store, name, 30, 10)
+    store.set_retention("*", chunkstore.RetentionPolicy(size_bytes_max=1))
+    stream = Stream(ground.url, segmentsPattern="s.", startingOffsets="earliest", pinProgress="true")
+    stream.step()
+    for _ in range(50):
+        store.append("s3", b"more")
+        stream.step()
+        stream.restart()  # moves the pin
+        [pin] = store.pins()
+        assert len(pin.offsets) == 2
+        store.apply_retention()
+        if all(store.info(name).start_offset for name in names):
+            break
+    else:
+        pytest.fail("each has its turn")
+    assert [stream.bytes_of(name)[:30] for name in names] == [pattern(0, 30)] * 4
+    assert caplog.text == ""
+    with pytest.raises(InvalidArgument, match="give a segmentsPattern"):
+        Stream(ground.url, segments=",".join(names), startingOffsets="earliest", pinProgress="true").step()
+
+
+def test_the_pin_of_before_that_holds_nothing_new_is_followed_by_one_that_does(ground: Ground, store: Store) -> None:
+    filled(store, "a", 30, 10)
+    stream = Stream(ground.url, segmentsPattern="a.*", startingOffsets="earliest", pinProgress="true")
+    stream.step()
+    stream.planner.close()
+    [pin] = store.pins()
+    store.unpin(pin.name)
+    store.pin(pin.name, pin.note, offsets=pin.offsets)
+    stream.restart()
+    stream.step()
+    assert [other.prefixes for other in store.pins() if other.name != pin.name] == [("a",)]
+    stream.planner.close()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefixes"),
+    [
+        ("log-.*", ("log-",)),
+        (".*", ("",)),
+        ("ab?c", ("a",)),
+        ("ab{0}", ("a",)),
+        ("ab+", ("ab",)),
+        ("a/b:c_d", ("a/b:c_d",)),
+        (r"a\.b", ("a",)),
+        ("orders-(a|b)", ("orders-",)),
+        ("orders-[|]x", ("orders-",)),
+        ("orders|refunds-.", ("orders", "refunds-")),
+        ("a|b[0-9]", ("",)),
+        ("x(a(b|c)d)y", ("x",)),
+        ("x[](]|y[)]", ("",)),
+        (r"x\[a|b\]", ("",)),
+        ("(?i)ab", ("",)),
+    ],
+)
+def test_names_that_match_begin_so(pattern: str, prefixes: tuple[str, ...]) -> None:
+    assert name_prefixes(pattern) == prefixes
+    for name in (
+        "log-1",
+        "a",
+        "ac",
+        "abc",
+        "abb",
+        "a/b:c_d",
+        "a.b",
+        "orders-a",
+        "orders-|x",
+        "refunds-1",
+        "b7",
+        "xabdy",
+        "y)",
+        "AB",
+    ):
+        assert re.fullmatch(pattern, name) is None or name.startswith(prefixes)
 
 
 # The model

@@ -90,7 +90,7 @@ def test_rows_are_what_the_replica_says(ground: Tables) -> None:
         filled(store, "gone", 250, 100)
         store.delete("gone")
         store.seal("b")
-        pin = store.pin("p", "why", 60, offsets={"b": 3})
+        pin = store.pin("p", "why", 60, offsets={"b": 3}, prefixes=("a/", "b"))
         session_id = find_session(store, "job").session_id
         lsn = store._container.current.store.head().position.lsn
         with ground.replica() as replica:
@@ -109,6 +109,7 @@ def test_rows_are_what_the_replica_says(ground: Tables) -> None:
     assert (removed["count"], removed["size_bytes"]) == garbage and ground.file(removed["first"]).exists()
     (pinned,) = ground.rows("pins")
     assert (pinned["name"], pinned["lsn"], dict(pinned["offsets"])) == ("p", pin.lsn, {"b": 3})
+    assert pinned["prefixes"] == ["a/", "b"]
     assert ms(pinned, "expires_at") - ms(pinned, "created_at") == 60_000
     assert [(row["id"], row["holder"]) for row in ground.rows("sessions")] == [(session_id, "job")]
     (usage,) = ground.rows("usage")

@@ -142,6 +142,27 @@ def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store)
     writer.writer.close()
 
 
+def test_a_new_topic_is_promised_from_its_first_offload_segment(ground: Ground, store: Store) -> None:
+    first, second = Writer(store, "t/n/p/first"), Writer(store, "t/n/p/second")
+    first.add(1, 0, 5)
+    stream = Stream(ground.url, topicsPattern="t/.*", startingOffsets="earliest")
+    assert stream.step() == first.rows
+    for ledger in (1, 2):
+        second.add(ledger, 0, 5)
+        second.writer.complete()
+    store.table(NAMESPACE).delete(key_of(second.topic, 0))
+    assert Stream(ground.url, topic=second.topic, startingOffsets="earliest").step() == second.rows[5:]
+    with pytest.raises(LedgerNotFound):
+        stream.step()
+    stream.restart(failOnDataLoss="false")
+    assert stream.step() == second.rows[5:]
+    assert stream.step() == []
+    assert stream.offset().lost_segments == 1
+    stream.replay()
+    for writer in (first, second):
+        writer.writer.close()
+
+
 def test_progress_is_pinned_by_data_segments(ground: Ground, store: Store) -> None:
     writer = Writer(store)
     writer.add(1, 0, 5)
@@ -149,12 +170,32 @@ def test_progress_is_pinned_by_data_segments(ground: Ground, store: Store) -> No
     writer.add(2, 0, 5)
     writer.writer.close()
     first, second = (context.data for context in iter_contexts(store, TOPIC))
+
+    def held(*names: str) -> list[int | None]:
+        [pin] = store.pins()
+        return [pin.held(name) for name in names]
+
     stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest", pinProgress="true")
     stream.step(size_bytes=1)
-    assert [dict(pin.offsets) for pin in store.pins()] == [{first: 0, second: 0}]
+    assert held(first, f"{first}-index", second, f"{second}-index") == [0, 0, 0, 0]
     stream.step(size_bytes=1)
     stream.planner.close()
-    assert [dict(pin.offsets) for pin in store.pins()] == [{second: 0}]
+    data, index = store.info(first).length, store.info(f"{first}-index").length
+    assert held(first, f"{first}-index", second, f"{second}-index") == [data, 0, 0, 0], "one batch behind"
+    stream.restart()
+    store.create("offload/tenant/ns/other/x")
+    writer.begin()
+    writer.add(3, 0, 5)
+    writer.writer.close()
+    third = iter_contexts(store, TOPIC)[2].data
+    assert held(third, f"{third}-index", "offload/tenant/ns/other/x") == [0, 0, None], "also what came later"
+    stream.drain()
+    stream.planner.close()
+    assert held(first, f"{first}-index", third) == [data, index, 0]
+    pattern = Stream(ground.url, topicsPattern="tenant/.*", startingOffsets="earliest", pinProgress="true")
+    pattern.step()
+    assert ("offload/tenant/",) in {pin.prefixes for pin in store.pins()}
+    pattern.planner.close()
 
 
 @given(data=st.data())

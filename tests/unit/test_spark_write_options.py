@@ -17,7 +17,7 @@ def test_what_is_not_given() -> None:
         ("file:///r", "default", "a", None, False, None, 64 << 20, False, 60.0, None, False, None, 0, "", False)
     )
     stream = parse_write_options({**ROOT, "checkpointlocation": "/c", "queryname": "q", "sinkid": "s"}, streaming=True)
-    assert (stream.query, stream.sink_id) == ("/c", "s")
+    assert (stream.checkpoint, stream.sink_id) == ("/c", "s")
 
 
 @pytest.mark.parametrize(
