@@ -85,8 +85,8 @@ INLINE_MUTANTS: Final = (
         "a spill deletes the records of what it takes, and then commits",
         SLOT,
         f"{_SPILL}:spill",
-        "_write(container, owned, target, data)",
-        "_write(container, owned, target, data)\n"
+        "_write(container, owned, run.segment_id, target, data)",
+        "_write(container, owned, run.segment_id, target, data)\n"
         "        for record in run.records:\n"
         "            if parse_place(record.object) < (owned.epoch, 0):\n"
         "                with suppress(ChunkstoreError):\n"
