@@ -44,6 +44,24 @@ def test_a_group_commit_is_one_put_more_than_it_has_chunks(server: S3Server, tmp
     store.close()
 
 
+def test_an_append_in_the_record_is_one_put(server: S3Server, tmp_path: Path) -> None:
+    storage = open_storage(server.root(server.make_bucket()), settings(tmp_path))
+    with open_store_on(storage, settings=settings(tmp_path, spill_s=3600.0), close_storage=True) as store:
+        alone(store)
+        for name in ("a", "b", "c"):
+            store.create(name)
+        with Requests(storage) as spent:
+            store.append("a", b"x" * KIB)
+        assert spent.verbs == {"PUT": 1}
+        with Requests(storage) as spent:
+            store.commit([Append(name, b"x" * KIB) for name in ("a", "b", "c") * 4])
+        assert spent.verbs == {"PUT": 1}
+        with Requests(storage) as spent:
+            store.spill(["a"])
+        assert spent.verbs == {"PUT": 2}
+        assert [chunk.length for chunk in store.layout("a")] == [5 * KIB]
+
+
 def test_a_read_is_one_get_and_a_look_at_the_fence(server: S3Server, tmp_path: Path) -> None:
     root = server.root(server.make_bucket())
     storage = open_storage(root, settings(tmp_path))
