@@ -27,7 +27,14 @@ from tests.faults.test_two_owners import Duel
 from tests.support.alone import alone
 from tests.support.data import fails_in_time, pattern
 from tests.support.hdfs_wire import HdfsWire
-from tests.support.real_servers import Writer, check_command_line, check_demonstration, finish, until_all_have
+from tests.support.real_servers import (
+    Writer,
+    check_command_line,
+    check_demonstration,
+    check_small_appends,
+    finish,
+    until_all_have,
+)
 from tests.support.servers.hdfs import HdfsCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -277,6 +284,10 @@ def test_two_processes_and_zombies(
     assert len(verdict.acknowledged) > rounds
     record_property("rounds", rounds)
     print(f"{kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
+
+
+def test_small_appends(hdfs: HdfsCluster, tmp_path: Path) -> None:
+    check_small_appends(hdfs.root(), tmp_path)
 
 
 def test_the_command_line(hdfs: HdfsCluster, tmp_path: Path) -> None:

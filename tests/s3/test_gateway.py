@@ -17,7 +17,14 @@ from chunkstore.errors import NotOwner, OutcomeUnknown
 from tests.faults.ground import FULL_RUN
 from tests.faults.test_two_owners import Duel
 from tests.support.data import problems
-from tests.support.real_servers import Writer, check_command_line, check_demonstration, finish, until_all_have
+from tests.support.real_servers import (
+    Writer,
+    check_command_line,
+    check_demonstration,
+    check_small_appends,
+    finish,
+    until_all_have,
+)
 from tests.support.servers.running import running
 from tests.support.servers.s3server import S3Server
 
@@ -65,6 +72,10 @@ def test_processes_that_fight(rgw: S3Server, tmp_path: Path) -> None:
     assert kinds["live"] and kinds["zombie"] and kinds["killed"], kinds
     verdict = duel.verify()
     assert len(verdict.acknowledged) > rounds
+
+
+def test_small_appends(rgw: S3Server, tmp_path: Path) -> None:
+    check_small_appends(rgw.root(rgw.make_bucket(), "small"), tmp_path)
 
 
 def test_the_command_line(rgw: S3Server, tmp_path: Path) -> None:
