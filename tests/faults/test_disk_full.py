@@ -318,23 +318,27 @@ def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path:
             assert problems(successor.check("deep")) == []
 
 
+@pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("cache", ["elsewhere", "same disk"])
 def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
-    disk: SmallDisk, mode: Mode, tmp_path: Path, cache: str, killed: bool
+    disk: SmallDisk, mode: Mode, tmp_path: Path, cache: str, killed: bool, inline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody gives anything back: what is truncated and collected is all that makes room, also for whoever opens it anew."""
+    """Nobody gives anything back: what is truncated and collected is all that makes room, also for whoever opens it anew. ``inline``:
+    nobody has looked at the disk yet, so small appends meet its end in the journal's own write."""
     folder = disk.path / "cache" if cache == "same disk" else tmp_path / "cache"
     settings: dict[str, Any] = {"free_bytes_min": 4 * MIB, "gc_grace_emergency_s": 0.0}
-    # The take-over that decides whether a record was written takes what is held back; who fills the disk again leaves none to open with.
-    settings["inline_bytes_max"] = 0
-    with shop(mode, on_disk(disk), folder, **settings) as here:
+    with shop(mode, on_disk(disk), folder, inline_bytes_max=None if inline else 0, **settings) as here:
         for name in SEGMENTS:
             for _ in range(6):
                 here.append(name, bytes(500 * KIB))
-        disk.fill()
-        assert disk.free_bytes() == 0
-        here.append_until_full(50)
+                here.append(name, b"small")
+        with monkeypatch.context() as context:
+            if inline:
+                context.setattr(here.store._container.space, "look", lambda *_: None)
+            disk.fill()
+            assert disk.free_bytes() == 0
+            here.append_until_full(50)
         if killed:
             here.kill()
             here._storages[-1].close()  # a process that is gone holds no file open, and so no space
@@ -342,7 +346,10 @@ def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
             here.store = here.open()
         here.still_full()
         here.verify()
+        for name in SEGMENTS:
+            assert inline == ("inline" in {chunk.kind for chunk in here.store.layout(name)})
         here.store.seal("a")
+        assert {chunk.kind for chunk in here.store.layout("a")} == {"object"}, "spilling has the reserve"
         here.store.unseal("a")
         assert here.store.usage().safe_mode
         here.store.truncate("a", len(here.content["a"]) - 10)
