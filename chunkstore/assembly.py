@@ -21,7 +21,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
 from chunkstore.metadata.layouts import choose_layout
-from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metadata.roots import find_root
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
@@ -271,9 +271,9 @@ def open_replica_on(
             follower = FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
             scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
 
-            def findings(level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
+            def findings(level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
                 memory = None if cache is not None else parts.memory_of_owner(storage, format_.uuid, chosen)
-                found = journal_findings(storage, names, scratch, level, head, pinned_lsn, memory)
+                found = journal_findings(storage, names, scratch, level, view, pinned_lsn, memory)
                 if isinstance(follower, Follower) and follower.ahead:
                     found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
                 return found

@@ -13,12 +13,14 @@ from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, LAZY, ChunkRecord, SegmentRecord
 
-__all__ = ["ABSENT", "ORPHANED", "PINNED", "ROOTS", "Finding", "segment_findings"]
+__all__ = ["ABSENT", "CUTS", "ORPHANED", "PINNED", "ROOTS", "Finding", "of_bytes", "segment_findings"]
 
 ABSENT: Final = "absent from the storage"
 """What is said of a chunk without an object."""
 ORPHANED: Final = 23
 """The number of the invariant that is about chunks without a row."""
+CUTS: Final = 37
+"""The number of the invariant that is about where extents lie."""
 PINNED: Final = 39
 """The number of the invariant that is about pins."""
 ROOTS: Final = 40
@@ -39,6 +41,11 @@ class Finding(NamedTuple):
     object: str
     position: int
     message: str
+
+
+def of_bytes(name: str) -> int:
+    """The number of the invariant that says that the bytes under ``name`` (``names.object_of``) are there: it is another for extents."""
+    return 34 if name.startswith("@0+") else 20
 
 
 def segment_findings(

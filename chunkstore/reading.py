@@ -20,7 +20,7 @@ from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import PINNED, Finding
 from chunkstore.metadata.pins import pinned_lsn, read_pins
-from chunkstore.metadata.port import Head, MetadataView
+from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import scan_policies
 from chunkstore.metadata.roots import foreign_bytes
 from chunkstore.operations import inspect
@@ -39,12 +39,12 @@ __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
 _ENDED_S = 0.5
 T = TypeVar("T")
 
-JournalFindings: TypeAlias = Callable[[CheckLevel, Head, int | None], list[Finding]]
-"""What the journal says of itself, at a level of ``check``, of a metadata cache that stands at a head, and of the lowest lsn that a pin
+JournalFindings: TypeAlias = Callable[[CheckLevel, MetadataView, int | None], list[Finding]]
+"""What the journal says of itself, at a level of ``check``, of a view of the metadata cache, and of the lowest lsn that a pin
 names."""
 
 
-def no_findings(_level: CheckLevel, _head: Head, _pinned_lsn: int | None) -> list[Finding]:
+def no_findings(_level: CheckLevel, _view: MetadataView, _pinned_lsn: int | None) -> list[Finding]:
     """For a store without a journal of ours."""
     return []
 
@@ -318,7 +318,7 @@ class ReadableContainer:
         context = self._context
         findings = list(check_cache(context))
         lowest = context.look(pinned_lsn)
-        found = self._journal_findings(level, context.store().head(), lowest)
+        found = context.look(lambda view: self._journal_findings(level, view, lowest))
         if any(item.invariant == PINNED for item in found):
             context.recheck()
             if context.look(pinned_lsn) != lowest:

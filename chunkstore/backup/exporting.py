@@ -40,7 +40,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.invariants import ROOTS, Finding
+from chunkstore.invariants import ROOTS, Finding, of_bytes
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, root_key
 from chunkstore.metadata.port import MetadataView
@@ -418,7 +418,10 @@ def _chunk_findings(
     known = deep and record.crc32c is not None and record.length
     borders = Borders((0, record.length), (0, record.crc32c or 0)) if known else None
     faults = chunk_faults(storage, name, 0, record.length, borders)
+    number = of_bytes(name)
     try:
-        return record.length, [Finding(20, "damage", "", name, name, fault.position, fault.message) for fault in faults]
+        return record.length, [
+            Finding(number, "damage", "", name, name, item.position, item.message) for item in faults
+        ]
     except RootUnavailable as error:
         return record.length, [Finding(ROOTS, "warning", "", name, name, 0, error.message)]

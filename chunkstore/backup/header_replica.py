@@ -21,7 +21,7 @@ from chunkstore.metadata.codec import encode_chunk, encode_segment
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.metadata.port import Head, MetadataStore, Position
+from chunkstore.metadata.port import Head, MetadataStore, MetadataView, Position
 from chunkstore.names import NO_CHUNK, ContainerNames, check_segment_name, chunk_id
 from chunkstore.operations.check import CheckLevel
 from chunkstore.records import CLOSED, FLAG_SEALED, KIND_OBJECT, ChunkRecord, SegmentRecord
@@ -82,7 +82,7 @@ class HeaderFollower:
             raise self._damaged[name].copy()
         return False
 
-    def findings(self, _level: CheckLevel, _head: Head, _pinned_lsn: int | None) -> list[Finding]:
+    def findings(self, _level: CheckLevel, _view: MetadataView, _pinned_lsn: int | None) -> list[Finding]:
         """What is damaged."""
         return [
             Finding(0, "damage", name, "", error.object, error.position, error.message)

@@ -18,7 +18,7 @@ from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCol
 from chunkstore.invariants import Finding
 from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, MetadataView
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.operations.check import CheckLevel
 from chunkstore.storage import ChunkStorage
@@ -101,7 +101,7 @@ class BackupFollower:
         self._cache.make_current(store)
         return store
 
-    def findings(self, level: CheckLevel, head: Head, pinned_lsn: int | None) -> list[Finding]:
+    def findings(self, level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
         """Damage of the backup's export as it is stored: what is shown may come from the cache. Raises what the storage raises."""
         name = self._names.stored(self.store.head().position.lsn, self._shown)
         try:

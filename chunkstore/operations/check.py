@@ -3,9 +3,9 @@
 Promises: read-only (but for a damaged cache, which is made anew), from one consistent view; bounded memory, but for a set of the chunks
 that lists name in another order than that of their ids (``_Rows``); every problem becomes a ``Finding`` and none stops the walk.
 ``quick`` reads metadata only (invariants 14 to 19, 22, 39, 40 and the offset index); ``exists`` adds a stat of every chunk that is
-referenced (20) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep`` adds comparing every block of them with
-the CRCs at its borders.
-Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 39), which ``chunkstore_journal`` checks.
+referenced (20; of an extent's object: 34) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep`` adds comparing
+every block of them with the CRCs at its borders.
+Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 37, 39), which ``chunkstore_journal`` checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RootUnavailable, SegmentNotFound
-from chunkstore.invariants import ABSENT, PINNED, ROOTS, Finding, segment_findings
+from chunkstore.invariants import ABSENT, PINNED, ROOTS, Finding, of_bytes, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
@@ -213,7 +213,7 @@ def _check_object(
     try:
         borders = find_borders(view, identity, record, 0, record.length) if deep and record.length else None
         for fault in chunk_faults(context.storage, name, 0, record.length, borders):
-            yield Finding(20, "damage", segment.name, name, name, fault.position, fault.message)
+            yield Finding(of_bytes(name), "damage", segment.name, name, name, fault.position, fault.message)
     except RootUnavailable as error:
         unreachable.add(root)
         yield Finding(ROOTS, "warning", segment.name, name, name, 0, error.message)

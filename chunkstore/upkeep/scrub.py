@@ -34,7 +34,7 @@ from chunkstore.errors import (
     SegmentNotFound,
     Unsupported,
 )
-from chunkstore.invariants import ROOTS, Finding
+from chunkstore.invariants import ROOTS, Finding, of_bytes
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
@@ -348,7 +348,7 @@ def finding_of(part: ScrubPart, fault: Fault, refusal: str | None = None) -> Scr
     message = f"{fault.message}: bytes [{start}, {stop}) of the segment"
     if refusal:
         message += f"; not repaired: {refusal}"
-    found = Finding(20, "damage", part.segment.name, name, name, fault.position, message)
+    found = Finding(of_bytes(name), "damage", part.segment.name, name, name, fault.position, message)
     return ScrubFinding(*found, start, stop, refusal == "")
 
 

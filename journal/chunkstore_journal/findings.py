@@ -1,7 +1,7 @@
-"""What ``check`` finds in the journal: the invariants of streams, records and snapshots, of pins, and of a whole replay.
+"""What ``check`` finds in the journal: the invariants of streams, records and snapshots, of pins and extents, and of a whole replay.
 
 Promises: reads only; what is found counts if a second look finds it again, for a collector or a take-over may be at work meanwhile.
-Leaves out: the invariants themselves (``inspect``, ``pin_check``, ``replay_check``).
+Leaves out: the invariants themselves (``inspect``, ``pin_check``, ``cut_check``, ``replay_check``).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from chunkstore.invariants import Finding
-from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
+from chunkstore_journal.cut_check import check_places
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.pin_check import check_pinned
@@ -27,19 +28,22 @@ def journal_findings(
     names: ContainerNames,
     scratch: Callable[[], MetadataCache],
     level: str,
-    head: Head,
+    view: MetadataView,
     pinned_lsn: int | None,
     memory: Head | None = None,
 ) -> list[Finding]:
-    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30, 39; ``deep``: 10 and all of 11), for ``check``.
+    """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30, 37, 39; ``deep``: 10 and all of 11), for ``check``.
 
-    ``scratch`` makes a cache for a replay; ``memory``: where the cache of an owner on this machine stands.
+    ``view``: of the rows in use; ``scratch`` makes a cache for a replay; ``memory``: where the cache of an owner on this machine stands.
     """
 
     def stored() -> list[Finding]:
         streams = open_streams(storage, names)
         pinned = check_pinned(streams, pinned_lsn) if pinned_lsn else ()
-        return [_finding(*item) for item in (*check_journal(streams, head, memory), *pinned)]
+        return [
+            _finding(*item)
+            for item in (*check_journal(streams, view.head, memory), *pinned, *check_places(streams, view))
+        ]
 
     def replayed() -> list[Finding]:
         room = scratch()

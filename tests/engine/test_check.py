@@ -11,7 +11,6 @@ import pytest
 from chunkstore.changes import Attach, EndSession
 from chunkstore.invariants import Finding
 from chunkstore.journal import Batch
-from chunkstore.metadata.port import Head
 from chunkstore.names import chunk_id
 from chunkstore.operations import orphans
 from chunkstore.operations.check import CheckLevel
@@ -199,14 +198,10 @@ def test_the_levels_of_the_journals_invariants(world: World) -> None:
     assert (10, "damage") in found(store.check("deep"))
 
 
-def test_a_cache_beside_history(world: World) -> None:
+def test_a_cache_beside_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open()
     store.create("a")
-    real = store._container.current.store.head
-
-    def elsewhere() -> Head:
-        head = real()
-        return head._replace(position=head.position._replace(lsn=head.position.lsn + 3))
-
-    store._container.current.store.head = elsewhere  # type: ignore[method-assign]
+    head = store.look(lambda view: view.head)
+    elsewhere = head._replace(position=head.position._replace(lsn=head.position.lsn + 3))
+    monkeypatch.setattr(store.look(type), "head", elsewhere)
     assert (12, "damage") in found(store.check("quick"))

@@ -10,13 +10,16 @@ from chunkstore.checksum import crc32c
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.journal import RECORD_MAGIC, RecordKind
+from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.inline_index import inline_runs
-from chunkstore.metadata.keys import EXTENT, INLINE, RUN
+from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN
+from chunkstore.names import journal_place
 from chunkstore.operations.spill import spill
 from chunkstore.operations.spiller import Spiller
 from chunkstore_journal.payloads import encode_ops
 from chunkstore_journal.record import HEADER_BYTES, RecordHeader, decode_record, encode_record
 from tests.support.data import problems
+from tests.support.planted import plant
 from tests.support.worlds import World
 
 NEEDLE = b"bytes of the extent"
@@ -63,12 +66,14 @@ def test_checks_and_scrubs_tell_which_extent_is_damaged(
     name = damaged(world, missing=missing)
     found = [item for item in store.check("deep") if item.segment == "a" and item.severity == "damage"]
     assert found and all(name in item.object for item in found)
+    assert {item.invariant for item in found} == {34}
     if missing:
         told = [item for item in store.check("exists") if item.segment == "a" and item.severity == "damage"]
-        assert told and all(name in item.object for item in told)
+        assert told and all(name in item.object and item.invariant == 34 for item in told)
     report = store.scrub()
     ranges = [(item.start, item.stop) for item in report.findings if item.segment == "a"]
     assert (5, 5 + len(NEEDLE)) in ranges and (missing or len(ranges) == 1)
+    assert {item.invariant for item in report.findings} == {34}
     assert not [item for item in report.findings if item.segment == "b"] or missing
 
 
@@ -81,6 +86,32 @@ def test_a_deep_check_reads_what_is_stored_and_not_what_is_remembered(
     name = damaged(world, missing=False)
     assert [item.segment for item in problems(store.check("deep")) if name in item.object and item.segment] == ["a"]
     assert [item.segment for item in store.scrub().findings] == ["a"]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_check_tells_what_is_said_to_lie_behind_a_cut(
+    world: World, store: ChunkedSegmentStorage, behind: bool
+) -> None:
+    """A record is believed of the streams before its own, so nothing else tells: what stands there is no history, and may go."""
+    store.create("a")
+    store.append("a", NEEDLE)
+    (key, chunk), *_ = store.look(
+        lambda view: [(key, decode_chunk(key, raw)) for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))]
+    )
+    store.close()
+    end = store._container.current.journal.head
+    if world.mode == "slot":
+        place, offset = journal_place(end.epoch, end.index - 1 + behind), chunk.object_offset
+    else:  # the last record is in the next OPEN
+        cut = world.content(world.names().log(end.epoch)).rindex(RECORD_MAGIC)
+        place, offset = chunk.object, cut - len(NEEDLE) + behind
+    plant(world.raw_storage(), world.settings(), {key: encode_chunk(chunk.placed(place, offset))})
+    world.forget_cache()
+    with world.open() as again, world.replica() as replica:
+        replica.refresh()
+        for reader in (again, replica):
+            found = [(item.invariant, item.severity, item.object, item.position) for item in reader.check()]
+            assert found == ([(37, "damage", world.names().place(place), offset)] if behind else [])
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["rotten", "missing"])
