@@ -22,7 +22,7 @@ from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
-from chunkstore.names import NO_CHUNK
+from chunkstore.names import NO_CHUNK, chunk_segment
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline
 from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
@@ -139,10 +139,12 @@ class ChangeSet:
         self._appended[segment.name] = segment, tail, planned.targets[-1], growing, planned.open_row
 
     def append_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: bytes) -> None:
-        """Add an append whose bytes go into the record: to the extent that this change set made last of the segment, or as one more."""
+        """Add an append whose bytes go into the record: to the extent that this change set made last of the segment, or as one more. What a
+        concat brought is another segment's: readers of the record take bytes that are added to an extent for the segment's own."""
         size_max = min(BLOCK_BYTES, segment.chunk_size_bytes_max)
         end = self._extents.get(segment.last_chunk)
         extends = end is not None and tail is not None and tail.length + len(data) <= size_max
+        extends = extends and chunk_segment(segment.last_chunk) == segment.id
         extends = extends and not looks_like_record(data[:3], end or b"")
         planned = plan_inline(self.owned, segment, tail, extends, data, self.now_ms)
         if not extends:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.changes import Append, Create, Seal, TablePut
+from chunkstore.changes import Append, Concat, Create, Seal, TablePut
 from chunkstore.config import KIB, LIMITS, MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -209,6 +209,26 @@ def test_concat_of_segments_with_extents(world: World, store: ChunkedSegmentStor
     again = reopened(world, store, True)
     assert again.read("target", 0, 9999) == data + b"ef"
     assert problems(again.check("deep")) == []
+
+
+def test_what_is_appended_behind_a_concat_of_the_same_commit_is_an_extent_of_its_own(
+    world: World, store: ChunkedSegmentStorage
+) -> None:
+    """Added to the source's extent, it was taken for bytes of the target's one by who keeps a record's bytes in memory."""
+    replica = world.replica()
+    for name in ("a", "b"):
+        store.create(name)
+    store.commit([Append("b", b"xxxx"), Append("a", b"wwww"), Seal("b"), Concat("a", "b"), Append("a", b"yy")])
+    store.table("rows").put(b"k", b"the last record counts when one stands behind it")
+    expected = b"wwwwxxxxyy"
+    replica.refresh()
+    for shown in (store, replica):
+        assert [shown.read("a", offset, 2) for offset in range(len(expected))] == [
+            expected[offset : offset + 2] for offset in range(len(expected))
+        ]
+    store.spill()
+    assert store.read("a", 0, 99) == expected
+    assert problems(store.check("deep")) == []
 
 
 def test_sealing_spills(world: World, store: ChunkedSegmentStorage) -> None:
