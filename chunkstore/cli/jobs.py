@@ -93,7 +93,8 @@ def offload(
 ) -> None:
     """Write files to ledgers of a topic. Its owner commits; the same command again goes on behind what is there, or does nothing."""
     _need()
-    from chunkstore.spark.jobs.offload import find_files, offload_files
+    from chunkstore.spark.jobs.offload import offload_files
+    from chunkstore.spark.jobs.source_files import find_files
     from chunkstore.spark.write_options import parse_write_options
 
     given = {"path": root, "container": container, "as": "ledger", "topic": topic, "chunkBytes": str(segment_size)}
