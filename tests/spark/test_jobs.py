@@ -242,12 +242,35 @@ def test_a_copy_that_was_killed_goes_on_at_its_position(store: chunkstore.Chunke
             os.truncate(path, 1000)
         else:
             path.write_bytes(bytes(path.stat().st_size))
-    report = copied(home, Here(twice=True))
+    with pytest.raises(Conflict, match="resume=True"):
+        copied(home, Here(dies_at=0))
+    report = copied(home, Here(twice=True), resume=True)
     assert report.lsn == pin.lsn
     assert before < objects(home)
     assert len(objects(home)) == report.chunks + 2
     assert store.pins() == []
     check_copy(home, data, orphans=2)
+
+
+def test_nobody_gets_an_old_state_who_did_not_ask_for_it(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, call: Call
+) -> None:
+    data = fill(store)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            copied(home, Here(dies_at=3), resume=False)
+    before = objects(home)
+    store.append("a", b"days later")
+    data["a"] += b"days later"
+    [pin] = store.pins()
+    with pytest.raises(Conflict, match=rf"lsn {pin.lsn},.*resume=False"):
+        copied(home)
+    assert copied(home, dry_run=True).lsn > pin.lsn
+    call("spark", "copy", f"file://{home}/root", f"file://{home}/new", "--anew", "--dry-run")
+    report = copied(home, resume=False)
+    assert report.lsn > pin.lsn
+    assert store.pins() == []
+    check_copy(home, data, orphans=len(before))
 
 
 def test_a_copy_that_was_killed_behind_its_last_step_is_there(
@@ -264,7 +287,7 @@ def test_a_copy_that_was_killed_behind_its_last_step_is_there(
             copied(home)
     assert len(store.pins()) == 1
     with pytest.raises(InvalidArgument, match="whole") as caught:
-        copied(home)
+        copied(home, resume=True)
     assert caught.value.argument == "new_root"
     assert store.pins() == []
     check_copy(home, data)
@@ -409,6 +432,10 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
     (home / "in").mkdir()
     (home / "in" / "1").write_bytes(b"one\n")
     assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
+    assert [part.state for part in offloaded(home, Here(dies_at=0), job="nightly")] == ["before"]
+    for wrong in ({"ledger": 1}, {"kind": "files"}, {"topic": "other"}):
+        with pytest.raises(Conflict, match="nightly"):
+            offloaded(home, job="nightly", **wrong)
     (home / "in" / "1").write_bytes(b"another\n")
     with pytest.raises(Conflict, match="name of its own"):
         offloaded(home, job="nightly")
@@ -417,33 +444,6 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
     with pytest.raises(Conflict, match="nightly"):
         offloaded(home, job="nightly")
     assert entries_of(store, 0) == [b"one"]
-
-
-# ---- what they share
-
-
-def test_tasks_are_neighbours_of_about_one_size() -> None:
-    sizes = [3, 3, 3, 100, 1, 1]
-    assert grouped("abcdef", sizes, 1, 1000) == [(list("abcd"), 109), (list("ef"), 2)]
-    assert grouped("abcdef", sizes, 0, 6) == [(["a", "b"], 6), (["c", "d"], 103), (["e", "f"], 2)]
-    assert grouped("", [], 4, 100) == []
-
-
-# ---- the command line
-
-
-def test_dry_runs_of_the_commands_start_no_spark(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_spark(*_: object) -> None:
-        raise AssertionError
-    assert [part.state for part in offloaded(home, Here(dies_at=0), job="nightly")] == ["before"]
-    for wrong in ({"ledger": 1}, {"kind": "files"}, {"topic": "other"}):
-        with pytest.raises(Conflict, match="nightly"):
-            offloaded(home, job="nightly", **wrong)
-
-    monkeypatch.setattr("chunkstore.spark.jobs.running.session_on", no_spark)
-    fill(store)
     assert list(store.sessions()) == []
 
 
@@ -544,6 +544,29 @@ def test_a_directory_of_a_bucket_behind_an_endpoint(moto: S3Server) -> None:
     query = f"endpoint_override=127.0.0.1:{moto.port}&scheme=http&region=us-east-1"
     assert contents_of(f"s3://{bucket}/in%20b?{query}") == [name.encode() for name in sorted(NAMES)]
     assert contents_of(f"s3://{bucket}/in%20b/{NAMES[1]}?{query}") == [NAMES[1].encode()]
+
+
+# ---- what they share
+
+
+def test_tasks_are_neighbours_of_about_one_size() -> None:
+    sizes = [3, 3, 3, 100, 1, 1]
+    assert grouped("abcdef", sizes, 1, 1000) == [(list("abcd"), 109), (list("ef"), 2)]
+    assert grouped("abcdef", sizes, 0, 6) == [(["a", "b"], 6), (["c", "d"], 103), (["e", "f"], 2)]
+    assert grouped("", [], 4, 100) == []
+
+
+# ---- the command line
+
+
+def test_dry_runs_of_the_commands_start_no_spark(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_spark(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("chunkstore.spark.jobs.running.session_on", no_spark)
+    fill(store)
     root = f"file://{home}/root"
     assert "would be read" in call("spark", "scrub", root, "--dry-run").out.decode()
     found = call("spark", "scrub", root, "a", "--dry-run", "--json").document
