@@ -33,7 +33,7 @@ ROWS = 30
 OWN = 25
 """Micro-batches at the owner itself, twice."""
 SEGMENTS = 4
-"""Of each merging may leave a chunk more, however many micro-batches there were: none is left for each."""
+"""Of each there may be one chunk more than before: the one that merging made of all that came since, however many micro-batches."""
 ADDED = (
     "runs",
     "micro-batches beside the application",
