@@ -115,7 +115,7 @@ def attach_written(
             chunks = sum(len(item.chunks) for item in written)
             text = (
                 f"{chunks} chunks for {len(written)} segments do not fit one commit, not even by {len(steps)} that stage them before: "
-                "write longer chunks, or to fewer segments at once"
+                f"write longer chunks, or to fewer segments at once (of {LIMITS.batch_ops_max} changes each takes one, a new one two)"
             )
             raise InvalidArgument(text, argument="written")
     has_moved = False

@@ -113,6 +113,7 @@ ROOMS = {
         "chunkstore.spark.lake_tasks",
         "chunkstore.spark.jobs.offload",
         "chunkstore.spark.jobs.running",
+        "chunkstore.spark.jobs.source_files",
         "chunkstore.spark.ledger_batches",
         "chunkstore.spark.ledgers_out",
         "chunkstore.spark.mapping",

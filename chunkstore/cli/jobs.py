@@ -93,7 +93,8 @@ def offload(
 ) -> None:
     """Write files to ledgers of a topic. Its owner commits; the same command again goes on behind what is there, or does nothing."""
     _need()
-    from chunkstore.spark.jobs.offload import find_files, offload_files
+    from chunkstore.spark.jobs.offload import offload_files
+    from chunkstore.spark.jobs.source_files import find_files
     from chunkstore.spark.write_options import parse_write_options
 
     given = {"path": root, "container": container, "as": "ledger", "topic": topic, "chunkBytes": str(segment_size)}
@@ -161,6 +162,14 @@ def copy(
         str | None,
         typer.Option("--new-container", metavar="NAME", help="Name of the new container.", show_default="the same"),
     ] = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--anew",
+            help="An earlier copy that did not end: go on with it, as of when it began; or begin as of now.",
+            show_default=False,
+        ),
+    ] = None,
     no_pin: Annotated[
         bool, typer.Option("--no-pin", help="Do not ask for a pin: nobody collects from ROOT, or it holds backups.")
     ] = False,
@@ -169,7 +178,7 @@ def copy(
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
-    """Copy a container into a new one on any storage; every byte is compared. Interrupted, the same command goes on."""
+    """Copy a container into a new one on any storage; every byte is compared. Interrupted, --resume goes on."""
     _need()
     if root == new_root and new_container in (None, container):
         raise InvalidArgument(
@@ -186,6 +195,7 @@ def copy(
             container=container,
             new_container=new_container,
             segments=chosen,
+            resume=resume,
             no_pin=no_pin,
             dry_run=dry_run,
             width=width,

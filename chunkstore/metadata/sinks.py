@@ -47,8 +47,8 @@ _UNNAMED: Final = b"u"
 
 class SinkRow(NamedTuple):
     """What was committed last: ``number`` is the micro-batch's, or the version that the application gave; ``container`` the uuid of that
-    which it was written to; ``query`` the streaming query's id; ``run`` a digest of the query's run; ``token`` random; ``is_reset``: a
-    refusal was overruled, and no commit since had nothing to overrule."""
+    which it was written to; ``query`` the streaming query's id; ``run`` a digest of the query's run, or of what an offload has written so
+    far; ``token`` random; ``is_reset``: a refusal was overruled, and no commit since had nothing to overrule."""
 
     number: int
     container: bytes

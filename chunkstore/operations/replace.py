@@ -108,7 +108,7 @@ def exchange(changes: ChangeSet, segment: SegmentRecord, run: Run, new: Sequence
     before, after = run.records[0].previous, run.records[-1].next
     added = link_chunks(changes, segment.id, new, run.start, before, after)
     if not is_first:
-        changes.rows[chunk_key(before)] = changes.chunk(before)._replace(next=new[0].id)
+        changes.rows[chunk_key(before)] = changes.chunk(before)._replace(next=new[0].id, state=CLOSED)
     if not is_last:
         changes.rows[chunk_key(after)] = changes.chunk(after)._replace(previous=new[-1].id)
     changes.put(

@@ -14,7 +14,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chunkstore.config import MIB, Settings
+from chunkstore.config import LIMITS, MIB, Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_segment_name
 from chunkstore.registry import open_storage
@@ -111,6 +111,9 @@ class _Out:
     def _take(self, segment: str, values: pa.Array, order: pa.Array | None = None) -> None:
         if segment not in self._ends:
             check_segment_name(segment, "segment")
+            if len(self._ends) >= LIMITS.batch_ops_max:
+                text = f"one task has rows for more than {len(self._ends)} segments, and a commit a change for each: write fewer at once"
+                raise InvalidArgument(text, argument="segment")
             self._ends[segment] = None, None
         if order is not None:
             self._ends[segment] = _check_order(*self._ends[segment], segment, order)

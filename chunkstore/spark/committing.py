@@ -28,9 +28,20 @@ from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.ledgers_in import behind_stored, changes_of, ledgers_in_order
 from chunkstore.spark.ledgers_out import Offloaded
-from chunkstore.spark.once import Incoming, Verdict, judge_batch, judge_job
+from chunkstore.spark.once import NOTHING, Incoming, Verdict, judge_batch, judge_job
 
-__all__ = ["SESSION_TTL_S", "Door", "Job", "StoreDoor", "commit_batch", "commit_job", "give_up", "in_order", "was_done"]
+__all__ = [
+    "SESSION_TTL_S",
+    "Door",
+    "Job",
+    "StoreDoor",
+    "commit_batch",
+    "commit_job",
+    "done_so_far",
+    "give_up",
+    "in_order",
+    "was_done",
+]
 
 _TRIES: Final = 8
 _SESSION_S: Final = 3_600.0
@@ -142,30 +153,43 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
     return _commit(door, key, judge, row, job, ends)
 
 
-def commit_job(door: Door, application: str | None, version: int, job: Job) -> Verdict:
+def commit_job(
+    door: Door, application: str | None, version: int, job: Job, *, before: bytes = NOTHING, after: bytes = NOTHING
+) -> Verdict:
     """Commit a batch write and end its session; "done" if its application has committed this version, or a later one, before.
 
-    Raises and retry as ``commit_batch``.
+    ``before``, ``after``: as of ``judge_job``. Raises and retry as ``commit_batch``; also ``Conflict`` as ``judge_job``.
     """
     key = sink_key(JOB, application.encode()) if application is not None else unnamed_key(job.session_id)
 
     def judge(stored: SinkRow | None) -> Verdict:
-        return "commit" if application is None else judge_job(stored, version)
+        return "commit" if application is None else judge_job(stored, application, version, before, after)
 
     def row(_stored: SinkRow | None, _verdict: Verdict) -> SinkRow:
-        return SinkRow(version if application is not None else job.session_id, door.uuid, bytes(16), _token())
+        return SinkRow(version if application is not None else job.session_id, door.uuid, after, _token())
 
     return _commit(door, key, judge, row, job, lambda _stored, _session: True)
 
 
-def was_done(door: Door, application: str | None, version: int) -> bool:
-    """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (nobody answers who could say), and what
-    reading raises."""
+def was_done(door: Door, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
+    """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (nobody answers who could say),
+    ``Conflict`` (something else was, see ``judge_job``), and what reading raises."""
     entry = None if application is None else door.row(sink_key(JOB, application.encode()))
-    if entry is None or judge_job(decode_sink(entry.key, entry.value), version) != "done":
+    if application is None or entry is None:
+        return False
+    if judge_job(decode_sink(entry.key, entry.value), application, version, after=after) != "done":
         return False
     _confirm(door, entry, _NO_SESSION)
     return True
+
+
+def done_so_far(door: Door, application: str) -> SinkRow | None:
+    """What was committed last under this name, for certain. Raises as ``was_done``, but for ``Conflict``."""
+    entry = door.row(sink_key(JOB, application.encode()))
+    if entry is None:
+        return None
+    _confirm(door, entry, _NO_SESSION)
+    return decode_sink(entry.key, entry.value)
 
 
 def give_up(door: Door, session_id: int) -> bool:

@@ -11,10 +11,12 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from chunkstore.errors import Conflict
 from chunkstore.metadata.sinks import SinkRow
 
-__all__ = ["Incoming", "Verdict", "judge_batch", "judge_job"]
+__all__ = ["NOTHING", "Incoming", "Verdict", "judge_batch", "judge_job", "something_else"]
 
 Verdict: TypeAlias = Literal["commit", "done", "overrule"]
 """``overrule``: commit, and remember that a refusal was overruled."""
+NOTHING: Final = bytes(16)
+"""The digest of what nobody can tell: a batch write's rows; and of nothing."""
 _RESET: Final = "sinkReset=true, once, goes on from here"
 
 
@@ -44,9 +46,28 @@ def judge_batch(stored: SinkRow | None, incoming: Incoming) -> Verdict:
     return "overrule"
 
 
-def judge_job(stored: SinkRow | None, version: int) -> Verdict:
-    """What becomes of a batch write that has an application's id: one of this version or of a later one was committed before, or not."""
-    return "commit" if stored is None or version > stored.number else "done"
+def judge_job(
+    stored: SinkRow | None, application: str, version: int, before: bytes = NOTHING, after: bytes = NOTHING
+) -> Verdict:
+    """What becomes of a batch write that has an application's id: one of this version or of a later one was committed before, or not.
+
+    ``before`` and ``after``: digests of all that the application has written so far, and then. Raises ``Conflict``: it has not."""
+    number, digest = (-1, NOTHING) if stored is None else (stored.number, stored.run)
+    if version > number and digest == before:
+        return "commit"
+    if version <= number and digest == after:
+        return "done"
+    raise something_else(application, after, digest)
+
+
+def something_else(application: str, asked: bytes, found: bytes) -> Conflict:
+    """The error of a name under which something else was written, or is: nothing is passed over because of its name alone."""
+    what = (
+        f"what was written as {application!r} is not what is asked for now, or its beginning (files, their lengths and times, topic, "
+        "ledger, kind of entries), or another driver writes it at this moment; digest"
+    )
+    remedy = "run it again if another driver did; else give what is new a name of its own, and ledgers behind those that are there"
+    return Conflict(what, expected=asked.hex(), found=found.hex(), remedy=remedy)
 
 
 def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:

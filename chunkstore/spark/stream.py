@@ -37,8 +37,7 @@ _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
 """Spark asks again at once where there is nothing new; so often is the journal looked at then."""
 _MOVE_S: Final = 45.0
-"""A pin is not moved sooner again: a move is two requests, whose answers stay for a day (protocol 3.19). An owner behind a network
-looks each second for a minute."""
+"""A pin is not moved sooner again: a move is two requests, whose answers stay for a day (protocol 3.19)."""
 _MOVE_AGAIN_S: Final = 120.0
 """An owner that did not answer is not waited for again before that."""
 _CONSUMER_BYTES: Final = 8

@@ -42,7 +42,8 @@ _STREAM_ONLY: Final = ("sinkId", "sinkReset")
 _BATCH_ONLY: Final = ("txnAppId", "txnVersion")
 _CHUNK_BYTES: Final = 64 * MIB
 _CHUNK_BYTES_MAX: Final = 1 << 30
-_SEGMENTS_MAX: Final = 10_000
+_SEGMENTS_MAX: Final = 4_000
+"""Where all are new they are 8,000 of the 10,000 changes of one commit, and 2,000 are left for what is staged before: 8 million chunks."""
 _IDLE_S: Final = 60.0
 _NUMBER_MAX: Final = (1 << 63) - 1
 _VALUES: Final = ("string", "binary")

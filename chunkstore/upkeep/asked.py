@@ -55,6 +55,8 @@ _BUSY_S: Final = 1.0
 _IDLE_S: Final = 20.0
 _BUSY_FOR_S: Final = 60.0
 """How long after a commit or a ring somebody may want an answer soon: as long as it takes to be idle."""
+_ASKED_FOR_S: Final = 900.0
+"""... and after a request: who streams in asks again and again. That costs 900 looks at most for each request that is the last one."""
 _ROUND: Final = 256
 _LATE_MS: Final = 60_000
 _ACTIONS_MAX: Final = 1_000
@@ -142,6 +144,8 @@ class Asked:
         self._undecided: set[str] = set()
         """Tokens of what was carried out with an unknown outcome. It may happen yet, whatever the next attempt ends with: no refusal."""
         self._pause_s = 0.0
+        self._asked_s = -_ASKED_FOR_S
+        """When somebody last asked."""
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
@@ -176,8 +180,10 @@ class Asked:
         """The next pause: longer and longer behind a network while nothing happens, and while looking fails."""
         settings, remote = self._container.settings, self._container.remote
         shortest_s = settings.ask_s or (_BUSY_S if remote else _LOCAL_S)
-        quiet_s = runtime.monotonic_s() - max(self._container.rang_s, self._container.current.queue.last_commit_at_s)
-        idle = remote and settings.ask_s is None and quiet_s > _BUSY_FOR_S
+        now_s = runtime.monotonic_s()
+        quiet_s = now_s - max(self._container.rang_s, self._container.current.queue.last_commit_at_s)
+        is_quiet = quiet_s > _BUSY_FOR_S and now_s - self._asked_s > _ASKED_FOR_S
+        idle = remote and settings.ask_s is None and is_quiet
         self._pause_s = min(_IDLE_S, max(shortest_s, self._pause_s * 2)) if failed or idle else shortest_s
         return self._pause_s
 
@@ -190,6 +196,8 @@ class Asked:
             tokens = self._box.waiting(_ROUND)
         if bell != self._bell:
             container.rang_s = runtime.monotonic_s()
+        if tokens:
+            self._asked_s = runtime.monotonic_s()
         self._bell, self._again = bell, len(tokens) == _ROUND
         for token in tokens:
             if self._stopping.is_set():

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from chunkstore.assembly import open_asker_on
+from chunkstore.changes import TablePut
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerBusy
@@ -91,6 +93,32 @@ def test_an_owner_at_rest_is_not_taken_for_dead(world: World, wait_s: float) -> 
     # Whoever has not the time to wait for the next beat rings, and the owner looks at the bell every 20 s.
     assert took_s < (25 if wait_s < REST_S else REST_S + 15)
     process.run(lambda: store.create("s"))
+
+
+def test_who_asks_now_and_then_is_answered_soon(world: World) -> None:
+    """A stream's micro-batches may be minutes apart."""
+    beats = Beats(world)
+    _owner(world)
+    process = world.process("asker", "there")
+    opening = process.opening_replica()
+    asker = process.run(lambda: open_asker_on(process.storage, opening()))
+    version = 0
+
+    def took_s() -> float:
+        nonlocal version
+        began, row = world.scheduler.now, TablePut("sink", b"query", b"%d" % version, version)
+        version = process.run(lambda: asker.commit((), row, wait_s=60.0))
+        return (world.scheduler.now - began) / NS
+
+    world.advance(3600)
+    assert took_s() < 25
+    for _ in range(3):
+        world.advance(840)
+        assert took_s() < 3
+    world.advance(1800)
+    beats.asked.clear()
+    world.advance(600)
+    assert 0 < beats.asked["owner"] < 600 / 10, "nobody asks any more"
 
 
 def test_an_owner_that_died_at_rest_is_not_taken_for_resting(world: World) -> None:

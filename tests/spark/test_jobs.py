@@ -19,13 +19,17 @@ import chunkstore
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, RootUnavailable, SegmentNotFound
 from chunkstore.invariants import ORPHANED
+from chunkstore.metadata.sinks import encode_sink
 from chunkstore.pulsar import LedgerReader
+from chunkstore.spark import committing
 from chunkstore.spark.jobs.copy import CopyReport, copy_on
-from chunkstore.spark.jobs.offload import OffloadedPart, find_files, offload_files
+from chunkstore.spark.jobs.offload import OffloadedPart, offload_files
 from chunkstore.spark.jobs.running import Attempt, grouped
 from chunkstore.spark.jobs.scrub import ScrubTotals, scrub_on
+from chunkstore.spark.jobs.source_files import find_files, foreign, open_system
 from chunkstore.spark.write_options import parse_write_options
 from tests.cli.conftest import Call, call
+from tests.support.servers.s3server import S3Server
 from tests.support.spark_tasks import home, store
 
 __all__ = ["call", "home", "store"]
@@ -238,12 +242,35 @@ def test_a_copy_that_was_killed_goes_on_at_its_position(store: chunkstore.Chunke
             os.truncate(path, 1000)
         else:
             path.write_bytes(bytes(path.stat().st_size))
-    report = copied(home, Here(twice=True))
+    with pytest.raises(Conflict, match="resume=True"):
+        copied(home, Here(dies_at=0))
+    report = copied(home, Here(twice=True), resume=True)
     assert report.lsn == pin.lsn
     assert before < objects(home)
     assert len(objects(home)) == report.chunks + 2
     assert store.pins() == []
     check_copy(home, data, orphans=2)
+
+
+def test_nobody_gets_an_old_state_who_did_not_ask_for_it(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, call: Call
+) -> None:
+    data = fill(store)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            copied(home, Here(dies_at=3), resume=False)
+    before = objects(home)
+    store.append("a", b"days later")
+    data["a"] += b"days later"
+    [pin] = store.pins()
+    with pytest.raises(Conflict, match=rf"lsn {pin.lsn},.*resume=False"):
+        copied(home)
+    assert copied(home, dry_run=True).lsn > pin.lsn
+    call("spark", "copy", f"file://{home}/root", f"file://{home}/new", "--anew", "--dry-run")
+    report = copied(home, resume=False)
+    assert report.lsn > pin.lsn
+    assert store.pins() == []
+    check_copy(home, data, orphans=len(before))
 
 
 def test_a_copy_that_was_killed_behind_its_last_step_is_there(
@@ -260,7 +287,7 @@ def test_a_copy_that_was_killed_behind_its_last_step_is_there(
             copied(home)
     assert len(store.pins()) == 1
     with pytest.raises(InvalidArgument, match="whole") as caught:
-        copied(home)
+        copied(home, resume=True)
     assert caught.value.argument == "new_root"
     assert store.pins() == []
     check_copy(home, data)
@@ -327,8 +354,8 @@ def lines_of(home: Path) -> list[list[bytes]]:
     return found
 
 
-def offloaded(home: Path, run: Here | None = None, **more: Any) -> list[OffloadedPart]:
-    given = {"path": f"file://{home}/root", "as": "ledger", "topic": "t", "chunkBytes": str(MIB)}
+def offloaded(home: Path, run: Here | None = None, topic: str = "t", **more: Any) -> list[OffloadedPart]:
+    given = {"path": f"file://{home}/root", "as": "ledger", "topic": topic, "chunkBytes": str(MIB)}
     options = parse_write_options(given, streaming=False)
     return offload_files(run or Here(), find_files([str(home / "in")]), options, **more)
 
@@ -349,7 +376,8 @@ def test_lines_of_files_become_ledgers_once(store: chunkstore.ChunkedSegmentStor
     found = offloaded(home, Here(twice=True), part_bytes=1000, ledger=0)
     assert [part.state for part in found] == ["before", "done", "done"]
     assert sum(part.entries or 0 for part in found) == sum(map(len, lines[1:]))
-    assert [part.state for part in offloaded(home, Here(dies_at=0), part_bytes=1000)] == ["before"] * 3
+    [before] = offloaded(home, Here(dies_at=0), part_bytes=1000)
+    assert (before.part, before.state, before.files) == (2, "before", 5)
     for ledger, wanted in enumerate(lines):
         assert entries_of(store, ledger) == wanted
     assert {item.ledger for item in LedgerReader(store).ledgers("t")} == {0, 1, 2, 3}
@@ -404,9 +432,118 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
     (home / "in").mkdir()
     (home / "in" / "1").write_bytes(b"one\n")
     assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
+    assert [part.state for part in offloaded(home, Here(dies_at=0), job="nightly")] == ["before"]
+    for wrong in ({"ledger": 1}, {"kind": "files"}, {"topic": "other"}):
+        with pytest.raises(Conflict, match="nightly"):
+            offloaded(home, job="nightly", **wrong)
     (home / "in" / "1").write_bytes(b"another\n")
-    assert [part.state for part in offloaded(home, job="nightly")] == ["before"]
+    with pytest.raises(Conflict, match="name of its own"):
+        offloaded(home, job="nightly")
+    (home / "in" / "1").unlink()
+    (home / "in" / "2").write_bytes(b"two\n")
+    with pytest.raises(Conflict, match="nightly"):
+        offloaded(home, job="nightly")
     assert entries_of(store, 0) == [b"one"]
+    assert list(store.sessions()) == []
+
+
+def test_files_that_come_behind_are_gone_on_with_under_the_same_name(
+    store: chunkstore.ChunkedSegmentStorage, home: Path
+) -> None:
+    (home / "in").mkdir()
+
+    def night(stop: int, **more: Any) -> list[tuple[Any, ...]]:
+        for number in range(stop):
+            if not (home / "in" / f"{number:03}").exists():
+                (home / "in" / f"{number:03}").write_bytes(b"file %d" % number)
+        return [part[:5] for part in offloaded(home, job="nightly", **more)]
+
+    assert night(10, part_bytes=70) == [(0, "done", 10, 0, 9)]  # the last part is not full
+    assert night(20, part_bytes=70) == [(0, "before", 10, 0, 9), (1, "done", 10, 10, 19)]
+    with pytest.raises(Killed):
+        night(26, part_bytes=16, run=Here(dies_at=3))
+    assert night(27)[0] == (2, "before", 23, 0, 22)
+    assert [entries_of(store, number) for number in range(27)] == [[b"file %d" % number] for number in range(27)]
+    (home / "in" / "0005").touch()  # between the others
+    with pytest.raises(Conflict, match="nightly"):
+        night(28)
+
+
+def test_two_drivers_of_one_name_with_other_files(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+    (home / "in").mkdir()
+    (home / "in" / "1").write_bytes(b"one\n")
+
+    class Beside(Here):
+        def __call__(self, call: Any, tasks: Any, sizes: Any) -> list[Any]:
+            (home / "in" / "2").write_bytes(b"two\n")
+            assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
+            return super().__call__(call, tasks, sizes)
+
+    with pytest.raises(Conflict, match="another driver"):
+        offloaded(home, Beside(), job="nightly")
+    assert [part[1:3] for part in offloaded(home, job="nightly")] == [("before", 2)]
+    assert [entries_of(store, number) for number in (0, 1)] == [[b"one"], [b"two"]]
+
+
+def test_rows_of_earlier_versions(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They do not say what was done; a name that is made of the files does."""
+    lines = lines_of(home)
+    with monkeypatch.context() as patched:
+        patched.setattr(committing, "encode_sink", lambda row: encode_sink(row._replace(run=bytes(16))))
+        for job, ledger in ((None, 0), ("nightly", 10)):
+            with pytest.raises(Killed):
+                offloaded(home, Here(dies_at=1), part_bytes=1000, job=job, ledger=ledger)
+    assert [part[:3] for part in offloaded(home, part_bytes=1000)][:2] == [(0, "before", 1), (1, "done", 2)]
+    assert [entries_of(store, number) for number in range(4)] == lines
+    with pytest.raises(Conflict, match="nightly"):
+        offloaded(home, part_bytes=1000, job="nightly", ledger=10)
+
+
+# ---- their files
+
+NAMES = ("a%41.txt", "aA.txt", "b c.txt", "d?e=f.txt", "g#h.txt", "i+j.txt", "ü.txt")
+
+
+def contents_of(url: str) -> list[bytes]:
+    """What an executor reads, in order."""
+    found = []
+    for file in find_files([url]):
+        system, inner = open_system(file.url)
+        with system.open_input_stream(inner, compression=None) as stream:
+            found.append(stream.read())
+        assert len(found[-1]) == file.size_bytes
+    return found
+
+
+def test_names_of_files_below_a_url(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = home / "in a%20b"
+    (folder / "deep").mkdir(parents=True)
+    for name in NAMES:
+        (folder / "deep" / name).write_bytes(name.encode())
+    wanted = [name.encode() for name in sorted(NAMES)]
+    monkeypatch.chdir(home)
+    for path in (folder.as_uri(), folder.as_uri() + "/", str(folder), f"{folder}/", folder.name, f"./{folder.name}"):
+        assert contents_of(path) == wanted, path
+    # Executors have a working directory of their own.
+    found = find_files([folder.name])
+    monkeypatch.chdir("/")
+    for file in found:
+        system, inner = open_system(file.url)
+        assert system.get_file_info(inner).size == file.size_bytes
+    with pytest.raises(InvalidArgument) as caught, foreign("s3://who:secret@bucket/in?secret=1"):
+        raise FileNotFoundError("absent")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_directory_of_a_bucket_behind_an_endpoint(moto: S3Server) -> None:
+    bucket = moto.make_bucket()
+    for name in NAMES:
+        moto.client.put_object(Bucket=bucket, Key=f"in b/{name}", Body=name.encode())
+    query = f"endpoint_override=127.0.0.1:{moto.port}&scheme=http&region=us-east-1"
+    assert contents_of(f"s3://{bucket}/in%20b?{query}") == [name.encode() for name in sorted(NAMES)]
+    assert contents_of(f"s3://{bucket}/in%20b/{NAMES[1]}?{query}") == [NAMES[1].encode()]
 
 
 # ---- what they share

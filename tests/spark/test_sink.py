@@ -126,6 +126,7 @@ def test_rows_out_of_order_and_ranges_that_overlap_are_refused(
         (rows(segment=["a", None], value=["x", "y"]), {}, "segment"),
         (rows(key=["a", None], value=["x", "y"]), {"segmentsCount": "2"}, "key"),
         (rows(segment=["a" * 256], value=["x"]), {}, "segment"),
+        (rows(segment=[f"s{number}" for number in range(10_001)], value=["x"] * 10_001), {}, "segment"),
         (rows(segment=["a"], value=["x"], at=[None]), {"orderBy": "at"}, "at"),
     ],
 )

@@ -161,7 +161,9 @@ def test_a_driver_killed_in_the_middle_of_two_jobs(
     with pytest.raises(chunkstore.ChunkstoreError):
         chunkstore.open_replica(f"file://{home}/new")
     store.append("s0", b"the source goes on")
-    jobs.copy(spark, f"file://{home}/root", f"file://{home}/new").collect()
+    with pytest.raises(chunkstore.Conflict, match="resume=True"):
+        jobs.copy(spark, f"file://{home}/root", f"file://{home}/new")
+    jobs.copy(spark, f"file://{home}/root", f"file://{home}/new", resume=True).collect()
     check_copy(home, data)
     found = jobs.offload(spark, str(home / "in"), f"file://{home}/root", "t", part_bytes=300).collect()
     assert {row.state for row in found} <= {"before", "done"}

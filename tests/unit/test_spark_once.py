@@ -21,7 +21,7 @@ from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up, in_order
-from chunkstore.spark.once import Incoming, judge_batch, judge_job
+from chunkstore.spark.once import NOTHING, Incoming, judge_batch, judge_job
 
 HERE, THERE = b"h" * 16, b"t" * 16
 
@@ -205,7 +205,22 @@ def test_what_follows_needs_no_reset() -> None:
     assert judge_batch(STORED, incoming(7)) == "done"
     assert judge_batch(STORED, incoming(8)) == "commit"
     assert judge_batch(STORED._replace(is_reset=True), incoming(8, reset=True)) == "commit"
-    assert [judge_job(row, 7) for row in (None, STORED, STORED._replace(number=6))] == ["commit", "done", "commit"]
+    rows = None, STORED, STORED._replace(number=6)
+    assert [judge_job(row, "a", 7) for row in rows] == ["commit", "done", "commit"]
+
+
+def test_a_job_is_compared_with_what_was_done_under_its_name() -> None:
+    one, two, three = (bytes([number]) * 16 for number in (1, 2, 3))
+    row = STORED._replace(run=two)
+    assert judge_job(None, "a", 0, NOTHING, one) == "commit"
+    assert judge_job(row, "a", 8, two, three) == "commit"
+    assert judge_job(row, "a", 7, one, two) == "done"
+    for version, before, after in ((8, one, three), (7, one, three), (6, one, three), (8, NOTHING, NOTHING)):
+        with pytest.raises(Conflict, match="'a'") as caught:
+            judge_job(row, "a", version, before, after)
+        assert (caught.value.expected, caught.value.found) == (after.hex(), two.hex())
+    with pytest.raises(Conflict):
+        judge_job(None, "a", 1, one, two)  # the row is gone
 
 
 def test_resets_are_remembered_until_a_run_without() -> None:

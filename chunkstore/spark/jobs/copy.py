@@ -3,8 +3,9 @@
 Promises: as of ``chunkstore.backup.import_file``, which this is with the copying elsewhere: every chunk is compared with its CRCs while it
 is read, what was written is durable before it is named, and the new container is there whole, with its first record, or opened by nobody.
 The source is read at one position under a pin, so that it goes on being written, and collected, meanwhile; the pin is also what an
-interrupted copy finds again: the next one takes what was copied for its own, once executors have read and compared it. What came to the
-source behind the position is not copied, then or later. Leaves out: containers that are there already (``import``, ``backup``).
+interrupted copy finds again: who resumes it takes what was copied for its own, once executors have read and compared it. What came to the
+source behind the position is not copied, then or later, so nobody goes on at an old one without saying so. Leaves out: containers that
+are there already (``import``, ``backup``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from chunkstore.backup.restore import RestoreReport
 from chunkstore.backup.survey import Source
 from chunkstore.backup.target import NewPlace
 from chunkstore.config import MIB, Settings
-from chunkstore.errors import ChunkExists, ChunksMissing, InvalidArgument
+from chunkstore.errors import ChunkExists, ChunksMissing, Conflict, InvalidArgument
 from chunkstore.metadata.roots import known_roots
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Brought, ChunkToBring, Place, bring_chunk, side_by_side
@@ -81,6 +82,7 @@ def copy(
     container: str = "default",
     new_container: str | None = None,
     segments: Sequence[str] = (),
+    resume: bool | None = None,
     no_pin: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -89,13 +91,15 @@ def copy(
     may be on any storage. A frame with one row, a ``CopyReport``; the work is done here, once.
 
     What comes along: as of ``chunkstore.backup.import_file``. The pin is asked of the source's owner; where nobody answers, ``chunkstore
-    serve`` is started, as sinks do. It ends with the copy, or after a week. ``no_pin``: without, for a source that nobody collects
-    from, or a backup; then an interrupted copy goes on only where nothing came since. ``progress``: called with bytes, about.
+    serve`` is started, as sinks do. It ends with the copy, or after a week. ``resume``: where an earlier copy to there did not end, True
+    goes on with it, as of when that began, False begins as of now; without either it is refused. ``no_pin``: without, for a source that
+    nobody collects from, or a backup; then an interrupted copy goes on only where nothing came since. ``progress``: called with bytes,
+    about.
 
-    Atomic, durable. Raises ``InvalidArgument`` (there is such a container already; a name), ``SegmentNotFound``, ``ChunksMissing``,
-    ``Damaged`` (a chunk is not what its record says), ``RootUnavailable`` (an executor reaches something else under a root),
-    ``OutcomeUnknown`` (no pin: nobody answered), ``NotOwner`` (a later copy took over), ``JobFailed``, and what opening raises. Retry:
-    safe, and goes on where it was.
+    Atomic, durable. Raises ``InvalidArgument`` (there is such a container already; a name), ``Conflict`` (an earlier copy did not end, and
+    ``resume`` does not say), ``SegmentNotFound``, ``ChunksMissing``, ``Damaged`` (a chunk is not what its record says),
+    ``RootUnavailable`` (an executor reaches something else under a root), ``OutcomeUnknown`` (no pin: nobody answered), ``NotOwner`` (a
+    later copy took over), ``JobFailed``, and what opening raises. Retry: safe; with ``resume`` it goes on where it was.
     """
     run = OnSpark(spark, f"chunkstore copy {container}", progress)
     found = copy_on(
@@ -105,6 +109,7 @@ def copy(
         container=container,
         new_container=new_container,
         segments=segments,
+        resume=resume,
         no_pin=no_pin,
         dry_run=dry_run,
         width=run.width,
@@ -120,6 +125,7 @@ def copy_on(
     container: str = "default",
     new_container: str | None = None,
     segments: Sequence[str] = (),
+    resume: bool | None = None,
     no_pin: bool = False,
     dry_run: bool = False,
     width: int = 1,
@@ -150,6 +156,13 @@ def copy_on(
         name = _pin_name(new_root, target, segments)
         with open_replica(root, container=container, settings=settings) as replica:
             there = next((pin for pin in replica.pins() if pin.name == name), None)
+        if there is not None and resume is None:
+            what = f"a copy to container {target!r} of this root, as of lsn {there.lsn}, did not end (pin {name}); earlier copies"
+            remedy = "resume=True (--resume) goes on with it, and leaves out what came since; resume=False (--anew) begins as of now"
+            raise Conflict(what, expected=0, found=1, remedy=remedy)
+        if there is not None and not resume:
+            door.unpin(name)
+            there = None
         pin = there or door.pin(name, f"jobs.copy to container {target!r}", _PIN_S)
         try:
             report = make(lsn=pin.lsn)

@@ -6,8 +6,8 @@ behind the last part that is there, and one that is run again does nothing. What
 * ``lines``: each file is a ledger, each of its lines an entry, in the order of the files' names; ``files``: all files are one ledger, each
   an entry.
 * A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions.
-Executors read the files themselves, by pyarrow: ``file``, ``s3``, ``hdfs`` and ``gs`` URLs, and paths. Leaves out: files that change
-meanwhile (refused by their length), several tasks for one file.
+Executors read the files themselves. What a job has done is compared with what it is asked for: files behind those are gone on with,
+anything else is refused. Leaves out: files that change meanwhile (refused by their length), several tasks for one file.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 
 from chunkstore import runtime
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.spark.chunks_out import WritePlan, write_task
-from chunkstore.spark.committing import SESSION_TTL_S, Job, commit_job, give_up, was_done
+from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_job, done_so_far, give_up, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
+from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.mapping import TOLD, telling
+from chunkstore.spark.once import NOTHING, something_else
 from chunkstore.spark.owners import AskerDoor
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SCHEMA", "OffloadedPart", "SourceFile", "find_files", "offload", "offload_files"]
+__all__ = ["SCHEMA", "OffloadedPart", "offload", "offload_files"]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 SCHEMA: Final = "part long, state string, files long, first_ledger long, last_ledger long, entries long, size_bytes long, segments long"
@@ -50,17 +51,9 @@ _KINDS: Final = ("lines", "files")
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
-class SourceFile(NamedTuple):
-    """A file, as pyarrow opens it. ``modified_ns``: a label, 0 where there is none."""
-
-    url: str
-    size_bytes: int
-    modified_ns: int
-
-
 class OffloadedPart(NamedTuple):
-    """What one commit made visible. ``state``: done; before, where an earlier run has; planned, of a dry run, which knows no entries of
-    lines. ``size_bytes``: of the source. ``segments``: offload segments (planned: at least)."""
+    """What one commit made visible. ``state``: done; before, all that earlier runs have done, up to this part; planned, of a dry run, which
+    knows no entries of lines. ``size_bytes``: of the source. ``segments``: offload segments (planned: at least)."""
 
     part: int
     state: str
@@ -78,6 +71,15 @@ class _Item(NamedTuple):
     file: SourceFile
     ledger: int
     entry: int
+
+
+class _Step(NamedTuple):
+    """What one commit says of its job. ``before``, ``after``: as of ``judge_job``."""
+
+    name: str | None
+    number: int
+    before: bytes
+    after: bytes
 
 
 class _Task(NamedTuple):
@@ -118,11 +120,14 @@ def offload(
     partition that has rows becomes a ledger. ``order_by``: sort by that column; then ledgers and entries are in its order. ``chunk_bytes``:
     of an offload segment; ``part_bytes``: of files that go into one commit. ``job``: the name under which the container remembers what is
     done; of files it is made of their names, lengths and times, and of how they are to be written, unless it is given; a frame that has
-    none is written once more, or refused because its ledgers are there. ``dry_run``: how much there is; nothing is asked or written.
+    none is written once more, or refused because its ledgers are there. Under a name of your own, files that come behind those that are
+    done are gone on with; other files, lengths and times are refused; of a frame, whose rows nobody compares, another topic or
+    ``ledger``. ``dry_run``: how much there is; nothing is asked or written.
 
-    Each part is atomic and durable. Raises ``InvalidArgument``, ``Conflict`` (a ledger is there already; a file changed; somebody else
-    writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (nobody answered), ``StorageUnavailable`` (a file,
-    too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on behind the last part, with a ``job`` or files.
+    Each part is atomic and durable. Raises ``InvalidArgument``, ``Conflict`` (a ledger is there already; a file changed; ``job`` has done
+    something else; somebody else writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (nobody answered),
+    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on behind the last part, with a ``job`` or
+    files.
     """
     run = OnSpark(spark, f"chunkstore offload {topic}", progress)
     given = {"path": root, "container": container, "as": "ledger", "topic": topic, "chunkBytes": str(chunk_bytes)}
@@ -143,53 +148,6 @@ def offload(
 # ---- files
 
 
-def find_files(paths: Sequence[str]) -> list[SourceFile]:
-    """The files that these are, or that lie in them, in the order of their names. Hidden ones (``.`` and ``_`` in front) in directories are
-    left out. Raises ``InvalidArgument`` (there is none), ``StorageUnavailable``."""
-    found: dict[str, SourceFile] = {}
-    for path in paths:
-        with _foreign(path):
-            system, inner = _open_system(path)
-            info = system.get_file_info(inner)
-            several = info.type == pafs.FileType.Directory
-            items = system.get_file_info(pafs.FileSelector(inner, recursive=True)) if several else [info]
-            for item in items:
-                if item.type != pafs.FileType.File or (several and _is_hidden(item.path[len(inner) :])):
-                    continue
-                url = path if not several else path.rstrip("/") + item.path[len(inner.rstrip("/")) :]
-                found[url] = SourceFile(url, item.size, item.mtime_ns or 0)
-    if not found:
-        raise InvalidArgument(f"there is no file at {', '.join(paths) or 'no path'}", argument="source")
-    return [found[url] for url in sorted(found)]
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part[:1] in "._" for part in path.split("/") if part)
-
-
-def _open_system(url: str) -> tuple[pafs.FileSystem, str]:
-    if "://" in url:
-        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(url)
-        return found
-    return pafs.LocalFileSystem(), url
-
-
-class _foreign:  # noqa: N801  (reads as a word)
-    """What pyarrow raises about a file becomes an error of ours."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (OSError, pa.ArrowException)) and not isinstance(error, ChunkstoreError):
-            if isinstance(error, (FileNotFoundError, pa.ArrowInvalid)):
-                raise InvalidArgument(f"cannot open {self._url}: {error}", argument="source") from error
-            raise StorageUnavailable(f"cannot read {self._url}: {error}", object=self._url) from error
-
-
 def offload_files(
     run: Runner,
     files: Sequence[SourceFile],
@@ -203,36 +161,40 @@ def offload_files(
     dry_run: bool = False,
 ) -> list[OffloadedPart]:
     """As ``offload``, of files, by any runner, of which about ``width`` tasks run at one time."""
-    parts = _plan_parts(files, kind, ledger, part_bytes)
+    items = _place(files, kind, ledger)
+    if type(part_bytes) is not int or part_bytes < 1:
+        text = f"part_bytes must be a number of bytes above 0, not {part_bytes!r}"
+        raise InvalidArgument(text, argument="part_bytes")
     if dry_run:
-        return [_planned(number, kind, items, options.chunk_bytes) for number, items in enumerate(parts)]
-    application = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
+        parts = enumerate(_cut(items, part_bytes))
+        return [_planned(number, kind, part, options.chunk_bytes) for number, part in parts]
+    digests = _digests(files, options, kind, ledger)
+    name = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
     done: list[OffloadedPart] = []
     with AskerDoor(options, stream=False) as door:
-        for number, items in enumerate(parts):
-            if was_done(door, application, number):
-                done.append(_planned(number, kind, items, options.chunk_bytes)._replace(state="before", segments=None))
-                continue
+        last, count, before = _done_before(door, name, items, digests, None if job is not None else part_bytes)
+        if count:
+            there = _planned(last, kind, items[:count], options.chunk_bytes)
+            done.append(there._replace(state="before", segments=None))
+        for number, part in enumerate(_cut(items[count:], part_bytes), last + 1):
 
-            def write(plan: WritePlan, items: Sequence[_Item] = items) -> list[_Written]:
-                sizes = [item.file.size_bytes for item in items]
-                groups = grouped(items, sizes, width, _TASK_BYTES)
+            def write(plan: WritePlan, part: Sequence[_Item] = part) -> list[_Written]:
+                sizes = [item.file.size_bytes for item in part]
+                groups = grouped(part, sizes, width, _TASK_BYTES)
                 tasks = [_Task(plan, kind, tuple(group)) for group, _ in groups]
                 return run(_write_files, tasks, [size for _, size in groups])
 
-            size_bytes = sum(item.file.size_bytes for item in items)
-            written = _commit(door, options, application, number, write)
-            done.append(_done(number, written, len(items), size_bytes))
+            count += len(part)
+            step = _Step(name, number, before, digests[count])
+            size_bytes = sum(item.file.size_bytes for item in part)
+            done.append(_done(number, _commit(door, options, step, write), len(part), size_bytes))
+            before = step.after
     return done
 
 
-def _plan_parts(files: Sequence[SourceFile], kind: str, ledger: int, part_bytes: int) -> list[list[_Item]]:
+def _place(files: Sequence[SourceFile], kind: str, ledger: int) -> list[_Item]:
     if kind not in _KINDS:
         raise InvalidArgument(f"entries are lines or files, not {kind!r}", argument="entries")
-    if type(part_bytes) is not int or part_bytes < 1:
-        raise InvalidArgument(
-            f"part_bytes must be a number of bytes above 0, not {part_bytes!r}", argument="part_bytes"
-        )
     _check_ledger(ledger)
     items = []
     for number, file in enumerate(files):
@@ -240,12 +202,42 @@ def _plan_parts(files: Sequence[SourceFile], kind: str, ledger: int, part_bytes:
             text = f"{file.url} has {file.size_bytes} bytes; an entry has at most {_FILE_BYTES_MAX}: offload its lines"
             raise InvalidArgument(text, argument="source")
         items.append(_Item(file, ledger + number, 0) if kind == "lines" else _Item(file, ledger, number))
-    return [group for group, _ in grouped(items, [item.file.size_bytes for item in items], 0, part_bytes)]
+    return items
+
+
+def _cut(items: Sequence[_Item], part_bytes: int) -> list[list[_Item]]:
+    return [part for part, _ in grouped(items, [item.file.size_bytes for item in items], 0, part_bytes)]
+
+
+def _done_before(
+    door: Door, name: str, items: Sequence[_Item], digests: Sequence[bytes], part_bytes: int | None
+) -> tuple[int, int, bytes]:
+    """The last part that earlier runs have committed under this name, how many of these files that was, and the digest of them.
+
+    ``part_bytes``: where the name itself says what files these are, as it did before rows had digests. Raises ``Conflict``: others."""
+    row = done_so_far(door, name)
+    if row is None:
+        return -1, 0, NOTHING
+    if row.run in digests:
+        return row.number, digests.index(row.run), row.run
+    if row.run == NOTHING and part_bytes is not None:
+        return row.number, sum(map(len, _cut(items, part_bytes)[: row.number + 1])), NOTHING
+    raise something_else(name, digests[-1], row.run)
 
 
 def _check_ledger(ledger: object) -> None:
     if type(ledger) is not int or not 0 <= ledger <= _NUMBER_MAX - (1 << 32):
         raise InvalidArgument(f"ledger must be a whole number from 0 on, not {ledger!r}", argument="ledger")
+
+
+def _digests(files: Sequence[SourceFile], options: WriteOptions, kind: str, ledger: int) -> list[bytes]:
+    """Of none of the files, of the first, of the first two, and so on; and of where their entries go."""
+    digest = blake2b(repr((options.target, kind, ledger)).encode(), digest_size=len(NOTHING))
+    found = [digest.digest()]
+    for file in files:
+        digest.update(repr(tuple(file)).encode())
+        found.append(digest.digest())
+    return found
 
 
 def _name_of(files: Sequence[SourceFile], options: WriteOptions, kind: str, ledger: int, part_bytes: int) -> str:
@@ -275,17 +267,18 @@ def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int 
 def _commit(
     door: AskerDoor,
     options: WriteOptions,
-    application: str | None,
-    number: int,
+    step: _Step,
     write: Callable[[WritePlan], list[_Written]],
 ) -> list[_Written]:
     """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
-    known = runtime.token(16) if application is None else repr((application, number)).encode()
+    name, number, before, after = step
+    known = runtime.token(16) if name is None else repr((name, number)).encode()
     session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", SESSION_TTL_S)
     try:
         written = write(WritePlan(options, Columns(None, None, None), door.uuid, session_id))
         outputs = tuple(one.outputs for one in written)
-        commit_job(door, application, number, Job(session_id, outputs, False, any(one.attempt for one in written)))
+        job = Job(session_id, outputs, False, any(one.attempt for one in written))
+        commit_job(door, name, number, job, before=before, after=after)
     except BaseException:
         _give_up(door, session_id)
         raise
@@ -322,8 +315,8 @@ class _Counted:
 
 def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
     file, entry = item.file, item.entry
-    with _foreign(file.url):
-        system, inner = _open_system(file.url)
+    with foreign(file.url):
+        system, inner = open_system(file.url)
         with system.open_input_stream(inner, compression=None) as stream:
             payloads = (
                 _lines_of(stream, file) if kind == "lines" else iter([pa.array([_whole(stream, file)], pa.binary())])
@@ -411,8 +404,10 @@ def _offload_frame(
         return OffloadedPart(0, "planned", 0, None, None, sums.entries, sums.size, count)
     if order_by is not None:
         frame = frame.repartitionByRange(order_by).sortWithinPartitions(order_by)
+    place = repr((options.target, "frame", ledger if plain else None))
+    step = _Step(job, 0, NOTHING, blake2b(place.encode(), digest_size=len(NOTHING)).digest())
     with AskerDoor(options, stream=False) as door:
-        if job is not None and was_done(door, job, 0):
+        if was_done(door, job, 0, after=step.after):
             return OffloadedPart(0, "before", 0, None, None, None, None, None)
 
         def write(plan: WritePlan) -> list[_Written]:
@@ -422,7 +417,7 @@ def _offload_frame(
             rows = run_frame(made, f"chunkstore offload {options.target}")
             return [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
 
-        return _done(0, _commit(door, options, job, 0, write), 0, None)
+        return _done(0, _commit(door, options, step, write), 0, None)
 
 
 def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.RecordBatch]) -> _Written:
