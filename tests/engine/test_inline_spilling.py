@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
-from chunkstore.changes import Append, Concat, Seal
+from chunkstore.changes import Append, Concat, EndSession, Replace, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import BadOffset, Conflict, OutcomeUnknown, SegmentNotFound, StorageFull, StorageUnavailable
 from chunkstore.metadata.codec import decode_garbage
+from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations import backlog, spiller
 from chunkstore.operations import spill as spilling
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.read import find_segment
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
 from tests.support.forwarding import Hooked
@@ -156,6 +158,22 @@ def test_a_spill_grows_no_chunk_that_a_concat_has_put_in_front(world: World, by_
     again.truncate("b", 33)
     assert again.read("b", 33, 999) == expected[33:]
     assert problems(again.check("deep")) == []
+
+
+def test_what_others_put_behind_a_growing_chunk_closes_it(world: World) -> None:
+    store = inline(world)
+    data = fill(store, "a", 1)
+    store.spill(["a"])
+    data = fill(store, "a", 1)
+    session = store.session("x")
+    chunk = session.writer().write_chunk(store._container.storage, 0, data[10:])
+    extent = next(
+        identity for _, identity in store.look(lambda view: list(inline_chunks(view, find_segment(view, "a", None))))
+    )
+    store.commit([Replace("a", 10, 20, (extent,), (chunk,), session.id), EndSession(session.id)])
+    assert [(chunk.kind, chunk.state) for chunk in store.layout("a")] == [("object", "closed")] * 2
+    assert store.read("a", 0, 99) == data
+    assert problems(store.check("deep")) == []
 
 
 def test_a_chunk_that_spills_made_is_no_longer_than_the_policy_says(world: World) -> None:
