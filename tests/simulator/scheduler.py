@@ -17,6 +17,7 @@ task that gives way looks for the next one itself, and points are counted by a f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
@@ -29,6 +30,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 __all__ = ["NS", "Scheduler", "SchedulerStuck", "SimProcessState", "Task", "TaskEscape"]
 
 NS: Final = 1_000_000_000
+_FRAMES_MAX: Final = 20_000
 _MASK: Final = (1 << 64) - 1
 _PRIME: Final = 0x100000001B3
 _NEVER: Final = 1 << 62
@@ -242,6 +244,8 @@ class Scheduler:
     def run(self) -> None:
         """Run until somebody calls ``stop``. Raises ``SchedulerStuck`` when nothing is left that could go on."""
         assert self.current is self._hub
+        # A greenlet's frames count on from those of the one that first switched to it: those of tasks that begin one another add up.
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _FRAMES_MAX))
         self.exhausted = self.stopping = False
         while not self.stopping:
             # A task that ends comes back here; one that gives way hands on to the next by itself.
