@@ -25,9 +25,11 @@ from chunkstore.errors import ChunkNotFound, ChunksMissing, ChunkstoreError, Inv
 from chunkstore.metadata.codec import decode_segment, decode_session
 from chunkstore.metadata.keys import PIN, SEGMENT, SESSION, TABLE, WRITERS_NAMESPACE, table_prefix
 from chunkstore.metadata.port import MetadataCache, MetadataView, Op, RowChange
+from chunkstore.metadata.roots import find_root
 from chunkstore.names import BackupNames, ContainerNames
-from chunkstore.operations.bring_back import Removed, bring_back, plan_open, removed_chunks, require_whole
+from chunkstore.operations.bring_back import Removed, bring_back, plan_open, removed_chunks, require_whole, where_stored
 from chunkstore.operations.exactly_once import decode_writer_row
+from chunkstore.registry import routed
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["InPlaceReport", "SegmentChange", "WriterChange", "restore_in_place"]
@@ -175,12 +177,14 @@ class _Work:
         plan_open(then, now, removed, now.head.position.epoch + 1)
         pool = runtime.pool("chunkstore-survey", 16)
         missing: list[MissingChunk] = []
+        door, close_roots = routed(self._storage, self._names, self._settings, partial(find_root, then))
         try:
             for first in range(0, len(removed), _STATS_AT_ONCE):
-                calls = [partial(self._stat, item) for item in removed[first : first + _STATS_AT_ONCE]]
+                calls = [partial(self._stat, door, item) for item in removed[first : first + _STATS_AT_ONCE]]
                 missing += [item for item in pool.run_all(calls) if item is not None]
         finally:
             pool.close()
+            close_roots()
         report = self._describe(then, now, removed)
         return report._replace(missing=tuple(missing[:_NAMED_MAX]), missing_chunks=len(missing))
 
@@ -193,23 +197,27 @@ class _Work:
             found = tuple(self._missing(item, "absent") for item in gone)
             _refuse(found, len(found), len(removed))
 
-        return bring_back(
-            self._storage,
-            self._names,
-            then,
-            now,
-            removed,
-            epoch,
-            deadline_s=self._settings.op_deadline_s,
-            workers=self._settings.io_workers,
-            progress=self._progress,
-            missing=missing,
-        )
-
-    def _stat(self, item: Removed) -> MissingChunk | None:
+        door, close_roots = routed(self._storage, self._names, self._settings, partial(find_root, then))
         try:
-            name, begin = self._names.stored_at(item.identity, item.record)
-            length = self._storage.stat(name).length - begin
+            return bring_back(
+                door,
+                self._names,
+                then,
+                now,
+                removed,
+                epoch,
+                deadline_s=self._settings.op_deadline_s,
+                workers=self._settings.io_workers,
+                progress=self._progress,
+                missing=missing,
+            )
+        finally:
+            close_roots()
+
+    def _stat(self, door: ChunkStorage, item: Removed) -> MissingChunk | None:
+        try:
+            name, begin = where_stored(self._names, item)
+            length = door.stat(name).length - begin
         except ChunkNotFound:
             return self._missing(item, "absent")
         wanted = item.record.length

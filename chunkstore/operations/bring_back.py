@@ -48,10 +48,10 @@ from chunkstore.metadata.keys import (
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import ContainerNames, chunk_id, confined
 from chunkstore.operations.id_set import IdSet
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
+from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
-__all__ = ["Removed", "bring_back", "plan_open", "removed_chunks", "require_whole"]
+__all__ = ["Removed", "bring_back", "plan_open", "removed_chunks", "require_whole", "where_stored"]
 
 _COPIED_AT_ONCE: Final = 64
 _READ_BYTES: Final = 4 * MIB
@@ -84,6 +84,14 @@ def require_whole(view: MetadataView) -> None:
         what = "at that moment chunks grew without records, so their lengths are not known"
     if what:
         raise Unsupported(f"{what}: choose another one", feature="restore_in_place")
+
+
+def where_stored(names: ContainerNames, item: Removed) -> tuple[str, int]:
+    """The object that holds a removed chunk's bytes, by the name that a door to foreign roots knows, and where they begin there."""
+    record = item.record
+    if record.kind == KIND_FOREIGN:
+        return names.object_of(item.identity, record), record.object_offset
+    return names.stored_at(item.identity, record)
 
 
 def removed_chunks(past: MetadataView, present: MetadataView, names: ContainerNames) -> list[Removed]:
@@ -251,7 +259,7 @@ def bring_back(
 
 def _copy(storage: ChunkStorage, names: ContainerNames, item: Removed, copy: bytes, deadline_s: float) -> bool:
     """False: the original is gone. Raises ``Damaged``, and what the storage raises."""
-    (source, begin), target, length = names.stored_at(item.identity, item.record), names.chunk(copy), item.record.length
+    (source, begin), target, length = where_stored(names, item), names.chunk(copy), item.record.length
     try:
         with until(Deadline(deadline_s).end_s):
             storage.compose(target, [ChunkRange(source, begin, length)])

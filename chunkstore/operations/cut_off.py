@@ -168,13 +168,13 @@ class CutOff:
     ) -> SegmentPlan:
         base, final = bases.get(segment_id), self._final.get(segment_id)
         known = base or final
-        plan = SegmentPlan(
-            segment_id, known.name if known else self._created.get(segment_id, f"#{segment_id:x}"), base, final
-        )
+        name = known.name if known else self._created.get(segment_id, f"#{segment_id:x}")
+        plan = SegmentPlan(segment_id, name, base, final)
         target = self._merged.get(segment_id)
-        plan.delete = segment_id in self._deleted or (base is None and target is not None)
-        if base is not None:
-            plan.raw = self._view.get(segment_key(base.name))
+        # What is empty at the cut and was spliced as it was has nothing to keep, whatever becomes of the target.
+        is_empty = base is None or not (base.length or self._appends.get(segment_id))
+        plan.delete = segment_id in self._deleted or (target is not None and is_empty)
+        plan.raw = None if base is None else self._view.get(segment_key(base.name))
         for begin, end, _ in self._appends.get(segment_id, ()):
             plan.borders |= {begin, end}
         if final is not None:
@@ -186,8 +186,7 @@ class CutOff:
         if target is not None or plan.delete:
             return plan
         if final is None:
-            if base is None:
-                plan.obstacle = "no readable record says what it is"
+            plan.obstacle = "" if base is not None else "no readable record says what it is"
             return plan
         plan.truncate = self._truncated.get(segment_id, 0)
         plan.sealed = self._sealed.get(segment_id)
@@ -235,7 +234,8 @@ class CutOff:
                 plan.tail = NO_CHUNK if base is None else base.last_chunk
                 links = [plan.behind(whole[0]), *whole[1:]]
         plan.links, plan.sources = self._without_strangers(links, plan, own)
-        if any(link.identity == final.last_chunk and link.offset != final.last_chunk_offset for link in plan.links):
+        last_link = next((link for link in plan.links if link.identity == final.last_chunk), None)
+        if last_link is not None and last_link.offset - last_link.skip != final.last_chunk_offset:
             plan.links, plan.sources = [], []  # not all of what lies between is known
         prefix = writer_key(plan.id, b"")
         plan.writers = [(key, raw) for key, raw in self._rows.items() if raw is not None and key.startswith(prefix)]

@@ -76,7 +76,8 @@ class Collector:
             return 0, 0
         self._validated.update(link.name for link in trusted)
         newest = max(link.lsn for link in trusted)
-        stored = list_snapshots(self._storage, self._names)
+        # Those of a successor, of whom we may know nothing yet, are not ours to judge: it may have gone back in place, and stand below us.
+        stored = [item for item in list_snapshots(self._storage, self._names) if item.epoch <= self._own.epoch]
         keep_from = self._keep_from(stored, newest, dry_run=dry_run)
         if self._own.payload.snapshot is not None:
             # Readers start from the snapshot that the newest OPEN names.

@@ -89,11 +89,13 @@ class _Part(NamedTuple):
 class StoredSnapshot(NamedTuple):
     """A snapshot as LIST shows it: ``size`` in bytes and ``objects`` with its parts.
 
-    ``has_main``: the object that makes it a snapshot is there; else parts wait for a sweep. ``modified_ms`` is that object's.
+    ``epoch``: its writer's. ``has_main``: the object that makes it a snapshot is there; else parts wait for a sweep. ``modified_ms`` is
+    that object's.
     """
 
     name: str
     lsn: int
+    epoch: int
     size: int = 0
     objects: int = 0
     has_main: bool = False
@@ -378,7 +380,7 @@ def list_snapshots(storage: ChunkStorage, names: ContainerNames) -> list[StoredS
         parsed = names.parse_snapshot(name)
         if parsed is None:
             continue
-        entry = found.get(name) or StoredSnapshot(name, parsed[0])
+        entry = found.get(name) or StoredSnapshot(name, *parsed)
         entry = entry._replace(size=entry.size + info.length, objects=entry.objects + 1)
         if info.name == name:
             entry = entry._replace(has_main=True, modified_ms=info.modified_ms)

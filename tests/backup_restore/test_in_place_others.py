@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from chunkstore import backup
-from chunkstore.errors import RolledBack
+from chunkstore.config import DefragPolicy
+from chunkstore.errors import NotOwner, RolledBack
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.backup_restore.in_place import TWO_WORLDS, head, rewound
 from tests.support.data import problems
@@ -138,3 +140,65 @@ def test_backups_do_not_mix_two_histories(world: World, tmp_path: Path) -> None:
             start = replica.info("a").start_offset
             whole = expected if item == made else (b"a" * 20 + b"b" * 3 + b"c" * 30)
             assert replica.read("a", start, 999) == whole[start:]
+
+
+@TWO_WORLDS
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_former_owner_that_collects_leaves_what_stands_below_it(world: World, goes_on: bool) -> None:
+    """Its successor went back in place, so its snapshots are at lower positions: by these alone, the former owner forgot them."""
+    store = world.open(gc_grace_s=3600)
+    store.create("a")
+    store.append("a", b"then;")
+    lsn = head(store)
+    for _ in range(6):
+        store.append("a", b"cut off;")
+        store.snapshot()
+    former = store
+    world.crash(former)
+    world.forget_cache()
+    rewound(world, lsn=lsn)
+    expected = b"then;"
+    if goes_on:
+        store = world.open()
+        store.append("a", b"now;")
+        expected += b"now;"
+        store.snapshot()
+        store.collect()
+        world.crash(store)
+    world.forget_cache()
+    with suppress(NotOwner):
+        former.collect()
+    with world.open() as store:
+        assert store.read("a", 0, 99) == expected
+        assert problems(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("world", [("filesystem", "append")], indirect=True)
+@pytest.mark.parametrize("how", ["defrag", "truncate", "delete"])
+def test_adopted_bytes_that_left_the_list_come_back(world: World, how: str, tmp_path: Path) -> None:
+    """They lie in another root, under its pin."""
+    other = World(world.kind, world.mode, tmp_path / "other")
+    source = other.open(gc_grace_s=0)
+    source.create("q")
+    source.append("q", b"adopted bytes;" * 5)
+    source.spill()
+    store = world.open(gc_grace_s=0)
+    settings = other.settings()
+    backup.merge_file(store, source.url, ["q"], rename={"q": "a"}, adopt=True, settings=settings)
+    expected = store.read("a", 0, 999)
+    store.pin("kept")
+    lsn = head(store)
+    if how == "defrag":
+        store.defrag("a", policy=DefragPolicy(foreign=True))
+    elif how == "truncate":
+        store.truncate("a", len(expected))
+    else:
+        store.delete("a")
+    source.delete("q")
+    source.collect()
+    store.close()
+    rewound(world, lsn=lsn)
+    other.close()
+    with world.open() as store:
+        assert store.read("a", 0, 999) == expected
+        assert problems(store.check("deep")) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.changes import Concat, Seal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.operations import regain
 from tests.engine.test_repair import MODES, zero
@@ -195,4 +196,44 @@ def test_a_repair_that_ends_between_copies_and_spills_is_continued(
     with place.open() as store:
         assert contents(store) == expected
         assert kinds(store, "a") == ["object", "object"]
+        assert broken(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_spill_over_the_cut_with_nothing_behind_it(mode: str, tmp_path: Path) -> None:
+    """One chunk holds what lies in front of the cut and what was appended behind it, and is the segment's last."""
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    store.create("a")
+    store.append("a", b"in front;")
+    cut = lose(place, store)
+    store.append("a", b"behind;")
+    store.spill()
+    expected = contents(store)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert not [item for item in report.segments if item.lost]
+    with place.open() as store:
+        assert contents(store) == expected
+        assert broken(store.check("deep")) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_name_of_an_empty_source_is_free_for_who_came_behind(mode: str, tmp_path: Path) -> None:
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    store.create("target")
+    store.append("target", b"bytes")
+    store.create("name")
+    cut = lose(place, store)
+    store.commit([Seal("name"), Concat("target", "name")])
+    store.create("name")
+    store.append("name", b"of another one")
+    expected = contents(store)
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    place.repair()
+    with place.open() as store:
+        assert contents(store) == expected
         assert broken(store.check("deep")) == []

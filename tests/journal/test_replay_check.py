@@ -193,6 +193,6 @@ def test_a_list_that_shows_only_snapshots_that_are_gone(slot_world: World, monke
     assert not set(gone) & set(snapshots(world))
     monkeypatch.setattr(
         "chunkstore_journal.replay_check.list_snapshots",
-        lambda storage, names: [StoredSnapshot(name, names.parse_snapshot(name)[0]) for name in gone],
+        lambda storage, names: [StoredSnapshot(name, *names.parse_snapshot(name)) for name in gone],
     )
     assert replayed(world) == []
