@@ -66,4 +66,12 @@ IN_PLACE_MUTANTS: Final = (
             "head.position.lsn == leg.end.lsn",
         ),
     ),
+    Mutant(
+        "restore-former-snapshots",
+        "a former owner that has heard of nothing collects its successor's snapshots, which stand below its own",
+        EVERYWHERE,
+        (Patch("chunkstore_journal.collect:Collector.run", "if item.epoch <= self._own.epoch", "if True"),),
+        needs=("went_back",),
+        tests=("tests/backup_restore/test_in_place_others.py",),
+    ),
 )
