@@ -64,18 +64,14 @@ class Backlog:
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""
         with self._lock:
-            self._add(name, size_bytes, extents, runtime.monotonic_s())
-
-    def _add(self, name: str, size_bytes: int, extents: int, since_s: float) -> None:
-        self.extents += extents
-        held = self._held.get(name)
-        if held is None:
-            self._held[name] = Waiting(size_bytes, extents, since_s)
-        else:
-            held.size_bytes += size_bytes
-            held.extents += extents
-            held.since_s = min(held.since_s, since_s)
-            held.missed_s = None
+            self.extents += extents
+            held = self._held.get(name)
+            if held is None:
+                self._held[name] = Waiting(size_bytes, extents, runtime.monotonic_s())
+            else:
+                held.size_bytes += size_bytes
+                held.extents += extents
+                held.missed_s = None
 
     def spilled(self, name: str, size_bytes: int, extents: int) -> None:
         """So much less; of what is left it is not known since when it lies there: since now."""
@@ -92,8 +88,14 @@ class Backlog:
         """What one has is about to be the other's."""
         with self._lock:
             held = self._held.get(source)
-            if held is not None:
-                self._add(target, held.size_bytes, held.extents, held.since_s)
+            if held is None:
+                return
+            other = self._held.setdefault(target, Waiting(0, 0, held.since_s))
+            other.size_bytes += held.size_bytes
+            other.extents += held.extents
+            other.since_s = min(other.since_s, held.since_s)
+            other.missed_s = None
+            self.extents += held.extents
 
     def missed(self, name: str) -> None:
         """A look found nothing, or no such segment: it is forgotten if one before did, too."""
