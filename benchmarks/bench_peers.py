@@ -128,8 +128,8 @@ def slatedb(path: Path) -> Iterator[Put]:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
 
     async def build() -> Any:
-        store = package.ObjectStore.resolve(f"file://{path}/")
-        builder = package.DbBuilder("slatedb", store)
+        store = package.ObjectStore.resolve("file:///")
+        builder = package.DbBuilder(f"{path}/slatedb".lstrip("/"), store)
         settings = package.Settings.default()
         settings.set("flush_interval", '"1ms"')
         builder.with_settings(settings)
