@@ -143,7 +143,7 @@ def main() -> None:
     with scratch(options.dir) as path:
         memory(report, path / "memory", 25_000 // scale)
         take_overs(report, path / "take-over", 100_000 // scale, 5)
-        spilling(report, path / "spilling", 10.0 / scale, 12)
+        spilling(report, path / "spilling", 5.0 / scale, 12)
     report.save()
 
 

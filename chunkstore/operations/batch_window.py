@@ -1,6 +1,8 @@
 """How long a commit waits for more operations (protocol 3.7, A6).
 
-Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 2 ms; not at all after a batch of one.
+Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 5 ms; not at all after a batch of one, and
+seldom where those who were there last do not come again in that time. Without waiting for those of the last batch, two halves of a
+crowd would take turns: each half is in the queue while the other one is committed.
 Leaves out: the queue. All but ``gather`` is called under the queue's lock, which ``gather`` takes.
 """
 
@@ -14,12 +16,15 @@ from chunkstore.operations.pending import PendingOp, Waiter
 __all__ = ["BatchWindow"]
 
 _GATHER_SHARE: Final = 0.2
-_GATHER_S_MAX: Final = 0.002
+_GATHER_S_MAX: Final = 0.005
 _COMPANY_SHARE: Final = 0.9
+_PASSED_OVER_MAX: Final = 64
+"""Commits without a wait behind one that was in vain."""
 
 
 class BatchWindow:
-    """The last batch's size, and the leader that waits for as many operations again. ``lock``: the queue's; ``queue``: what is in it."""
+    """How many operations were about at the last commit, and the leader that waits for as many again. ``lock``: the queue's; ``queue``:
+    what is in it."""
 
     def __init__(self, linger_s: float, lock: runtime.Lock, queue: list[PendingOp]) -> None:
         self._linger_s = linger_s
@@ -28,8 +33,10 @@ class BatchWindow:
         self._target = 0
         self.waiting: Waiter | None = None
         """Set while a leader gathers; ``arrived`` is to be called then."""
-        self.last_count = 1
+        self.company = 1
+        """Operations of the last batch, and those that were queued when it was decided."""
         self.last_commit_s = 0.0
+        self._pass_over = self._passed_over = 0
 
     def arrived(self) -> None:
         """One more is in the queue."""
@@ -40,12 +47,18 @@ class BatchWindow:
     def gather(self) -> None:
         """Wait for more operations, without the queue's lock."""
         with self._lock:
-            target = int(self.last_count * _COMPANY_SHARE)
+            target = int(self.company * _COMPANY_SHARE)
             self._target = target if self._linger_s == 0.0 else max(2, target)
             if len(self._queue) >= self._target:
+                return
+            if self._pass_over and self._linger_s == 0.0:
+                self._pass_over -= 1
                 return
             waiter = self.waiting = Waiter()
         waiter.wait(self._linger_s or min(_GATHER_S_MAX, _GATHER_SHARE * self.last_commit_s))
         with self._lock:
-            if self.waiting is waiter:
+            in_vain = self.waiting is waiter
+            if in_vain:
                 self.waiting = None
+            self._passed_over = min(_PASSED_OVER_MAX, 2 * self._passed_over + 1) if in_vain else 0
+            self._pass_over = self._passed_over

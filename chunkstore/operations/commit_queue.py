@@ -286,7 +286,7 @@ class CommitQueue:
             return
         self.last_commit_at_s = runtime.monotonic_s()
         self._window.last_commit_s = self.last_commit_at_s - began_s
-        self._window.last_count = len(batch)
+        self._window.company = len(batch) + len(self._queue)
         self._gathers = len(batch) > 1 or environment.linger_s > 0.0
         environment.committed(position.lsn)
 
