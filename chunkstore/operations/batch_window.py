@@ -1,6 +1,6 @@
 """How long a commit waits for more operations (protocol 3.7, A6).
 
-Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 5 ms; not at all after a batch of one, and
+Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 20 ms; not at all after a batch of one, and
 seldom where those who were there last do not come again in that time. Without waiting for those of the last batch, two halves of a
 crowd would take turns: each half is in the queue while the other one is committed.
 Leaves out: the queue. All but ``gather`` is called under the queue's lock, which ``gather`` takes.
@@ -16,9 +16,9 @@ from chunkstore.operations.pending import PendingOp, Waiter
 __all__ = ["BatchWindow"]
 
 _GATHER_SHARE: Final = 0.2
-_GATHER_S_MAX: Final = 0.005
+_GATHER_S_MAX: Final = 0.02
 _COMPANY_SHARE: Final = 0.9
-_PASSED_OVER_MAX: Final = 64
+_PASSED_OVER_MAX: Final = 8
 """Commits without a wait behind one that was in vain."""
 
 

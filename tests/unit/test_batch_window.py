@@ -54,7 +54,7 @@ def test_who_does_not_come_is_waited_for_seldom(waits: list[float]) -> None:
     window.company, window.last_commit_s = 10, 1.0
     for _ in range(300):
         window.gather()
-    assert len(waits) == 9 and set(waits) == {0.005}  # behind 0, 1, 3, 7, 15, 31, 63, 64 and 64 without a wait
+    assert len(waits) == 35 and set(waits) == {0.02}  # behind 0, 1, 3, 7, and then each 8 without a wait
 
 
 def test_a_linger_is_always_waited_for(waits: list[float]) -> None:
