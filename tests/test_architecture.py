@@ -99,6 +99,7 @@ ROOMS = {
         "chunkstore_bindings.hdfs.rest",
         "chunkstore_bindings.s3",
     ),
+    "msgspec": ("chunkstore.spark.json_flat",),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.pulsar.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
     "pyarrow": (
@@ -108,6 +109,7 @@ ROOMS = {
         "chunkstore.spark.chunk_buffers",
         "chunkstore.spark.chunks_out",
         "chunkstore.spark.foreach",
+        "chunkstore.spark.json_flat",
         "chunkstore.spark.json_lines",
         "chunkstore.spark.json_rows",
         "chunkstore.spark.lake_tasks",

@@ -21,7 +21,7 @@ _MARK = "chunkstore error: "
 # What comes before any of our code runs. In order: another Python fails first, then a missing package.
 _PYTHON = re.compile(r"Python in worker has different version: '?([0-9.]+)'? than that in driver: '?([0-9.]+)'?")
 _PACKAGE = re.compile(
-    r"No module named '(pyarrow|pandas|numpy|lmdb|msgpack|google_crc32c|(?:pyspark_)?chunkstore(?:_bindings|_journal)?)[.']"
+    r"No module named '(pyarrow|pandas|numpy|lmdb|msgpack|msgspec|google_crc32c|(?:pyspark_)?chunkstore(?:_bindings|_journal)?)[.']"
     r"|(PyArrow|Pandas|NumPy) >= \S+ must be installed"
 )
 _PUSHDOWN = re.compile(r"filter pushdown is disabled because configuration '([A-Za-z.]+)' is false")

@@ -1,15 +1,17 @@
 """From batches of raw rows to batches of typed ones: each record is one JSON object, parsed in the task that has read it.
 
-Promises: a row stays with its offset or entry. ``pyarrow.json`` parses a block at a time, and its answer is taken only if every record
-of the block is an object by itself: each begins with ``{`` and ends with ``}``, only newlines lie between them (in JSON an object never
-follows another but behind a comma, and no string holds a newline, so no value spans two records), and there are as many rows as records.
-Else the block is halved, down to a few records that ``json_lines`` reads one by one; so a bad record costs little and takes no neighbour
-along. What becomes of a record depends on its bytes alone. Leaves out: which rows (``batches``), Spark's types (``json_schema``).
+Promises: a row stays with its offset or entry. A parser of blocks (``json_flat``, or ``pyarrow.json``, which knows more types) takes many
+records at a time, and its answer is taken only if every record of the block is an object by itself: each begins with ``{`` and ends with
+``}``, only newlines lie between them (in JSON an object never follows another but behind a comma, and no string holds a newline, so no
+value spans two records), and there are as many rows as records. Else the block is halved, down to a few records that ``json_lines``
+reads one by one; so a bad record costs little and takes no neighbour along. What becomes of a record depends on its bytes alone.
+Leaves out: which rows (``batches``), Spark's types (``json_schema``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
@@ -22,6 +24,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.spark.batches import BATCH_BYTES, Lines, segment_column
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows
+from chunkstore.spark.json_flat import parse_flat
 from chunkstore.spark.json_lines import BLANK, parse_record
 from chunkstore.spark.line_ends import NEWLINE
 
@@ -34,8 +37,6 @@ _ONE_BY_ONE: Final = 16
 _BATCHES_MAX: Final = 16
 """A few columns of a MiB are little: what so many have made goes on together."""
 _SPACE: Final = " \t\r\n"
-_OPEN, _CLOSE, _NEWLINE = (pa.scalar(code, pa.uint8()) for code in b"{}\n")
-_ONE: Final = pa.scalar(1, pa.uint64())
 RawColumn: TypeAlias = Callable[[str], pa.Array]
 """Gives a column of the raw rows."""
 
@@ -74,19 +75,10 @@ class JsonRows:
     def of_lines(self, lines: Lines) -> pa.RecordBatch:
         """The typed rows of some lines of a segment. Raises as ``batches``."""
         with annotated():
-            found = self._lines(lines.data)
-            if found is not None:
-                parsed, begins = found
-                return self._typed(
-                    parsed,
-                    {},
-                    lambda name: _column(
-                        lines, [lines.offset, *(lines.offset + begin for begin in begins.to_pylist())], name
-                    ),
-                )
-            values = lines.data.split(NEWLINE)
-            starts = list(accumulate((len(value) + 1 for value in values[:-1]), initial=lines.offset))
-            return self._looked_at(pa.array(values, pa.binary()), lambda name: _column(lines, starts, name), True)
+            parsed = self._lines(lines.data)
+            if parsed is not None:
+                return self._typed(parsed, {}, partial(_column, lines))
+            return self._looked_at(pa.array(lines.data.split(NEWLINE), pa.binary()), partial(_column, lines), True)
 
     def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The typed rows of entries, each a record; those ``of_lines`` go through.
@@ -163,25 +155,22 @@ class JsonRows:
             data = _joined(pc.replace_substring(pc.ascii_trim(texts, _SPACE), "\n", "\t"))
         return None if data is None else self._objects(data, len(values))
 
-    def _lines(self, data: bytes) -> tuple[pa.StructArray, pa.Array] | None:
-        """As ``_block``, of lines as they lie in the segment; and where in ``data`` all but the first begin."""
-        if not data.startswith(b"{") or not data.endswith(b"}"):
-            return None
-        codes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-        ends = pc.indices_nonzero(pc.equal(codes, _NEWLINE))
-        begins = pc.add(ends, _ONE)
-        around = pc.and_(pc.equal(codes.take(pc.subtract(ends, _ONE)), _CLOSE), pc.equal(codes.take(begins), _OPEN))
-        if not pc.all(around).as_py() and len(ends):
+    def _lines(self, data: bytes) -> pa.StructArray | None:
+        """As ``_block``, of lines as they lie in the segment."""
+        count = data.count(NEWLINE)
+        if not data.startswith(b"{") or not data.endswith(b"}") or data.count(b"}\n{") != count:
             return None
         try:
             data.isascii() or data.decode()
         except UnicodeDecodeError:
             return None
-        found = self._objects(pa.py_buffer(data), len(ends) + 1)
-        return None if found is None else (found, begins)
+        return self._objects(pa.py_buffer(data), count + 1)
 
     def _objects(self, data: pa.Buffer, count: int) -> pa.StructArray | None:
         """The fields of so many objects; None where they do not all fit."""
+        flat = parse_flat(data, count, self._kind)
+        if flat is not None:
+            return flat
         try:
             reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
             table = pj.read_json(pa.BufferReader(data), reading, self._options)
@@ -204,8 +193,9 @@ class JsonRows:
         raise InvalidArgument(text, argument="mode")
 
 
-def _column(lines: Lines, starts: list[int], name: str) -> pa.Array:
-    values: list[BytesLike] = list(lines.data.split(NEWLINE)) if name == "value" else []
+def _column(lines: Lines, name: str) -> pa.Array:
+    values: list[BytesLike] = list(lines.data.split(NEWLINE))
+    starts = list(accumulate((len(value) + 1 for value in values[:-1]), initial=lines.offset))
     return segment_column(name, lines.segment, Rows(starts, values), lines.times)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from struct import pack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.pip76 import (
     BLOCK_HEADER_BEGIN,
     BlockHeader,
@@ -66,26 +68,32 @@ def test_padding(length: int) -> None:
 
 
 @given(
-    lengths=st.lists(st.integers(0, 50)),
+    runs=st.lists(st.tuples(st.sampled_from((0, 1, 5, 50, 255, 256)), st.sampled_from((1, 2, 15, 16, 17, 40)))),
+    kind=st.sampled_from((bytes, memoryview)),
     start=st.integers(0, 9),
     tail=st.sampled_from(
         [b"", b"\xfe", padding(3), padding(4), padding(40), b"\x00\x00\x00\x05" + bytes(11), bytes(11)]
     ),
 )
-def test_scan_finds_whole_entries_only(lengths: list[int], start: int, tail: bytes) -> None:
+def test_scan_finds_whole_entries_only(
+    runs: list[tuple[int, int]], kind: Callable[[bytes], BytesLike], start: int, tail: bytes
+) -> None:
+    lengths = [length for length, times in runs for _ in range(times)]
     data = bytes(start)
     marks = [start]
     for entry, length in enumerate(lengths):
         data += frame_header(entry, length) + b"p" * length
         marks.append(len(data))
     whole = data + tail
-    assert scan_entries(whole, start, len(whole)) == marks
+    assert scan_entries(kind(whole), start, len(whole)) == marks
     assert [entry_id_at(whole, mark) for mark in marks[:-1]] == list(range(len(lengths)))
-    for limit in range(start, len(data)):
-        found = scan_entries(whole, start, limit)
+    for limit in range(start, len(data), 1 + len(data) // 300):
+        found = scan_entries(kind(whole), start, limit)
         assert found == [mark for mark in marks if mark <= limit]
 
 
 def test_scan_of_hostile_lengths_stays_inside() -> None:
     for length in (b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xff"):
         assert scan_entries(length + bytes(60), 0, 64) == [0]
+        alike = frame_header(0, 0) * 20
+        assert scan_entries(alike + length + bytes(300), 0, len(alike) + 304)[-2:] == [len(alike) - 12, len(alike)]

@@ -58,6 +58,8 @@ KIND = pa.struct(
         "o": pa.struct({"i": pa.int64(), "s": pa.string(), "l": pa.list_(pa.struct({"i": pa.int16()}))}),
     }
 )
+FLAT = pa.struct([field for field in KIND if not pa.types.is_nested(field.type) and field.type != pa.float32()])
+"""What ``json_flat`` takes."""
 UNFIT, ANY = object(), object()
 """Does not fit; and text that the oracle cannot know."""
 
@@ -153,9 +155,9 @@ def taken(pairs: Pairs, kind: pa.StructType) -> tuple[dict[str, Any], bool]:
     return row, all_fit
 
 
-def oracle(record: bytes) -> tuple[dict[str, Any], bool] | None:
+def oracle(record: bytes, kind: pa.StructType) -> tuple[dict[str, Any], bool] | None:
     """The row and whether the record fits; None for a blank one."""
-    nothing: dict[str, Any] = dict.fromkeys(field.name for field in KIND)
+    nothing: dict[str, Any] = dict.fromkeys(field.name for field in kind)
     try:
         text = record.decode("utf-8-sig")
         if not text.strip(" \t\r\n"):
@@ -163,7 +165,7 @@ def oracle(record: bytes) -> tuple[dict[str, Any], bool] | None:
         found = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=Pairs)
     except ValueError:
         return nothing, False
-    return taken(found, KIND) if isinstance(found, Pairs) else (nothing, False)
+    return taken(found, kind) if isinstance(found, Pairs) else (nothing, False)
 
 
 def same(ours: Any, theirs: Any) -> bool:
@@ -292,19 +294,21 @@ RECORDS = st.lists(
 )
 
 
-@given(records=RECORDS, entries=st.booleans(), alone=st.sampled_from((1, 4, 16)))
-@settings(max_examples=60, deadline=None)
-def test_each_record_is_what_it_is_by_itself(records: list[bytes], entries: bool, alone: int) -> None:
+@given(records=RECORDS, entries=st.booleans(), alone=st.sampled_from((1, 4, 16)), kind=st.sampled_from((KIND, FLAT)))
+@settings(max_examples=100, deadline=None)
+def test_each_record_is_what_it_is_by_itself(
+    records: list[bytes], entries: bool, alone: int, kind: pa.StructType
+) -> None:
     if not entries:
         records = [record.replace(b"\n", b" ") for record in records]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(json_rows, "_ONE_BY_ONE", alone)
-        rows = iter(parsed(records, entries=entries))
+        rows = iter(parsed(records, entries=entries, kind=kind))
     for number, record in enumerate(records):
-        expected = oracle(record)
+        expected = oracle(record, kind)
         if expected is None and not entries:
             continue
-        fields, fits = expected or (dict.fromkeys(field.name for field in KIND), False)
+        fields, fits = expected or (dict.fromkeys(field.name for field in kind), False)
         row = next(rows)
         assert row.pop("offset") == number
         assert row.pop(CORRUPT) == (None if fits else record.decode(errors="replace")), record
@@ -318,6 +322,8 @@ def test_records_that_fit_never_need_to_be_looked_at_one_by_one(records: list[by
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(json_rows, "parse_record", None)
         assert len(parsed(records)) == len(records)
+        patched.setattr("pyarrow.json.read_json", None)
+        assert len(parsed(records, kind=FLAT)) == len(records)
 
 
 def test_objects_across_records_and_several_in_one_shift_nothing() -> None:

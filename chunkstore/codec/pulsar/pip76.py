@@ -8,6 +8,7 @@ besides one int. Leaves out: which block stands where (``pip76_index``) and ever
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from struct import Struct
 from typing import NamedTuple
 
@@ -55,6 +56,9 @@ _FRAME = Struct(">iq")
 _length_at = Struct(">I").unpack_from
 _signed_at = Struct(">i").unpack_from
 _id_at = Struct(">q").unpack_from
+_ALIKE_LEAST = 16
+_ONE_BY_ONE_MAX = 1024
+"""Entries between two looks whether more are alike."""
 _PADDING_RUN = PADDING_PATTERN * (16 * KIB)
 
 
@@ -165,10 +169,37 @@ def scan_entries(data: BytesLike, start: int, limit: int) -> list[int]:
     last = limit - ENTRY_HEADER_BYTES
     # Read as unsigned, a negative length (padding) leaps over the limit like any entry that is cut off: no test per entry.
     length_at = _length_at
+    one_by_one = 0
     while at <= last:
-        (length,) = length_at(data, at)
-        at += length + 12
-        marks.append(at)
+        count = _alike(data, at, limit) if isinstance(data, bytes) else 0  # a view's slices with a step are slow
+        if count:
+            step = length_at(data, at)[0] + ENTRY_HEADER_BYTES
+            end = at + count * step
+            marks.extend(range(at + step, end + 1, step))
+            at, one_by_one = end, 0
+        one_by_one = min(2 * one_by_one + _ALIKE_LEAST, _ONE_BY_ONE_MAX)
+        for _ in repeat(None, one_by_one):
+            if at > last:
+                break
+            (length,) = length_at(data, at)
+            at += length + 12
+            marks.append(at)
     if at > limit:
         marks.pop()
     return marks
+
+
+def _alike(data: bytes, at: int, limit: int) -> int:
+    """How many entries from ``at`` on are as long as the first one; 0 for less than ``_ALIKE_LEAST``. One byte of all their lengths is
+    a slice with a step: no loop over entries."""
+    step = _length_at(data, at)[0] + ENTRY_HEADER_BYTES
+    fit = (limit - at) // step
+    looked_at = found = min(fit, _ALIKE_LEAST)
+    while found >= _ALIKE_LEAST:
+        for byte in range(at, at + 4):
+            values = data[byte : byte + found * step : step]
+            found = len(values) - len(values.lstrip(values[:1]))
+        if found < looked_at or found == fit:
+            return found if found >= _ALIKE_LEAST else 0
+        looked_at = found = min(fit, 8 * found)
+    return 0
