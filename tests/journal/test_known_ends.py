@@ -13,9 +13,11 @@ from chunkstore.config import Settings
 from chunkstore.errors import Damaged, RolledBack
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import Position
 from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore_journal.ends import SeenEnds
 from chunkstore_journal.follower import Follower
-from chunkstore_journal.history import Sealed, open_streams
+from chunkstore_journal.history import Opened, Sealed, open_streams
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import encode_lease
@@ -130,6 +132,28 @@ def unopened(world: World) -> None:
         world.process().open()
     newest = max(world.names.parse_epoch(name) or 0 for name in objects_of(world.storage))
     assert not world.storage.exists(world.names.slot(newest, 0))
+
+
+def test_a_hole_is_looked_at_again_before_it_is_believed(slot_world: World) -> None:
+    """What another history had at this place, a live owner of the recurring epoch writes between the first look and the end."""
+    world = slot_world
+    owner = world.process().open()
+    head = owner.put("k0", b"0")
+    elsewhere = head._replace(lsn=head.lsn + 1, hash=bytes(16), index=head.index + 1)
+    opened = world.streams.slot0(1)
+    assert isinstance(opened, Opened)
+
+    def looked(own: Position) -> SeenEnds:
+        seen = SeenEnds(world.streams, cache=None, own=own, lease=None, latest=None, accept=False)
+        assert seen.known(opened) is None
+        return seen
+
+    seen = looked(elsewhere)
+    second, end = owner.put("k1", b"1"), owner.put("k2", b"2")
+    seen.judge(end)
+    world.storage.delete(world.names.slot(1, second.index - 1))
+    with pytest.raises(Damaged, match="which was seen, is gone"):
+        looked(second).judge(end)
 
 
 def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
