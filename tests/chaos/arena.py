@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from chunkstore import runtime
@@ -21,6 +22,7 @@ from tests.chaos.plan import Phase, draw_settings
 __all__ = ["Arena", "Life"]
 
 _WATCHER_SLOT: Final = -1
+_STANDS_STILL_S: Final = 30.0
 _SEES_SLEEPERS: Final = os.path.exists("/proc/self/stat")
 """Whether a process that has stopped itself can be told from one that runs."""
 
@@ -175,10 +177,17 @@ class Arena:
         life.wake_at_epoch = 0
 
     def stop_everybody(self) -> list[Life]:
-        """``SIGSTOP`` to all; those who were running."""
+        """``SIGSTOP`` to all; those who were running. On return nobody runs: who is inside a write ends it first."""
         running = [life for life in self.lives.values() if not life.stopped_s]
         for life in running:
             self.stop(life, float("inf"))
+        end_s = runtime.monotonic_s() + _STANDS_STILL_S
+        for life in self.lives.values() if _SEES_SLEEPERS else ():
+            while life.process.poll() is None and not _sleeps(life.process.pid):
+                if runtime.monotonic_s() > end_s:
+                    self.problems.append(f"{life.tag} did not stop in {_STANDS_STILL_S:g} s")
+                    break
+                runtime.sleep_s(0.001)
         return running
 
     def was_stopped(self, notes: str, from_s: float, to_s: float) -> bool:
@@ -196,8 +205,11 @@ class Arena:
 
 
 def _sleeps(pid: int) -> bool:
+    """Whether every thread of a process has stopped."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
+        return all(
+            Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+            for thread in os.listdir(f"/proc/{pid}/task")
+        )
     except (OSError, IndexError):
         return False
