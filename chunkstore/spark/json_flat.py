@@ -51,7 +51,7 @@ def _flat(kind: pa.StructType) -> _Flat | None:
     if None in types or not types:
         return None
     names = [f"field_{number}" for number in range(len(types))]
-    # One row's attributes; without a name of its own in the record a field is None.
+    # A field that a record lacks is None. Made by the thousand and without references among them, rows need no garbage collector.
     row = msgspec.defstruct(
         "Row",
         [(name, type_ | None, None) for name, type_ in zip(names, types, strict=True) if type_ is not None],
