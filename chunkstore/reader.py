@@ -1,10 +1,10 @@
 """``StorageReader``: iterate over a segment's bytes with read-ahead, and follow its tail.
 
 Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``stop`` (or the end at the time it is reached);
-at most ``prefetch_bytes`` are held in advance; with ``follow`` it waits for more until the segment is sealed, deleted or the
-reader closed. Errors of reading are raised at the position where they occur, after all buffers before it: damage where the bad block
-begins. With ``on_damage="skip"`` bad blocks are left out, and only these, and ``skipped`` names them. Reading ahead also ends
-when a reader is garbage-collected. In a forked child a reader is closed.
+at most ``prefetch_bytes`` are held in advance, and from a remote storage several pieces are read at a time; with ``follow`` it
+waits for more until the segment is sealed, deleted or the reader closed. Errors of reading are raised at the position where they
+occur, after all buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks are left out, and only
+these, and ``skipped`` names them. Reading ahead also ends when a reader is garbage-collected. In a forked child a reader is closed.
 Leaves out: random access (``store.read``).
 """
 
@@ -35,14 +35,16 @@ __all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader"]
 OnDamage = Literal["raise", "skip"]
 
 _FOLLOW_WAIT_S: Final = 3600.0
+_JOIN_S: Final = 10.0
+_THREAD: Final = "chunkstore-reader"
 _PIECE_BYTES_MIN: Final = 4096
 _PIECE_BYTES_MAX: Final = 1 << 28
+_REMOTE_WAYS: Final = 8
+"""So many pieces are read at a time from a remote storage: one connection brings a piece for each round trip."""
 
 
 class _Readable(Protocol):
     """What a reader asks of its store."""
-
-    def info(self, segment: SegmentHandle, /) -> SegmentInfo: ...
 
     def read(self, segment: SegmentHandle, offset: int, length: int, /) -> bytes: ...
 
@@ -88,7 +90,7 @@ class StorageReader:
     def __init__(
         self,
         store: _Readable,
-        handle: SegmentHandle,
+        info: SegmentInfo,
         wait: _Wait,
         *,
         start: int,
@@ -97,9 +99,10 @@ class StorageReader:
         follow: bool,
         piece_bytes: int,
         on_damage: OnDamage = "raise",
+        remote: bool = False,
     ) -> None:
         check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
-        info = store.info(handle)
+        handle = SegmentHandle(info.name, info.id, False)
         if start < info.start_offset:
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)
         if start > info.length and not follow:
@@ -109,15 +112,18 @@ class StorageReader:
         self._pieces = _Pieces(
             partial(store.read, handle),
             partial(wait, handle),
+            start=start,
             stop=stop,
             follow=follow,
             piece_bytes=piece_bytes,
             skip=on_damage == "skip",
+            known_end=info.length,
         )
         self._ahead_max = max(1, prefetch_bytes // piece_bytes) if prefetch_bytes else 0
+        pieces_left = -(-((info.length if stop is None else min(stop, info.length)) - start) // piece_bytes)
+        self._ways = max(1, min(_REMOTE_WAYS if remote else 1, self._ahead_max, pieces_left))
         self._ended = False
-        self._task: runtime.Task | None = None
-        # The thread refers to the pieces only, so that a dropped reader is collected and ends it.
+        self._tasks: list[runtime.Task] = []
         weakref.finalize(self, self._pieces.forget)
         processes.tell_in_child(self)
 
@@ -150,42 +156,61 @@ class StorageReader:
     def close(self) -> None:
         """End reading ahead. Raises nothing. Safe to repeat."""
         self._pieces.close()
-        if self._task is not None:
-            self._task.join(timeout=10)
+        deadline_s = runtime.monotonic_s() + _JOIN_S
+        for task in self._tasks:
+            task.join(timeout=max(0.0, deadline_s - runtime.monotonic_s()))
 
     def _next_item(self) -> _Item:
         pieces = self._pieces
         if not self._ahead_max:
             return pieces.read(self.position)
-        if self._task is None:
-            self._task = runtime.spawn(partial(pieces.read_ahead, self.position, self._ahead_max), "chunkstore-reader")
+        if not self._tasks:
+            # The threads refer to the pieces only, so that a dropped reader is collected and ends them.
+            ahead = partial(pieces.read_ahead, self._ahead_max)
+            self._tasks.append(runtime.spawn(ahead, _THREAD))
+            more = (runtime.spawn_if_possible(ahead, _THREAD) for _ in range(self._ways - 1))
+            self._tasks += [task for task in more if task is not None]
         return pieces.take()
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
-        self._pieces = _Pieces(
-            self._pieces.read_at, self._pieces.wait_at, stop=0, follow=False, piece_bytes=0, skip=False
-        )
-        self._pieces.closed = True
-        self._task = None
+        self._pieces = self._pieces.closed_copy()
+        self._tasks = []
 
 
 _Item = bytes | SkippedRange | ChunkstoreError | None
 """A buffer, what is left out in its place, the error to raise there, or None at the end."""
 
 
+class _Ahead:
+    """A piece that somebody reads ahead."""
+
+    __slots__ = ("item", "position", "read")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.read = False
+        self.item: _Item = None
+
+
 class _Pieces:
-    """A segment's bytes in pieces, and those of them that were read ahead."""
+    """A segment's bytes in pieces, and those of them that are read ahead, in order.
+
+    Below ``known_end`` pieces are taken to be whole, so that several can be read at a time. Where one is not (damage, a truncation), what
+    was read behind it is given up, and reading goes on behind what it brought. At the known end there is one at a time.
+    """
 
     def __init__(
         self,
         read_at: Callable[[int, int], bytes],
         wait_at: Callable[[int, float, Callable[[], bool]], SegmentInfo],
         *,
+        start: int,
         stop: int | None,
         follow: bool,
         piece_bytes: int,
         skip: bool,
+        known_end: int,
     ) -> None:
         self.read_at = read_at
         self.wait_at = wait_at
@@ -194,8 +219,20 @@ class _Pieces:
         self._piece_bytes = piece_bytes
         self._skip = skip
         self._condition = runtime.condition()
-        self._ready: deque[_Item] = deque()
+        self._known_end = known_end
+        self._ahead: deque[_Ahead] = deque()
+        self._next: int | None = start
+        """Where the next piece begins that is to be read ahead; None behind the last."""
+        self._reading = 0
         self.closed = False
+
+    def closed_copy(self) -> _Pieces:
+        """None of these, with a lock of its own."""
+        copy = _Pieces(
+            self.read_at, self.wait_at, start=0, stop=0, follow=False, piece_bytes=0, skip=False, known_end=0
+        )
+        copy.closed = True
+        return copy
 
     def close(self) -> None:
         """No more of them."""
@@ -213,31 +250,50 @@ class _Pieces:
     def take(self) -> _Item:
         """The next one that was read ahead."""
         with self._condition:
-            while not self._ready:
+            while not (self._ahead and self._ahead[0].read):
                 if self.closed:
                     return None
                 self._condition.wait(1.0)
-            item = self._ready.popleft()
-            self._condition.notify()
+            item = self._ahead.popleft().item
+            self._condition.notify_all()
             return item
 
-    def read_ahead(self, position: int, ahead_max: int) -> None:
-        """Read from ``position`` on, ``ahead_max`` pieces in advance, to the end."""
+    def read_ahead(self, ahead_max: int) -> None:
+        """Read ``ahead_max`` pieces in advance, to the end. For several threads."""
         while True:
-            item = self.read(position)
             with self._condition:
-                while len(self._ready) >= ahead_max and not self.closed:
+                while not self.closed and self._next is not None and not self._may_begin(self._next, ahead_max):
                     self._condition.wait(1.0)
-                if self.closed:
+                if self.closed or self._next is None:
                     return
-                self._ready.append(item)
-                self._condition.notify()
-            if isinstance(item, bytes):
-                position += len(item)
-            elif isinstance(item, SkippedRange):
-                position = item.stop
-            else:
-                return
+                piece = _Ahead(self._next)
+                self._ahead.append(piece)
+                self._next += self._piece_bytes
+                self._reading += 1
+            item = self.read(piece.position)
+            with self._condition:
+                self._reading -= 1
+                piece.item, piece.read = item, True
+                self._go_on_behind(piece)
+                self._condition.notify_all()
+
+    def _may_begin(self, position: int, ahead_max: int) -> bool:
+        if len(self._ahead) >= ahead_max:
+            return False
+        return not self._reading or position + self._piece_bytes <= self._known_end
+
+    def _go_on_behind(self, piece: _Ahead) -> None:
+        """With the condition held: where a piece is not as long as it was taken for, what follows it begins elsewhere."""
+        item = piece.item
+        if isinstance(item, bytes):
+            behind: int | None = piece.position + len(item)
+        else:
+            behind = item.stop if isinstance(item, SkippedRange) else None
+        if behind == piece.position + self._piece_bytes or piece not in self._ahead:
+            return
+        while self._ahead[-1] is not piece:
+            self._ahead.pop()
+        self._next = behind
 
     def read(self, position: int) -> _Item:
         """The buffer at ``position``, None at the end, or the error to raise there."""
@@ -257,6 +313,7 @@ class _Pieces:
                 if not self._follow or self.closed:
                     return None
                 info = self.wait_at(position, _FOLLOW_WAIT_S, self._is_closed)
+                self._know_end(info.length)
                 if info.sealed and info.length <= position:
                     return None
         except ChunkstoreError as error:
@@ -266,6 +323,11 @@ class _Pieces:
             wrapped = StorageUnavailable(f"unexpected {type(error).__name__} while reading: {error}")
             wrapped.__cause__ = error
             return wrapped
+
+    def _know_end(self, end: int) -> None:
+        with self._condition:
+            self._known_end = end
+            self._condition.notify_all()
 
     def _read_whole_blocks(self, position: int, length: int) -> bytes | SkippedRange:
         """What can be read up to the first bad block; where that is at ``position``, it is raised or skipped."""

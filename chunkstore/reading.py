@@ -274,10 +274,9 @@ class ReadableContainer:
         left out, and named by the reader's ``skipped``. Raises as ``read``. Retry: safe."""
         check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
         info = self.info(segment)
-        handle = SegmentHandle(info.name, info.id, False)
         return StorageReader(
             self,
-            handle,
+            info,
             self._wait,
             start=info.start_offset if start is None else start,
             stop=stop,
@@ -285,6 +284,7 @@ class ReadableContainer:
             follow=follow,
             piece_bytes=piece_bytes,
             on_damage=on_damage,
+            remote=self._context.storage.capabilities.remote,
         )
 
     def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:

@@ -1,0 +1,173 @@
+"""A reader of a remote storage reads several pieces at a time: they come in order all the same, and damage stays where it is."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chunkstore import runtime
+from chunkstore.errors import BadOffset, Damaged, SegmentTruncated
+from chunkstore.handles import SegmentHandle
+from chunkstore.reader import StorageReader
+from chunkstore.records import SegmentInfo
+from tests.support.data import pattern
+
+PIECE = 4096
+Ranges = list[tuple[int, int]]
+
+
+class Store:
+    """A segment whose reads take a while, each another one."""
+
+    def __init__(self, length: int, bad: Ranges, *, seed: int = 0, pause_s: float = 0.0) -> None:
+        self.length = length
+        self.bad = bad
+        self.start = 0
+        self.sealed = False
+        self.reading = self.most_reading = self.reads = 0
+        self.before: Callable[[int], None] = lambda offset: None
+        self._chance = random.Random(seed)
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo("a", 1, self.start, self.length, self.sealed, 1, 1, MappingProxyType({}), 0, 0)
+
+    def wait(self, _: SegmentHandle, offset: int, timeout_s: float, ended: Callable[[], bool]) -> SegmentInfo:
+        while self.length <= offset and not self.sealed and not ended():
+            time.sleep(0.001)
+        return self.info()
+
+    def read(self, _: SegmentHandle, offset: int, length: int) -> bytes:
+        with self._lock:
+            self.reads += 1
+            self.reading += 1
+            self.most_reading = max(self.most_reading, self.reading)
+            pause_s = self._chance.random() * self._pause_s
+        try:
+            self.before(offset)
+            if pause_s:
+                time.sleep(pause_s)
+            if offset < self.start:
+                raise SegmentTruncated("a", start_offset=self.start, offset=offset)
+            if offset > self.length:
+                raise BadOffset("a", expected=self.length, given=offset)
+            stop = min(offset + length, self.length)
+            for low, high in self.bad:
+                if low < stop and offset < high:
+                    raise Damaged("rotten", object="chunk", segment="a", start=low, stop=high)
+            return pattern(offset, stop - offset)
+        finally:
+            with self._lock:
+                self.reading -= 1
+
+
+def reader(store: Store, *, ahead: int = 8, start: int = 0, stop: int | None = None, **more: object) -> StorageReader:
+    return StorageReader(
+        store,
+        store.info(),
+        store.wait,
+        start=start,
+        stop=stop,
+        prefetch_bytes=ahead * PIECE,
+        piece_bytes=PIECE,
+        remote=True,
+        **{"follow": False, **more},  # type: ignore[arg-type]
+    )
+
+
+def outcome(of: StorageReader) -> tuple[bytes, list[tuple[int, int]], object]:
+    got = bytearray()
+    error: object = None
+    try:
+        for piece in of:
+            got += piece
+    except Damaged as damaged:
+        error = (damaged.start, damaged.stop, of.position)
+    of.close()
+    return bytes(got), [(skipped.start, skipped.stop) for skipped in of.skipped], error
+
+
+@given(
+    length=st.integers(0, 12 * PIECE),
+    cuts=st.lists(st.integers(0, 12 * PIECE), max_size=6, unique=True),
+    start=st.integers(0, 3 * PIECE),
+    stop=st.none() | st.integers(0, 13 * PIECE),
+    ahead=st.integers(1, 9),
+    skip=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=150)
+def test_as_one_after_the_other(
+    length: int, cuts: list[int], start: int, stop: int | None, ahead: int, skip: bool, seed: int
+) -> None:
+    cuts.sort()
+    bad = [(low, min(high, length)) for low, high in zip(cuts[::2], cuts[1::2], strict=False) if low < length]
+    how = {"start": min(start, length), "stop": stop, "on_damage": "skip" if skip else "raise"}
+    expected = outcome(reader(Store(length, bad), ahead=0, **how))  # type: ignore[arg-type]
+    store = Store(length, bad, seed=seed, pause_s=0.001)
+    assert outcome(reader(store, ahead=ahead, **how)) == expected  # type: ignore[arg-type]
+    assert store.most_reading <= min(8, ahead)
+
+
+def test_several_at_a_time_and_no_more_than_may_be_held() -> None:
+    store = Store(40 * PIECE, [])
+    together = threading.Barrier(5)
+
+    def before(offset: int) -> None:
+        if offset < 5 * PIECE:
+            together.wait(20)
+        elif offset >= 40 * PIECE:
+            time.sleep(0.05)  # others would begin meanwhile
+
+    store.before = before
+    with reader(store, ahead=5) as pieces:
+        assert next(pieces) == pattern(0, PIECE)
+        end_s = time.monotonic() + 20
+        while store.reads < 6 and time.monotonic() < end_s:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        assert store.reads == 6, "one that is taken, and five in advance"
+        assert b"".join(pieces) == pattern(PIECE, 39 * PIECE)
+    assert store.most_reading == 5
+    assert store.reads == 41, "one finds the end"
+
+
+def test_a_follower_that_is_behind_reads_several_at_a_time_and_at_the_end_one() -> None:
+    store = Store(20 * PIECE, [], pause_s=0.001)
+    got = bytearray()
+    with reader(store, follow=True) as pieces:
+        for piece in pieces:
+            got += piece
+            if len(got) == 20 * PIECE:
+                assert store.most_reading > 1
+                store.length += 6 * PIECE + 5
+            elif len(got) == store.length:
+                store.sealed = True
+    assert bytes(got) == pattern(0, 26 * PIECE + 5)
+
+
+def test_a_truncation_in_the_middle_is_told_in_its_place() -> None:
+    store = Store(20 * PIECE, [], pause_s=0.001)
+    with reader(store, ahead=3) as pieces:
+        got = [next(pieces) for _ in range(4)]
+        store.start = 15 * PIECE
+        with pytest.raises(SegmentTruncated) as caught:
+            while True:
+                got.append(next(pieces))
+        assert b"".join(got) == pattern(0, pieces.position)
+        assert caught.value.offset == pieces.position < 15 * PIECE
+
+
+def test_without_more_threads_it_reads_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(20 * PIECE, [])
+    monkeypatch.setattr(runtime, "spawn_if_possible", lambda *_: None)
+    assert outcome(reader(store)) == (pattern(0, 20 * PIECE), [], None)
+    assert store.most_reading == 1
