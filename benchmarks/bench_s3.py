@@ -12,11 +12,9 @@ The server is also measured from afar, behind delays of 0, 5, 30 and 100 ms (``b
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import random
 import time
-from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.far import DELAYS_MS, far
+from benchmarks.far import DELAYS_MS, far, md5_of
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
@@ -45,11 +43,6 @@ __all__ = ["main"]
 CHUNK_BYTES = 64 * MIB
 WAYS = 4
 RANGE_BYTES = 4 * MIB
-
-
-def md5_of(data: bytes) -> str:
-    """The integrity header that this server understands; ours sends the same."""
-    return b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 class Timing:
