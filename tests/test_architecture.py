@@ -105,6 +105,7 @@ ROOMS = {
     "pyarrow": (
         "chunkstore.codec.pulsar.pip76_arrow",
         "chunkstore.pulsar",
+        "chunkstore.spark.arrow_schema",
         "chunkstore.spark.batches",
         "chunkstore.spark.chunk_buffers",
         "chunkstore.spark.chunks_out",
@@ -127,6 +128,7 @@ ROOMS = {
     ),
     "pyspark": (
         "chunkstore.demo.sql",
+        "chunkstore.spark.arrow_schema",
         "chunkstore.spark.foreach",
         "chunkstore.spark.json_schema",
         "chunkstore.spark.jobs",

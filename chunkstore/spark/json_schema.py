@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -26,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.spark.arrow_schema import arrow_schema
 from chunkstore.spark.json_rows import CORRUPT, JsonColumn, JsonRows
 from chunkstore.spark.options import ReadOptions
 
@@ -74,9 +74,8 @@ def json_rows(schema: StructType, declared: StructType | None, options: ReadOpti
     _check_fields(own, "")
     if CORRUPT in own.names and own[CORRUPT].dataType != StringType():
         raise InvalidArgument(f"column {CORRUPT} is a STRING", argument="schema")
-    arrow = to_arrow_schema(fields, timezone="UTC")
     return JsonRows(
-        [JsonColumn(field, is_native) for field, is_native in zip(arrow, columns, strict=True)],
+        [JsonColumn(field, is_native) for field, is_native in zip(arrow_schema(fields), columns, strict=True)],
         value="payload" if options.reads_topics else "value",
         place=("topic", "ledger", "entry") if options.reads_topics else ("segment", "offset"),
         fail_fast=options.fail_fast,

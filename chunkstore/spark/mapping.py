@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Callable, Iterator
-from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chunkstore.errors import InvalidArgument
+from chunkstore.spark.arrow_schema import arrow_schema
 from chunkstore.spark.errors import annotated
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Mapped:
         import pyarrow as pa
         from pyspark import cloudpickle
 
-        expected = _expected(self._schema)
+        expected = arrow_schema(self._schema)
         with annotated():
             made: Any = cloudpickle.loads(self._pickled)(found)
             if isinstance(made, pa.RecordBatch) or not hasattr(made, "__iter__"):
@@ -98,14 +98,6 @@ class Mapped:
                 if not isinstance(batch, pa.RecordBatch):
                     raise _wrong(f"the function gave {type(batch).__name__}, not a pyarrow.RecordBatch")
                 yield _checked(batch, expected)
-
-
-def _expected(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    # Before 4.2 timestamps are of UTC unless told otherwise; since then it has to be said.
-    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(schema, **told)
 
 
 def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:

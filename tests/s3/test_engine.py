@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
 _NOT_HERE = {"test_every_world", "test_order", "test_flaky"}
-_SHARES: dict[str, set[str]] = {"moto": set(), "rgw": {"test_asking", "test_basic", "test_fencing", "test_reader", "test_recovery"}}
+_SHARES: dict[str, set[str]] = {
+    "moto": set(),
+    "rgw": {"test_asking", "test_basic", "test_fencing", "test_reader", "test_recovery"},
+}
 # Long, and about rows more than about the storage, or refused before it is asked: in a full run only.
 _LONG = {
     "test_bad_attributes_are_refused_and_harm_nobody",

@@ -184,22 +184,24 @@ def stream_reader(ground: Ground, **options: str) -> Any:
 
 
 def test_limits_come_from_spark(tmp_path: Path) -> None:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+    limits = pytest.importorskip(
+        "pyspark.sql.streaming.datasource", reason="PySpark before 4.2 has no limits of a batch"
+    )
 
     ground = Ground(tmp_path)
     with ground.open() as store:
         filled(store, "a", 100, 30)
         reader = stream_reader(ground, maxBytesPerTrigger="40", maxOffsetsPerTrigger="1")
         assert pickle.loads(cloudpickle.dumps(reader)) is not None  # type: ignore[no-untyped-call]
-        assert reader.getDefaultReadLimit() == ReadMaxBytes(40)
-        assert stream_reader(ground).getDefaultReadLimit() == ReadAllAvailable()
-        assert stream_reader(ground, maxOffsetsPerTrigger="3").getDefaultReadLimit() == ReadMaxRows(3)
+        assert reader.getDefaultReadLimit() == limits.ReadMaxBytes(40)
+        assert stream_reader(ground).getDefaultReadLimit() == limits.ReadAllAvailable()
+        assert stream_reader(ground, maxOffsetsPerTrigger="3").getDefaultReadLimit() == limits.ReadMaxRows(3)
         start = reader.initialOffset()
         for limit, at in (
-            (ReadMaxBytes(40), 40),
-            (ReadMaxBytes(7), 7),
-            (ReadMaxRows(1), 40),
-            (ReadAllAvailable(), 100),
+            (limits.ReadMaxBytes(40), 40),
+            (limits.ReadMaxBytes(7), 7),
+            (limits.ReadMaxRows(1), 40),
+            (limits.ReadAllAvailable(), 100),
         ):
             end = reader.latestOffset(start, limit)
             assert end["segments"]["a"]["at"] == at
