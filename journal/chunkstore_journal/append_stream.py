@@ -8,17 +8,21 @@ Leaves out: a second file in the same epoch; every error ends the stream (protoc
 
 from __future__ import annotations
 
-from chunkstore.config import Settings
+from contextlib import suppress
+
+from chunkstore.config import KIB, Settings
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidOffset, StorageFull
 from chunkstore.journal import TailCut
 from chunkstore.metadata.port import Position
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.claim import ClosedStream
 from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.record import LogReader, Record, encode_record
+from chunkstore_journal.record import MAGIC, LogReader, Record, decode_record, encode_record, peek_length
 from chunkstore_journal.stream import OwnedStream, unavailable
 
-__all__ = ["AppendStream", "is_suspect", "judge_tail", "read_tail"]
+__all__ = ["AppendStream", "is_suspect", "judge_tail", "last_record", "read_tail"]
+
+_WINDOW_BYTES = 64 * KIB
 
 
 class AppendStream(OwnedStream):
@@ -67,12 +71,13 @@ class AppendStream(OwnedStream):
         return None if self.sees_own_claim() else self._broken(self.moved(), happened=None)
 
 
-def read_tail(streams: Streams, opened: Opened, *, known: Position | None) -> ClosedStream:
+def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synced_lsn: int) -> ClosedStream:
     """T3: how the stream's file ends, made durable. Must run after our claim (P5: claim before reading the tail).
 
-    ``known`` is a committed point of the stream that certainly lies in the file (``Streams.holds``); reading starts
-    there. The last record behind it is not covered by a commit mark, so it is embedded in our OPEN and the cut lies in
-    front of it (A15). What ``known`` stands on is committed: nothing behind it means nothing to embed.
+    ``known`` is a point of the stream that certainly lies in the file (``Streams.holds``); reading starts there. The last record
+    is not covered by a commit mark, so it is embedded in our OPEN and the cut lies in front of it (A15): also where it is the
+    one that ``known`` ends with, for that may be what a replica has seen, and synced in vain behind a sync of the owner's that
+    failed. ``synced_lsn``: up to there the owner itself has told that its syncs succeeded.
 
     Raises: ``Damaged`` when invalid bytes are followed by a record (damage, not a torn write), or records do not chain.
     """
@@ -94,7 +99,12 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None) -> Cl
         # It is made before OPEN, and a newest stream is never collected.
         raise Damaged("the journal file vanished", object=name, position=start.end) from None
     if record is None:
-        return ClosedStream(_end(start), tail_cut=tail_cut)
+        record = last_record(streams, opened, _end(start)) if start.index > 1 and start.lsn > synced_lsn else None
+        if record is None or record.hash != start.hash:
+            return ClosedStream(_end(start), tail_cut=tail_cut)
+        before = Position(
+            start.lsn - 1, record.header.previous_hash, opened.epoch, start.index - 1, start.end - record.size
+        )
     return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)
 
 
@@ -132,3 +142,24 @@ def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int
 
 def _end(position: Position) -> StreamEnd:
     return StreamEnd(position.index, position.end, position.lsn, position.hash)
+
+
+def last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | None:
+    """The record that ends where the log is cut: looked for backwards, in windows that grow.
+
+    Raises ``ChunkNotFound``, and what the storage raises.
+    """
+    name = streams.names.log(opened.epoch)
+    window = _WINDOW_BYTES
+    while True:
+        start = max(0, end.byte - window)
+        data = streams.storage.read(ChunkHandle(name, False), start, end.byte - start)
+        at = data.rfind(MAGIC)
+        while at >= 0:
+            if at + (peek_length(data, at) or 0) == len(data):
+                with suppress(Damaged):  # what users wrote into a record may look like one
+                    return decode_record(data, at, object=name, container=streams.container)
+            at = data.rfind(MAGIC, 0, at)
+        if not start:
+            return None
+        window *= 16

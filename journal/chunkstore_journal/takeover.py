@@ -246,7 +246,7 @@ class TakeOver:
                 self._streams, previous, attempt, known=known, judge=self._seen.judge, deadline_s=self._deadline_s
             )
             return ClosedStream(end)
-        closed = read_tail(self._streams, previous, known=known)
+        closed = read_tail(self._streams, previous, known=known, synced_lsn=self._seen.synced_lsn(previous.epoch))
         self._seen.judge(adopted_position(previous.epoch, closed), torn=closed.tail_cut is not None)
         return closed
 

@@ -8,19 +8,16 @@ Leaves out: what the records say, and judging them (``inspect``, ``replay_check`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 from chunkstore import runtime
-from chunkstore.config import KIB
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
-from chunkstore.storage import ChunkHandle
-from chunkstore_journal.append_stream import is_suspect
+from chunkstore_journal.append_stream import is_suspect, last_record
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
 from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink
-from chunkstore_journal.record import MAGIC, Record, decode_record, peek_length
+from chunkstore_journal.record import Record
 from chunkstore_journal.recovery import Mismatch, records_of_leg
 
 __all__ = [
@@ -39,7 +36,6 @@ __all__ = [
 ]
 
 _WORKERS = 16
-_WINDOW_BYTES = 64 * KIB
 
 
 def find_last_claim(streams: Streams) -> int:
@@ -235,28 +231,10 @@ def last_label_ms(streams: Streams, opened: Opened, end: StreamEnd) -> int:
     try:
         if streams.mode == "slot":
             return streams.read_slot(opened.epoch, end.index - 1).header.time_ms
-        found = _last_record(streams, opened, end)
+        found = last_record(streams, opened, end)
     except (ChunkNotFound, Damaged):
         return opened.header.time_ms
     return opened.header.time_ms if found is None else found.header.time_ms
-
-
-def _last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | None:
-    """The record that ends where the log is cut: looked for backwards, in windows that grow."""
-    name = streams.names.log(opened.epoch)
-    window = _WINDOW_BYTES
-    while True:
-        start = max(0, end.byte - window)
-        data = streams.storage.read(ChunkHandle(name, False), start, end.byte - start)
-        at = data.rfind(MAGIC)
-        while at >= 0:
-            if at + (peek_length(data, at) or 0) == len(data):
-                with suppress(Damaged):  # what users wrote into a record may look like one
-                    return decode_record(data, at, object=name, container=streams.container)
-            at = data.rfind(MAGIC, 0, at)
-        if not start:
-            return None
-        window *= 16
 
 
 def has_beginning(streams: Streams) -> bool:

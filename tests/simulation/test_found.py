@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
 from chunkstore.errors import Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
-from tests.simulation.scene import ALL, SEGMENT, Scene, worlds
+from tests.simulation.scene import ALL, SEGMENT, Scene, scene_of, worlds
 from tests.simulator import World
 
 
@@ -200,3 +200,35 @@ def test_the_sequence_of_claims_survives_a_power_cut_without_holes(mode: Journal
             store = last.open()
             assert last.run(partial(list, store.check("deep"))) == []
     assert kept == {True, False}, "the newest name was not synced by anybody"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_promoted_replica_synced_in_vain_is_embedded(restarts: bool) -> None:
+    """Found by seed 1300000940: a power cut took the record on which a whole epoch stood.
+
+    The owner's sync of it had failed, so the next sync reported success and saved nothing. That was a replica's, which was promoted:
+    its store ended with the record, so nothing seemed to lie behind what was known, and OPEN left it in front of the cut. A promotion
+    that does not come as far as OPEN leaves the same to whoever opens with the cache.
+    """
+    for seed in range(4):
+        with scene_of("posix-append", seed) as scene:
+            z = scene.first("z", "a")
+            event = z.begin("b")
+            call = z.process.until(op="sync", step="fsync", name="*/log.a")
+            scene.posix.entries[call.name].sync_fails()
+            z.process.crash()
+            n = scene.world.process("n")
+            job = n.start(n.promoting())
+            if restarts:
+                n.until(op="create_if_absent", step="link", name="c/epoch/*")
+                n.crash()
+                n = scene.world.process("n2")
+                job = n.start(n.opening())
+            job.run_to_end()
+            owner = scene.served(n, job)
+            embedded = scene.opened(owner.epoch).embedded
+            assert embedded is not None and embedded.header.lsn == scene.opened(owner.epoch).header.lsn - 1
+            owner.append("c")
+            scene.world.machine("host").power_cut()
+            assert scene.judge() == ["a", "b", "c"]
+            assert event.outcome == "unknown"
