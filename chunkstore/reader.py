@@ -174,7 +174,7 @@ class StorageReader:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
-        self._pieces = self._pieces.closed_copy()
+        self._pieces.leave_to_parent()
         self._tasks = []
 
 
@@ -212,8 +212,8 @@ class _Pieces:
         skip: bool,
         known_end: int,
     ) -> None:
-        self.read_at = read_at
-        self.wait_at = wait_at
+        self._read_at = read_at
+        self._wait_at = wait_at
         self._stop = stop
         self._follow = follow
         self._piece_bytes = piece_bytes
@@ -226,13 +226,10 @@ class _Pieces:
         self._reading = 0
         self.closed = False
 
-    def closed_copy(self) -> _Pieces:
-        """None of these, with a lock of its own."""
-        copy = _Pieces(
-            self.read_at, self.wait_at, start=0, stop=0, follow=False, piece_bytes=0, skip=False, known_end=0
-        )
-        copy.closed = True
-        return copy
+    def leave_to_parent(self) -> None:
+        """In a forked child: no more of them, and a lock that nobody holds."""
+        self._condition = runtime.condition()
+        self.closed = True
 
     def close(self) -> None:
         """No more of them."""
@@ -312,7 +309,7 @@ class _Pieces:
                     return found
                 if not self._follow or self.closed:
                     return None
-                info = self.wait_at(position, _FOLLOW_WAIT_S, self._is_closed)
+                info = self._wait_at(position, _FOLLOW_WAIT_S, self._is_closed)
                 self._know_end(info.length)
                 if info.sealed and info.length <= position:
                     return None
@@ -333,7 +330,7 @@ class _Pieces:
         """What can be read up to the first bad block; where that is at ``position``, it is raised or skipped."""
         while True:
             try:
-                return self.read_at(position, length)
+                return self._read_at(position, length)
             except Damaged as error:
                 if position < error.start < position + length:
                     length = error.start - position

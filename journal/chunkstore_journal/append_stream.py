@@ -71,13 +71,13 @@ class AppendStream(OwnedStream):
         return None if self.sees_own_claim() else self._broken(self.moved(), happened=None)
 
 
-def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synced_lsn: int) -> ClosedStream:
+def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synced_hash: bytes) -> ClosedStream:
     """T3: how the stream's file ends, made durable. Must run after our claim (P5: claim before reading the tail).
 
     ``known`` is a point of the stream that certainly lies in the file (``Streams.holds``); reading starts there. The last record
     is not covered by a commit mark, so it is embedded in our OPEN and the cut lies in front of it (A15): also where it is the
     one that ``known`` ends with, for that may be what a replica has seen, and synced in vain behind a sync of the owner's that
-    failed. ``synced_lsn``: up to there the owner itself has told that its syncs succeeded.
+    failed. ``synced_hash``: of the last record of which the owner itself has told that its sync succeeded; empty: of none.
 
     Raises: ``Damaged`` when invalid bytes are followed by a record (damage, not a torn write), or records do not chain.
     """
@@ -95,16 +95,16 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synce
         tail_cut = judge_tail(streams, opened, last, reader.tail_bytes if reader.ended == "tail" else 0, reader.reason)
         # P6: what was read may exist in the page cache only. OPEN must not point at bytes a power cut can take away.
         storage.harden(name)
+        if record is None and start.index > 1 and start.hash != synced_hash:
+            record = last_record(streams, opened, _end(start))
+            if record is not None:
+                link = record.header.previous_hash
+                before = Position(start.lsn - 1, link, opened.epoch, start.index - 1, start.end - record.size)
     except ChunkNotFound:
         # It is made before OPEN, and a newest stream is never collected.
         raise Damaged("the journal file vanished", object=name, position=start.end) from None
     if record is None:
-        record = last_record(streams, opened, _end(start)) if start.index > 1 and start.lsn > synced_lsn else None
-        if record is None or record.hash != start.hash:
-            return ClosedStream(_end(start), tail_cut=tail_cut)
-        before = Position(
-            start.lsn - 1, record.header.previous_hash, opened.epoch, start.index - 1, start.end - record.size
-        )
+        return ClosedStream(_end(start), tail_cut=tail_cut)
     return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)
 
 

@@ -116,10 +116,11 @@ class SeenEnds:
                 known = position
         return known
 
-    def synced_lsn(self, epoch: int) -> int:
-        """The last record of stream ``epoch`` of which its owner has told that it was synced: this process, or a released lease."""
+    @property
+    def synced_hash(self) -> bytes:
+        """Of the last record of which its owner has told that it was synced: this process, or a released lease; empty: nobody has."""
         end = self._own if self._own is not None else self._lease
-        return 0 if end is None or end.epoch != epoch else end.lsn
+        return b"" if end is None else end.hash
 
     def _points(self, previous: Opened) -> list[tuple[str, Position]]:
         """Points of the former stream; with an empty name, the LATEST snapshot's."""

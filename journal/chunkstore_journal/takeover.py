@@ -246,7 +246,7 @@ class TakeOver:
                 self._streams, previous, attempt, known=known, judge=self._seen.judge, deadline_s=self._deadline_s
             )
             return ClosedStream(end)
-        closed = read_tail(self._streams, previous, known=known, synced_lsn=self._seen.synced_lsn(previous.epoch))
+        closed = read_tail(self._streams, previous, known=known, synced_hash=self._seen.synced_hash)
         self._seen.judge(adopted_position(previous.epoch, closed), torn=closed.tail_cut is not None)
         return closed
 
@@ -278,10 +278,9 @@ class TakeOver:
             base = (
                 previous.payload.base if unchanged else BaseLink(previous.epoch, end.index, end.byte, end.lsn, end.hash)
             )
-            # Only who replayed to the end has looked at the last record's label.
-            label_ms = (
-                previous.header.time_ms if found.progress.records else last_label_ms(self._streams, previous, end)
-            )
+            # Who replayed to the end has looked at the last record's label, and the embedded one's, below, is none older.
+            looked = found.progress.records or closed.embedded is not None
+            label_ms = previous.header.time_ms if looked else last_label_ms(self._streams, previous, end)
             time_ms = max(time_ms, label_ms)
         if closed.embedded is not None:
             inner = closed.embedded.header

@@ -16,6 +16,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore_journal.lease import write_lease
 from tests.journal.world import World, keys_of, let_pass, nothing
 
 
@@ -92,6 +93,30 @@ def test_zombie_append_before_the_tail_is_read_is_adopted(append_world: World) -
     opened = world.opened(2)
     assert opened.embedded is not None
     assert opened.payload.end_index == 2
+
+
+@pytest.mark.parametrize("told", ["nothing", "its end", "an end of another history"])
+def test_what_the_cache_stands_on_is_embedded_unless_its_owner_told_that_it_was_synced(
+    append_world: World, told: str
+) -> None:
+    world, shelf = append_world, MemoryShelf()
+    owner = world.process(shelf).open()
+    before, end = owner.put("a"), owner.put("b")
+    if told != "nothing":
+        lease_end = end if told == "its end" else end._replace(hash=bytes(16))
+        write_lease(world.storage, world.names, epoch=1, counter=1, released=True, end=lease_end)
+    owner.store.close(clean=True)
+    heir = world.process(shelf)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=told == "an end of another history")
+    opened = world.opened(2)
+    if told == "its end":
+        assert opened.embedded is None
+        assert (opened.payload.end_byte, opened.payload.last_lsn) == (end.end, end.lsn)
+    else:
+        assert opened.embedded is not None and opened.embedded.hash == end.hash
+        assert (opened.payload.end_byte, opened.payload.last_lsn) == (before.end, end.lsn)
+    assert heir.report.source == "cache"
+    assert heir.keys() == world.process().open().keys() == {"a", "b"}
 
 
 def test_a_new_log_that_can_be_neither_synced_nor_deleted_is_left_behind(append_world: World) -> None:

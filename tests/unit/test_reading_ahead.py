@@ -140,7 +140,7 @@ def test_several_at_a_time_and_no_more_than_may_be_held() -> None:
     assert store.reads == 41, "one finds the end"
 
 
-def test_a_follower_that_is_behind_reads_several_at_a_time_and_at_the_end_one() -> None:
+def test_a_follower_that_is_behind_reads_several_at_a_time() -> None:
     store = Store(20 * PIECE, [], pause_s=0.001)
     got = bytearray()
     with reader(store, follow=True) as pieces:
