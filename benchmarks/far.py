@@ -31,7 +31,7 @@ __all__ = ["DELAYS_MS", "far", "md5_of"]
 DELAYS_MS = (0, 5, 30, 100)
 PIECE_BYTES = 8 * MIB
 RANGE_BYTES = 1 * MIB
-STREAM_TIMES = 4
+STREAM_TIMES = 2
 """A stream has so many times what the plain loop has on its way at once: else there is no loop, and beginnings are compared."""
 WAYS = 8
 CROWD = 32
