@@ -11,13 +11,15 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.config import KIB, Settings
+from chunkstore.config import KIB, MIB, Settings
 from chunkstore.journal import RECORD_MAGIC
 
 __all__ = ["Backlog", "Waiting", "inline_bytes_of", "looks_like_record"]
 
 _INLINE_BYTES: Final = 16 * KIB
 _INLINE_REMOTE_BYTES: Final = 64 * KIB
+_BEHIND_BYTES: Final = 256 * MIB
+"""So much may wait before spilling counts as behind, at least: the journal holds it, and spilling reads what memory no longer does."""
 _DOUBT_S: Final = 5.0
 """Between two looks that find nothing of what is counted, at least: in between whatever was under way has been committed."""
 
@@ -52,19 +54,25 @@ class Waiting:
 class Backlog:
     """What of each segment waits to be spilled, by its name. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._extents_max = 2 * settings.inline_rows_max
+        self._bytes_max = max(_BEHIND_BYTES, 2 * settings.tail_cache_bytes)
         self._lock = runtime.lock()
         self._held: dict[str, Waiting] = {}
         self.extents = 0
+        self.size_bytes = 0
 
-    def takes(self, data: BytesLike, length_max: int, extents_max: int) -> bool:
-        """Whether an append may add to it: it is short, there are not too many, and it looks like no record of the journal."""
-        return len(data) <= length_max and self.extents < extents_max and not looks_like_record(data)
+    def takes(self, data: BytesLike, length_max: int) -> bool:
+        """Whether an append may add to it: it is short, spilling is not behind, and it looks like no record of the journal."""
+        if len(data) > length_max or self.extents >= self._extents_max or self.size_bytes >= self._bytes_max:
+            return False
+        return not looks_like_record(data)
 
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""
         with self._lock:
             self.extents += extents
+            self.size_bytes += size_bytes
             held = self._held.get(name)
             if held is None:
                 self._held[name] = Waiting(size_bytes, extents, runtime.monotonic_s())
@@ -79,10 +87,13 @@ class Backlog:
             held = self._held.pop(name, None)
             if held is None:
                 return
-            self.extents -= min(held.extents, extents)
+            extents, size_bytes = min(held.extents, extents), min(held.size_bytes, size_bytes)
             if held.extents > extents:
-                left_bytes = max(0, held.size_bytes - size_bytes)
-                self._held[name] = Waiting(left_bytes, held.extents - extents, runtime.monotonic_s())
+                self._held[name] = Waiting(held.size_bytes - size_bytes, held.extents - extents, runtime.monotonic_s())
+            else:
+                size_bytes = held.size_bytes
+            self.extents -= extents
+            self.size_bytes -= size_bytes
 
     def spliced(self, source: str, target: str) -> None:
         """What one has is about to be the other's."""
@@ -96,6 +107,7 @@ class Backlog:
             other.since_s = min(other.since_s, held.since_s)
             other.missed_s = None
             self.extents += held.extents
+            self.size_bytes += held.size_bytes
 
     def missed(self, name: str) -> None:
         """A look found nothing, or no such segment: it is forgotten if one before did, too."""
@@ -108,13 +120,14 @@ class Backlog:
             if now_s - held.missed_s >= _DOUBT_S:
                 del self._held[name]
                 self.extents -= held.extents
+                self.size_bytes -= held.size_bytes
             else:
                 held.since_s = now_s
 
     def total(self) -> tuple[int, int]:
         """How many extents there are, about, and their bytes."""
         with self._lock:
-            return self.extents, sum(item.size_bytes for item in self._held.values())
+            return self.extents, self.size_bytes
 
     def held(self) -> dict[str, Waiting]:
         """All of it, as it is: what a segment has may grow while it is looked at."""

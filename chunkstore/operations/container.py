@@ -92,7 +92,7 @@ class OwnedContainer:
         self.inline_bytes = inline_bytes_of(settings, self.remote)
         self.tail = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s = 0.0  # of what writers commit (``append_window``)
-        self.backlog = Backlog()
+        self.backlog = Backlog(settings)
         self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
@@ -156,8 +156,7 @@ class OwnedContainer:
 
     def takes_inline(self, segment: SegmentRecord, data: BytesLike) -> bool:
         """Whether these bytes of an append go into the journal's record: they are few, spilling keeps up, and they look like no record."""
-        length_max = min(self.inline_bytes, segment.chunk_size_bytes_max)
-        return self.backlog.takes(data, length_max, 2 * self.settings.inline_rows_max)
+        return self.backlog.takes(data, min(self.inline_bytes, segment.chunk_size_bytes_max))
 
     # The door
 

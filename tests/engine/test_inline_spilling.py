@@ -11,6 +11,7 @@ import pytest
 from chunkstore import runtime
 from chunkstore.changes import Append, Concat, EndSession, Replace, Seal
 from chunkstore.checksum import BytesLike
+from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import BadOffset, Conflict, OutcomeUnknown, SegmentNotFound, StorageFull, StorageUnavailable
 from chunkstore.metadata.codec import decode_garbage
@@ -100,6 +101,21 @@ def test_appends_go_to_chunks_while_spilling_is_behind(world: World) -> None:
     assert kinds(store, "a")[-1] == "inline" and kinds(store, "a").count("inline") == 1
     assert store.read("a", 0, 999) == data
     assert problems(store.check("deep")) == []
+
+
+def test_appends_go_to_chunks_while_many_bytes_wait(world: World) -> None:
+    """Few large ones may fill the journal as well as many small ones: 200,000 of 16 KiB are 3 GiB."""
+    store = inline(world)
+    keep(store)
+    waiting = store._container.backlog
+    waiting.came("others", 256 * MIB - 10, 1)
+    fill(store, "a", 2)
+    assert waiting.total() == (2, 256 * MIB)
+    assert "inline" not in kinds(store, "a")[1:], "the first filled it"
+    waiting.spilled("others", 256 * MIB - 10, 1)
+    data = fill(store, "a", 1)
+    assert kinds(store, "a")[-1] == "inline" and waiting.total() == (2, 20)
+    assert store.read("a", 0, 999) == data
 
 
 def test_where_storages_append_one_chunk_grows(world: World) -> None:

@@ -25,6 +25,7 @@ from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import FileSystem, SmallDisk, SplitStorage, small_disk
 from tests.support.alone import alone
 from tests.support.data import problems
+from tests.support.forwarding import Hooked, nothing
 from tests.support.worlds import Mode
 
 DEADLINE_S = 20.0
@@ -222,6 +223,29 @@ def test_data_disk_filled_by_somebody_else(disk: SmallDisk, mode: Mode, tmp_path
         here.settle()
         here.store.snapshot()
         here.verify()
+
+
+# A slot is decided by its name; only a log's sync leaves it open whether the record is there.
+@pytest.mark.parametrize("mode", ["append"], indirect=True)
+def test_what_decides_a_record_has_the_reserve(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
+    """A sync that finds the disk full leaves it open whether the record of an append counts: a take-over decides, whose claim needs bytes
+    as well. Without the reserve's the append would be in doubt for as long as the disk is full."""
+    hooked = Hooked(on_disk(disk)())
+    with shop(mode, lambda: hooked, tmp_path / "cache", free_bytes_min=2 * MIB) as here:
+        here.store._container.space.reserve.keep()
+
+        def full(operation: str, names: tuple[str, ...]) -> None:
+            if operation == "sync":
+                hooked.before = nothing
+                disk.fill()
+                raise StorageFull("no space left", object=names[0])
+
+        hooked.before = full
+        here.append("a", b"in its record")  # the take-over found it
+        assert here.store._container.current.epoch > 1
+        here.verify()
+        disk.free()
+        here.settle()
 
 
 @pytest.mark.parametrize("size_bytes", [300 * KIB, 50])
