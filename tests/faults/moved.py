@@ -49,6 +49,8 @@ __all__ = ["CONTAINER", "WAYS", "Disk", "Moment", "Place", "Site", "Told", "can_
 CONTAINER: Final = "default"
 PLACES: Final = ("disk", "hdfs", "hadoop")
 _CALLS_MAX: Final = 12
+_FEW_CALLS: Final = 2
+"""A change whose bytes travel in its record makes no more in SLOT mode."""
 PATIENT_S: Final = 60.0
 _SLICE: Final = 10
 _TRIES: Final = 20
@@ -271,7 +273,7 @@ class Moment:
         self.site = site
         self.way = chance.choice(site.ways)
         self.verb = chance.choice(list(VERBS))
-        self.calls = chance.randrange(_CALLS_MAX)
+        self.calls = chance.randrange(chance.choice((_FEW_CALLS, _CALLS_MAX)))
         self.early = chance.random() < 0.5
         self.root = ""
         self.left: set[str] | None = None
