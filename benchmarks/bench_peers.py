@@ -9,6 +9,9 @@ What each has made durable when a call returns, on a local disk:
 * *SlateDB* (if its Python package is there): one row, ``await_durable``. On local files it calls neither fsync nor fdatasync, so what it
   acknowledges survives the process and not the power; its own flush interval is set to 1 ms.
 
+* *memory*: ours on a file system in memory (``/dev/shm``), where a sync takes nothing: what is left is our own work, so from it follows
+  the most that any disk would leave of each ratio, printed beside it.
+
 All take turns in short slices of time, in random order, because the disk's own speed drifts by more than what is measured, and every ratio
 is of the medians over slices. ``python -m benchmarks.bench_peers [--dir DIR] [--quick]``.
 """
@@ -42,6 +45,7 @@ __all__ = ["main"]
 
 THREADS = 32
 SLOW_SYNC_S = 0.005
+MEMORY = Path("/dev/shm")
 _DATA = os.urandom(KIB)
 _BUSY_MS = 60_000
 
@@ -215,8 +219,8 @@ def ratio(rates: Mapping[str, list[float]], a: str, b: str) -> float:
     return median([x / y for x, y in zip(rates[a], rates[b], strict=True)])
 
 
-def on_disk(report: Report, path: Path, seconds: float, rounds: int) -> None:
-    """One thread, and many, on this disk as it is."""
+def on_disk(report: Report, path: Path, seconds: float, rounds: int) -> float | None:
+    """One thread, and many, on this disk as it is. Returns the rate of many in memory, if there is such a file system."""
     puts: dict[str, tuple[Put, int]] = {}
     with ExitStack() as stack:
         peers = {"bare": bare, "SQLite": sqlite, "LMDB": lmdb_sync, "SlateDB": slatedb}
@@ -239,6 +243,10 @@ def on_disk(report: Report, path: Path, seconds: float, rounds: int) -> None:
             stack.enter_context(store)
             puts[f"{name} 1"] = put, 1
             puts[f"{name} 32"] = put, THREADS
+        if MEMORY.is_dir():
+            store, put = _ours(stack.enter_context(scratch(str(MEMORY))), "memory", segments=THREADS, slow=False)
+            stack.enter_context(store)
+            puts |= {"memory 1": (put, 1), "memory 32": (put, THREADS)}
         rates = by_turns(puts, seconds, rounds)
     for name, found in rates.items():
         report.add(f"{name} thread(s)", median(found), "/s", detail=f"{min(found):.0f} to {max(found):.0f}")
@@ -257,10 +265,20 @@ def on_disk(report: Report, path: Path, seconds: float, rounds: int) -> None:
     ):
         if b in rates:
             report.add(f"{a} to {b}", ratio(rates, a, b), "ratio", at_least=at_least)
+    if "memory 1" in rates:
+        own_s = [1 / rate for rate in rates["memory 1"]]
+        for peer in ("bare 1", "SQLite 1"):
+            most = [1 / found / (1 / found + own) for found, own in zip(rates[peer], own_s, strict=True)]
+            report.add(f"{peer}'s time to that and our own work", median(most), "ratio")
+        report.add("memory 32 to SQLite 32", ratio(rates, "memory 32", "SQLite 32"), "ratio")
+        report.add("memory 32 to ours 1", ratio(rates, "memory 32", "ours 1"), "ratio")
+        return median(rates["memory 32"])
+    return None
 
 
-def with_slow_syncs(report: Report, path: Path, seconds: float, rounds: int) -> None:
-    """The same with every sync made to take 5 ms, as on ordinary disks: what group commit is for."""
+def with_slow_syncs(report: Report, path: Path, seconds: float, rounds: int, memory_32: float | None) -> None:
+    """The same with every sync made to take 5 ms, as on ordinary disks: what group commit is for. ``memory_32``: appends a second of many
+    threads where a sync takes nothing."""
     puts: dict[str, tuple[Put, int]] = {}
     with ExitStack() as stack:
         for name, segments in (("ours", THREADS), ("ours/1", 1)):
@@ -274,6 +292,11 @@ def with_slow_syncs(report: Report, path: Path, seconds: float, rounds: int) -> 
         report.add(f"5 ms syncs: {name} thread(s)", median(found), "/s")
     report.add("5 ms syncs: 32 segments to one thread", ratio(rates, "ours 32", "ours 1"), "ratio", at_least=25)
     report.add("5 ms syncs: one segment to one thread", ratio(rates, "ours/1 32", "ours 1"), "ratio")
+    if memory_32 is not None:
+        # All share one record: while it is synced nobody has anything to do, and between two of them 31 more appends are made.
+        alone_s = 1 / median(rates["ours 1"])
+        most = THREADS * alone_s / (alone_s + (THREADS - 1) / memory_32)
+        report.add("5 ms syncs: the most that our own work leaves of it", most, "ratio")
 
 
 def above_the_limit(report: Report, path: Path, count: int) -> None:
@@ -334,8 +357,8 @@ def main() -> None:
     scale = 10 if options.quick else 1
     report = Report("peers-quick" if options.quick else "peers")
     with scratch(options.dir) as path:
-        on_disk(report, path, 1.0 / scale, 9)
-        with_slow_syncs(report, path, 2.0 / scale, 3)
+        memory_32 = on_disk(report, path, 1.0 / scale, 9)
+        with_slow_syncs(report, path, 2.0 / scale, 3, memory_32)
         above_the_limit(report, path, 2000 // scale)
         bytes_written(report, path, 20_000 // scale)
     report.save()
