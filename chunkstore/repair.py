@@ -73,7 +73,7 @@ def _repair(
     try:
         found = diagnose(streams, room, find_last_claim(streams))
         interrupted = interrupted_repair(found.store) if found.cause is None else None
-        if found.cause is None and interrupted is None:
+        if found.damage is None and interrupted is None:
             position = found.store.head().position
             return RepairReport(
                 container=names.container, sound=True, dry_run=dry_run, last_lsn=position.lsn, last_epoch=position.epoch
@@ -83,7 +83,7 @@ def _repair(
         parts = cache if cache is not None else cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
         service = ContainerJournal(storage, names, format_, parts, settings)
-        if interrupted is not None:
+        if found.damage is None:
             ownership = service.take_over(own=None, wait_s=wait_s)
         else:
             cut = found.previous.epoch if found.previous is not None else 0
@@ -123,7 +123,7 @@ def _plan(
             else:
                 unreadable.append(Unread(*item))
         plan = plan_regain(storage, names, cut_off)
-        position, cause = view.head.position, found.cause
+        position, cause = view.head.position, found.damage
     report = RepairReport(
         container=names.container,
         sound=False,

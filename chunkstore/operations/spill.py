@@ -1,6 +1,7 @@
 """Spilling: extents, which lie in the journal, become bytes of chunks (protocol 3.10).
 
-Promises: bytes and their order stay: all that is written is compared with the CRCs of its extents, wherever it was read. A run of
+Promises: bytes and their order stay: all that is written is compared with the CRCs of its extents, wherever it was read. A damaged one
+stays where it is, and ends a run. A run of
 extents is written behind a chunk that earlier spills of this epoch made, where the storage appends and it has room, else into a new one;
 only the commit makes it theirs, and drops the extents' rows in the same step. A chunk whose growth did not succeed is never written again
 (protocol A2). What happens to the segment meanwhile wins.
@@ -10,7 +11,7 @@ Leaves out: when, and which segments (``spiller``); deleting the journal's objec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -40,10 +41,11 @@ __all__ = ["Spilled", "spill"]
 
 
 class Spilled(NamedTuple):
-    """What one spill moved, and how many extents that were."""
+    """What one spill moved, and how many extents that were; or the extents that it found damaged, and then it moved nothing."""
 
     size_bytes: int
     extents: int
+    damaged: Mapping[bytes, ChunkstoreError]
 
 
 class _Run(NamedTuple):
@@ -72,25 +74,30 @@ class _Target(NamedTuple):
 
 
 def spill(
-    container: OwnedContainer, name: str, *, bytes_max: int, instead: Callable[[int, int], bytes] | None = None
+    container: OwnedContainer,
+    name: str,
+    *,
+    bytes_max: int,
+    past: Collection[bytes] = (),
+    instead: Callable[[int, int], bytes] | None = None,
 ) -> Spilled:
-    """Make chunk bytes of a segment's oldest extents, ``bytes_max`` of them at most; nothing where it has none. ``instead`` gives the bytes
-    of a range of the segment whose extents cannot be read.
+    """Make chunk bytes of a segment's oldest extents but those in ``past``, ``bytes_max`` of them at most; nothing where it has none.
+    ``instead`` gives the bytes of a range of the segment whose extents cannot be read.
 
-    Atomic, durable. Raises ``SegmentNotFound``, ``Damaged`` (an extent), ``Conflict`` (the segment has changed meanwhile), what the storage
-    raises, and the errors of commits. Retry: safe.
+    Atomic, durable. Raises ``SegmentNotFound``, ``Damaged`` (what ``instead`` gave, or memory), ``Conflict`` (the segment has changed
+    meanwhile), what the storage raises, and the errors of commits. Retry: safe.
     """
     owned = container.serving(container.deadline())
-    run = container.look(partial(_find_run, container.names, name, bytes_max))
+    run = container.look(partial(_find_run, container.names, name, bytes_max, past))
     if run is None:
-        return Spilled(0, 0)
+        return Spilled(0, 0, {})
     try:
         data = _read(container, name, run)
-    except (ChunkNotFound, Damaged) as error:
+    except (ChunkNotFound, Damaged):
         if instead is not None:
             data = instead(run.start, run.stop)
-        elif isinstance(error, ChunkNotFound):
-            raise Damaged("a record that holds extents is gone", object=error.chunk, segment=name) from error
+        elif damaged := _damaged(container, name, run):
+            return Spilled(0, 0, damaged)
         else:
             raise
     target = _plan_target(owned, run, data)
@@ -109,12 +116,29 @@ def spill(
         owned.spillable[run.segment_id] = target.identity, target.chunk.length
         if not target.offset:
             owned.spilled.discard(run.before)  # it is closed
-    return Spilled(run.stop - run.start, len(run.ids))
+    return Spilled(run.stop - run.start, len(run.ids), {})
 
 
-def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataView) -> _Run | None:
+def _damaged(container: OwnedContainer, name: str, run: _Run) -> dict[bytes, ChunkstoreError]:
+    """Which extents of a run cannot be read, and why. Raises what the storage raises."""
+    found: dict[bytes, ChunkstoreError] = {}
+    for identity, record, extent in zip(run.ids, run.records, run.extents, strict=True):
+        start, stop = extent[4], extent[4] + record.length
+        alone = run._replace(start=start, stop=stop, ids=[identity], records=[record], extents=[extent])
+        try:
+            _read(container, name, alone)
+        except Damaged as error:
+            found[identity] = error
+        except ChunkNotFound as error:
+            found[identity] = Damaged("a record that holds extents is gone", object=error.chunk, segment=name)
+    return found
+
+
+def _find_run(
+    names: ContainerNames, name: str, bytes_max: int, past: Collection[bytes], view: MetadataView
+) -> _Run | None:
     segment = find_segment(view, name, None)
-    found = next(inline_chunks(view, segment), None)
+    found = next((item for item in inline_chunks(view, segment) if item[1] not in past), None)
     if found is None:
         return None
     offset, identity = start, _ = found
@@ -124,7 +148,7 @@ def _find_run(names: ContainerNames, name: str, bytes_max: int, view: MetadataVi
     bytes_max = min(bytes_max, segment.chunk_size_bytes_max)
     while identity and len(ids) < LIMITS.spill_extents_max:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
-        if record.kind != KIND_INLINE or (ids and offset + record.length - start > bytes_max):
+        if record.kind != KIND_INLINE or identity in past or (ids and offset + record.length - start > bytes_max):
             break
         extents.append((*record[:3], record.crc32c or 0, offset))
         ids.append(identity)

@@ -3,8 +3,8 @@
 Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
 the oldest go first while the container has more than ``inline_rows_max``, or nearly more than memory holds: read from
 the journal, each extent would be a request. Where it falls behind, appends go to chunks until it has caught
-up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. A segment
-that cannot be spilled, since an extent is damaged, holds up no other one.
+up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. An extent
+that is damaged stays, and holds up no other one.
 Leaves out: the spill itself (``spill``).
 """
 
@@ -78,7 +78,8 @@ class Spiller:
             self._task.join(wait_s)
 
     def spill_all(self, name: str) -> None:
-        """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``."""
+        """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``, and behind all else
+        ``Damaged`` for extents that stay where they are."""
         with self._container.upkeep.run("spill") as done:
             self._spill_all(name, done)
 
@@ -86,9 +87,10 @@ class Spiller:
         tries, left = 0, self._container.look(partial(_count, name))
         if not left:
             self._backlog.missed(name)
+        damaged: dict[bytes, ChunkstoreError] = {}
         while left > 0:
             try:
-                done = spill(self._container, name, bytes_max=self._bytes)
+                done = spill(self._container, name, bytes_max=self._bytes, past=damaged)
             except Conflict:
                 still = self._container.look(partial(_count, name))
                 tries = tries + 1 if still >= left else 0  # who gets on, as another spill does, changes what is left
@@ -99,13 +101,22 @@ class Spiller:
             self._backlog.spilled(name, done.size_bytes, done.extents)
             counts["chunks"] = counts.get("chunks", 0) + done.extents
             counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
-            left = left - done.extents if done.extents else 0
+            damaged.update(done.damaged)
+            left = left - done.extents if done.extents or done.damaged else 0
+        if damaged:
+            raise next(iter(damaged.values()))
 
     def spill_these(self, names: Sequence[str] = ()) -> None:
-        """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill``."""
+        """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill_all``."""
+        damages: list[Damaged] = []
         for name in names or [name for name, *_ in self._container.look(_left_behind)]:
-            with suppress(SegmentNotFound):
-                self.spill_all(name)
+            try:
+                with suppress(SegmentNotFound):
+                    self.spill_all(name)
+            except Damaged as damage:
+                damages.append(damage)
+        if damages:
+            raise damages[0]
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""

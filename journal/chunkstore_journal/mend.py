@@ -59,7 +59,9 @@ class Mend(EarlyCut):
         # One that only a list shows may be gone tomorrow: a good start, and never to be named.
         named = link if self._latest is not None and link == self._latest.snapshot else None
         found = Materialised(store, source, diagnosis.progress, named, diagnosis.damaged, diagnosis.findings)
-        mark = TableRecord(store.head().position.lsn + 1, attempt.epoch.to_bytes(8, "big"))
+        # One that cuts nothing off leaves it to an earlier one, which was interrupted, what lies behind that one's cut.
+        repairing = (interrupted_repair(store) if diagnosis.cause is None else None) or attempt.epoch
+        mark = TableRecord(store.head().position.lsn + 1, repairing.to_bytes(8, "big"))
         return self._cut_early(attempt, previous, closed, found, (), [(REPAIR_KEY, encode_table(mark))])
 
     def _decide(self, attempt: ClaimAttempt, epoch: int) -> None:

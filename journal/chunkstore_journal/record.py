@@ -35,6 +35,7 @@ __all__ = [
     "RecordHeader",
     "decode_record",
     "decode_slot",
+    "decode_unproven",
     "encode_record",
     "peek_length",
 ]
@@ -229,6 +230,17 @@ def peek_length(data: BytesLike, offset: int) -> int | None:
         return short.needed if len(raw) == HEADER_BYTES else None
     except _Flaw:
         return None
+
+
+def decode_unproven(data: bytes, container: bytes | None) -> tuple[Record, int] | None:
+    """The record that ``data`` begins with, and its payload's CRC32C, as its intact header tells; None without such a header, and where it
+    goes on behind the data. Neither payload nor hash were compared with anything."""
+    size, header = peek_length(data, 0), _intact_header(data, 0, container)
+    if size is None or header is None or size > len(data):
+        return None
+    behind_payload = size - HASH_BYTES
+    (crc,) = _U32.unpack_from(data, HEADER_BYTES - _U32.size)
+    return Record(header, data[HEADER_BYTES:behind_payload], data[behind_payload:size], size), crc
 
 
 class LogReader:

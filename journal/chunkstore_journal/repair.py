@@ -1,7 +1,8 @@
 """What a repair finds in a journal that no replay accepts: the last good record, and what lies behind it (protocol 3.15).
 
 Promises: reads only. The last good record ends the longest beginning of history that replays, record by record and digest by digest,
-from the newest snapshot that can be read and lies on it, or from the beginning. What lies behind it is handed out record by record
+from the newest snapshot that can be read and lies on it, or from the beginning. A record of which nothing but bytes of appends is damaged
+is good, if one behind it names its hash. What lies behind it is handed out record by record
 where it can be read, whether or not it applies, and place by place where it cannot.
 Leaves out: going on behind the last good record (``mend``); what can be kept of what lies behind it (``chunkstore.operations.regain``).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, Damaged
@@ -25,6 +26,7 @@ from chunkstore_journal.payloads import SnapshotLink, decode_note
 from chunkstore_journal.record import Record, encode_record
 from chunkstore_journal.recovery import Progress, commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
+from chunkstore_journal.spoilt import spoilt_record
 
 __all__ = ["Diagnosis", "diagnose", "has_records", "list_slots", "streams_of"]
 
@@ -43,7 +45,8 @@ class _Stretch(NamedTuple):
 class Diagnosis:
     """``store`` stands at the last good record. ``cause`` is why history does not go on behind it; None: it is sound.
 
-    ``previous`` and ``closed``: the stream and the cut that an OPEN behind the last good record has to name.
+    ``previous`` and ``closed``: the stream and the cut that an OPEN behind the last good record has to name. ``spoilt``: of good records,
+    bytes of appends that are damaged.
     """
 
     store: MetadataStore
@@ -55,6 +58,12 @@ class Diagnosis:
     damaged: frozenset[str]
     findings: tuple[str, ...]
     top: int
+    spoilt: tuple[Damaged, ...]
+
+    @property
+    def damage(self) -> Damaged | None:
+        """Why a replay does not get by, whether or not the history that it was to replay goes on behind it."""
+        return self.cause or next(iter(self.spoilt), None)
 
 
 def list_slots(streams: Streams, epoch: int) -> list[int]:
@@ -122,6 +131,7 @@ class _Replay:
     progress: Progress = field(default_factory=Progress)
     last: _Applied | None = None
     cause: Damaged | None = None
+    spoilt: list[Damaged] = field(default_factory=list)
 
     def run(self, group: Sequence[_Stretch]) -> None:
         batch: list[_Applied] = []
@@ -197,7 +207,7 @@ class _Replay:
         streams, epoch = self.streams, opened.epoch
         append = streams.mode == "append"
         last = start
-        for record, position in _readable(streams, opened, start, end, self.pool):
+        for record, position in _readable(streams, opened, start, end, self.pool, self.spoilt):
             name = streams.names.log(epoch) if append else streams.names.slot(epoch, record.header.index)
             # In front of the record, which the next OPEN embeds, where streams are files; else behind it.
             cut = (
@@ -210,31 +220,66 @@ class _Replay:
             last = position
 
 
+_Found: TypeAlias = tuple[Record, str, int, Damaged | None]
+"""A record, its object, the byte of the log behind it, and what is damaged of it."""
+
+
 def _readable(
-    streams: Streams, opened: Opened, start: Position, end: StreamEnd | None, pool: runtime.Pool
+    streams: Streams,
+    opened: Opened,
+    start: Position,
+    end: StreamEnd | None,
+    pool: runtime.Pool,
+    spoilt: list[Damaged],
 ) -> Iterator[tuple[Record, Position]]:
     """The records of a stream, up to ``end`` where it is known. Raises ``Damaged`` behind the last one that is good.
 
-    Without ``end`` they may end as those of a dead owner do.
+    Without ``end`` they may end as those of a dead owner do. Those of which bytes of appends are damaged come with what proves
+    their hashes: the next one that is whole, or ``end``. ``spoilt`` gets what to say of them.
     """
     epoch, last = opened.epoch, start
-    for record, name, stop in (
+    unproven: list[tuple[Record, Position]] = []
+    damages: list[Damaged] = []
+    for record, name, stop, damage in (
         _log(streams, opened, start, end) if streams.mode == "append" else _slots(streams, opened, start, end, pool)
     ):
-        check_link(record, last, object=name, position=last.end)
+        try:
+            check_link(record, last, object=name, position=last.end)
+        except Damaged:
+            if damages:
+                raise damages[0] from None
+            raise
         last = Position(record.header.lsn, record.hash, epoch, last.index + 1, stop)
-        yield record, last
+        unproven.append((record, last))
+        if damage is None:
+            spoilt += damages
+            yield from unproven
+            unproven, damages = [], []
+        else:
+            damages.append(damage)
+    if damages:
+        if end is None or (last.lsn, last.hash) != (end.lsn, end.hash):
+            raise damages[0]
+        spoilt += damages
+        yield from unproven
     if end is not None and (last.lsn, last.hash) != (end.lsn, end.hash):
         raise Damaged(f"epoch {epoch} does not end as its successor recorded", object=opened.object, position=last.end)
 
 
-def _log(streams: Streams, opened: Opened, start: Position, end: StreamEnd | None) -> Iterator[tuple[Record, str, int]]:
+def _log(streams: Streams, opened: Opened, start: Position, end: StreamEnd | None) -> Iterator[_Found]:
     name = streams.names.log(opened.epoch)
-    reader = streams.log_reader(opened.epoch, start.end, None if end is None else end.byte)
     last = start
-    for record in reader:
-        last = Position(record.header.lsn, record.hash, opened.epoch, last.index + 1, reader.offset)
-        yield record, name, reader.offset
+    while True:
+        reader = streams.log_reader(opened.epoch, last.end, None if end is None else end.byte)
+        for record in reader:
+            last = Position(record.header.lsn, record.hash, opened.epoch, last.index + 1, reader.offset)
+            yield record, name, reader.offset, None
+        found = spoilt_record(streams, name, reader.offset) if reader.ended == "tail" else None
+        if found is None:
+            break
+        record, damage = found
+        last = Position(record.header.lsn, record.hash, opened.epoch, last.index + 1, reader.offset + record.size)
+        yield record, name, last.end, damage
     if end is None:
         judge_tail(streams, opened, last, reader.tail_bytes if reader.ended == "tail" else 0, reader.reason)
     elif reader.offset < end.byte:
@@ -244,7 +289,7 @@ def _log(streams: Streams, opened: Opened, start: Position, end: StreamEnd | Non
 
 def _slots(
     streams: Streams, opened: Opened, start: Position, end: StreamEnd | None, pool: runtime.Pool
-) -> Iterator[tuple[Record, str, int]]:
+) -> Iterator[_Found]:
     epoch = opened.epoch
     stop = max(list_slots(streams, epoch), default=0) + 1 if end is None else end.index
     for first in range(start.index, stop, _WORKERS):
@@ -255,18 +300,20 @@ def _slots(
         ):
             if isinstance(found, Damaged):
                 raise found
-            if found.header.kind == RecordKind.SEAL and end is None and index == stop - 1:
+            record, damage = found
+            if record.header.kind == RecordKind.SEAL and end is None and index == stop - 1:
                 return
-            yield found, streams.names.slot(epoch, index), 0
+            yield record, streams.names.slot(epoch, index), 0, damage
 
 
-def _slot(streams: Streams, epoch: int, index: int) -> Record | Damaged:
+def _slot(streams: Streams, epoch: int, index: int) -> tuple[Record, Damaged | None] | Damaged:
+    name = streams.names.slot(epoch, index)
     try:
-        return streams.read_slot(epoch, index)
+        return streams.read_slot(epoch, index), None
     except Damaged as damage:
-        return damage
+        return spoilt_record(streams, name, None) or damage
     except ChunkNotFound:
-        return Damaged("a record of history is missing", object=streams.names.slot(epoch, index))
+        return Damaged("a record of history is missing", object=name)
 
 
 def diagnose(streams: Streams, cache: MetadataCache, top: int) -> Diagnosis:
@@ -315,6 +362,7 @@ def diagnose(streams: Streams, cache: MetadataCache, top: int) -> Diagnosis:
                 frozenset(damaged),
                 tuple(findings),
                 top,
+                tuple(replay.spoilt),
             )
     finally:
         pool.close()
@@ -378,5 +426,10 @@ def _cut(replay: _Replay, streams: Streams, link: SnapshotLink | None) -> tuple[
         return streams.opened(link.epoch), ClosedStream(StreamEnd(link.index, link.end, link.lsn, link.hash))
     if last.record is None or streams.mode == "slot":
         return last.previous, ClosedStream(last.cut)
-    data = encode_record(last.record.header, last.record.payload)[0]
+    data, identity = encode_record(last.record.header, last.record.payload)
+    if identity != last.record.hash:
+        # Nothing that follows it applies, and no OPEN may embed it.
+        raise Damaged(
+            "bytes of appends are damaged in the last good record", object=last.object, position=last.position
+        )
     return last.previous, ClosedStream(last.cut, last.record, data)

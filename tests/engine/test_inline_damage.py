@@ -121,13 +121,42 @@ def test_a_spill_never_makes_chunk_bytes_of_damage(world: World, store: ChunkedS
     again = behind_a_snapshot(world, store)
     name = damaged(world, missing=missing)
     before = world.chunks()
-    with pytest.raises(Damaged) as caught:
-        spill(again._container, "a", bytes_max=1 << 20)
-    assert name in caught.value.object
+    (told,) = spill(again._container, "a", bytes_max=1 << 20).damaged.values()
+    assert isinstance(told, Damaged) and name in told.object
     with pytest.raises(Damaged) as caught:
         again.read("a", 0, 99)
     assert name in caught.value.object and (caught.value.start, caught.value.stop) == (0, len(NEEDLE))
     assert world.chunks() == before
+
+
+def test_a_damaged_extent_holds_up_none_of_its_segment(world: World, store: ChunkedSegmentStorage) -> None:
+    """Else all that a segment gets stays in the journal from then on, and with it everything that any segment has there."""
+    store.commit([Create("a"), Create("b")])
+    parts = [b"%d" % number * 9 for number in range(6)]
+    for part in (*parts[:3], NEEDLE, *parts[3:]):
+        store.append("a", part)
+        store.append("b", part.lower().replace(b"y", b"z"))
+    again = behind_a_snapshot(world, store)
+    name = damaged(world, missing=False)
+    for _ in range(3):
+        with pytest.raises(Damaged) as caught:
+            again.spill()
+        assert name in caught.value.object and caught.value.start == 27
+        again.append("a", b"more")
+    assert "inline" not in [chunk.kind for chunk in again.layout("b")]
+    kinds = [chunk.kind for chunk in again.layout("a")]
+    assert kinds.count("inline") == 2 and kinds[:2] == ["object", "inline"] and kinds[-1] == "inline"
+    assert again.read("a", 0, 27) == b"".join(parts[:3])
+    assert again.read("a", 27 + len(NEEDLE), 99) == b"".join(parts[3:]) + b"more" * 3
+    with pytest.raises(Damaged):
+        again.read("a", 27, 1)
+    again.seal("a")
+    assert [chunk.kind for chunk in again.layout("a")].count("inline") == 1
+    (bad,) = [chunk.name for chunk in again.layout("a") if chunk.kind == "inline"]
+    assert {(item.segment, item.object) for item in again.check("deep")} == {("a", bad), ("", name)}
+    again.truncate("a", 27 + len(NEEDLE))
+    assert "inline" not in [chunk.kind for chunk in again.layout("a")]
+    assert {(item.segment, item.object) for item in again.check("deep")} == {("", name)}
 
 
 def test_a_damaged_extent_holds_up_no_other_segment(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -251,10 +251,10 @@ def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
     data = fill(store, "a", 9)
     real = spilling.spill
 
-    def slower(container: OwnedContainer, name: str, *, bytes_max: int) -> spilling.Spilled:
+    def slower(container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes]) -> spilling.Spilled:
         if real(container, name, bytes_max=10).extents:
             raise Conflict("planted", expected="what was read", found="something else")
-        return spilling.Spilled(0, 0)
+        return spilling.Spilled(0, 0, {})
 
     monkeypatch.setattr(spiller, "spill", slower)
     store.spill(["a"])

@@ -67,6 +67,71 @@ def test_a_record_that_is_damaged(
     place.judge(report)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", MODES)
+def test_damaged_bytes_of_appends_cost_only_these(mode: str, seed: int, tmp_path: Path) -> None:
+    """As in a chunk: what their records say besides is proven by the CRCs, and what follows still follows."""
+    chance = random.Random(f"{mode} {seed}")
+    place = Place(mode, tmp_path, inline=True)
+    data = [bytes([65 + number]) * 30 for number in range(20)]
+    lsns: list[int] = []
+    for opened in (data[:12], data[12:]):
+        with place.open() as store:
+            if not store.exists("a"):
+                store.create("a")
+            for part in opened:
+                store.append("a", part)
+                lsns.append(store._container.current.queue.head.lsn)
+                store.table("t").put(part[:1], part)
+    rotten = sorted(chance.sample(range(18), chance.choice((1, 1, 2, 3))))
+    for number, (path, begin, end) in [(number, place.record_at(lsns[number])) for number in rotten]:
+        raw = bytearray(path.read_bytes())
+        at = raw.index(data[number], begin, end) + chance.randrange(30)
+        raw[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(raw)
+    told = place.repair(dry_run=True)
+    assert told.damage.endswith("bytes of appends are damaged in this record") and not told.sound
+    report = place.repair()
+    assert (report.segments, report.behind, report.unreadable) == ((), 0, ())
+    assert place.repair().sound
+    with place.open() as store:
+        assert store.info("a").length == 600
+        for number, part in enumerate(data):
+            assert store.table("t").get(part[:1]).value == part  # type: ignore[union-attr]
+            if number in rotten:
+                with pytest.raises(Damaged):
+                    store.read("a", 30 * number, 30)
+            else:
+                assert store.read("a", 30 * number, 30) == part
+        assert store.append("a", b"goes on") == 600
+        told_of = {(item.segment, item.severity) for item in store.check("deep")}
+        assert told_of == {("a", "damage"), ("", "damage")}, "its bytes, and the record that held them"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_damaged_bytes_and_damaged_words(mode: str, tmp_path: Path) -> None:
+    """Where a record behind it is lost as well, each is dealt with in its own way; and the last record of all proves nothing of itself."""
+    place = Place(mode, tmp_path, inline=True)
+    with place.open() as store:
+        store.create("a")
+        for number in range(9):
+            store.append("a", bytes([65 + number]) * 30)
+    for number, (path, begin, end) in [(number, place.record_at(lsn)) for lsn, number in ((4, 1), (9, 6))]:
+        raw = bytearray(path.read_bytes())
+        at = raw.index(bytes([65 + number]) * 30, begin, end)
+        for place_of in (at,) if number == 1 else (at, end - 20):
+            raw[place_of] ^= 1
+        path.write_bytes(raw)
+    report = place.repair()
+    assert report.last_lsn == 8
+    [outcome] = report.segments
+    assert outcome.lost == ((180, 270),)
+    with place.open() as store:
+        assert store.read("a", 60, 120) == b"".join(bytes([65 + number]) * 30 for number in range(2, 6))
+        with pytest.raises(Damaged):
+            store.read("a", 30, 30)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_one_lost_record_between_appends_loses_nothing(mode: str, tmp_path: Path) -> None:
     """The records behind it say of the chunks what it said."""

@@ -1,0 +1,43 @@
+"""Records of which nothing but bytes of appends is damaged: what a repair replays nevertheless (protocol 3.15).
+
+Promises: reads only. All of a record but the bytes of its extents is proven: its header has its CRC32C, and the header's CRC32C of the
+payload is what follows from the payload with the CRC32Cs of the extents in the place of their bytes. Its hash is not: the record behind it
+has that, and the caller compares them. Leaves out: the damaged bytes, which whoever reads them is told of.
+"""
+
+from __future__ import annotations
+
+from chunkstore.checksum import crc32c_combine, crc32c_extend
+from chunkstore.errors import Damaged
+from chunkstore.storage import ChunkHandle
+from chunkstore_journal.extents import extents_of
+from chunkstore_journal.history import Streams
+from chunkstore_journal.payloads import decode_ops
+from chunkstore_journal.record import HEADER_BYTES, Record, decode_unproven, peek_length
+
+__all__ = ["spoilt_record"]
+
+
+def spoilt_record(streams: Streams, name: str, begin: int | None) -> tuple[Record, Damaged] | None:
+    """The record at byte ``begin`` of a log (None: in a slot of its own), and what to say of it; None where more of it is damaged, or
+    nothing is there. Raises ``ChunkNotFound``, and what the storage raises."""
+    handle, position = ChunkHandle(name, False), begin or 0
+    size = peek_length(streams.storage.read(handle, position, HEADER_BYTES), 0)
+    found = None if size is None else decode_unproven(streams.storage.read(handle, position, size), streams.container)
+    if found is None:
+        return None
+    record, crc = found
+    try:
+        ops, rows = decode_ops(record.payload, object=name, position=position)
+        extents = extents_of(record, ops, rows, begin=begin, object=name, position=position)
+    except Damaged:
+        return None
+    proven, at = 0, 0
+    for _, chunk in extents:
+        start = chunk.object_offset - position - HEADER_BYTES
+        proven = crc32c_extend(proven, record.payload[at:start])
+        proven = crc32c_combine(proven, chunk.crc32c or 0, chunk.length)
+        at = start + chunk.length
+    if not extents or crc32c_extend(proven, record.payload[at:]) != crc:
+        return None
+    return record, Damaged("bytes of appends are damaged in this record", object=name, position=position)
