@@ -1,26 +1,30 @@
 """``foreach_batch(store, ...)``: a stream's sink in a driver that owns the container itself (docs/guide-spark-writing.md).
 
 Promises: as the sink's (``sink``, ``once``): executors write the chunks, and every micro-batch is in the container once. Nobody is asked:
-the commit is the store's own. Leaves out: Spark Connect, whose driver is another process.
+the commit is the store's own. A second frame of one micro-batch under one sink is refused, not taken for a repetition.
+Leaves out: Spark Connect, whose driver is another process.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Unsupported
+from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.registry import open_storage, uuid_at
-from chunkstore.spark.chunks_out import WritePlan
-from chunkstore.spark.committing import SESSION_TTL_S, StoreDoor, commit_batch
+from chunkstore.spark.chunks_out import Output, WritePlan
+from chunkstore.spark.committing import SESSION_TTL_S, Job, StoreDoor, commit_batch
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.holders import foreach_holder
 from chunkstore.spark.mapping import TOLD, telling
+from chunkstore.spark.once import Incoming
 from chunkstore.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
@@ -58,9 +62,48 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
         told, job = job_of(messages, chosen)
         incoming, run = incoming_of(told, door, chosen, batch, query)
+        brought = _Brought(run, batch, _sizes_of(job))
+        _require_one_frame(incoming, brought)
         commit_batch(door, incoming, run, job._replace(session_id=session_id))
+        _LAST[incoming.container, incoming.sink] = brought
 
     return _Committing(commit)
+
+
+class _Brought(NamedTuple):
+    """A micro-batch that was committed here: of which run of its query, and how many bytes of each segment it had."""
+
+    run: str
+    batch: int
+    sizes: Mapping[str, int]
+
+
+_LAST: Final[dict[tuple[bytes, str], _Brought]] = {}
+"""The last one of each container and sink, of this process."""
+
+
+def _sizes_of(job: Job) -> Mapping[str, int]:
+    sizes: Counter[str] = Counter()
+    for output in chain.from_iterable(job.outputs):
+        name, chunks = (
+            (output.segment, output.chunks) if isinstance(output, Output) else ("", output.data_chunks)  # of ledgers
+        )
+        sizes[name] += sum(chunk.length for chunk in chunks)
+    return sizes
+
+
+def _require_one_frame(incoming: Incoming, brought: _Brought) -> None:
+    """Raise ``InvalidArgument`` for a second frame of one micro-batch: its number says that it is there, and it would be dropped. Spark
+    repeats a micro-batch in another run of its query; whoever repeats it in this one brings the same again."""
+    before = _LAST.get((incoming.container, incoming.sink))
+    # Where no task knew the run, its query stands for it, which repeats micro-batches.
+    known = before is not None and brought.run != incoming.query and before[:2] == brought[:2]
+    if known and before is not None and before.sizes != brought.sizes:
+        text = f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: where a query writes several"
+        raise InvalidArgument(
+            f"{text} frames, each needs a foreach_batch with a sinkId of its own, called once for each micro-batch",
+            argument="sinkId",
+        )
 
 
 def _elsewhere() -> Unsupported:

@@ -117,6 +117,32 @@ def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
     assert sorted(ground.written()) == ground.brought
 
 
+def test_two_frames_of_one_micro_batch(ground: Ground) -> None:
+    """The second one's number says that it is there already. It was dropped, and nobody told."""
+    ground.bring(3)
+    source = ground.spark.readStream.format("text").load(str(ground.path / "in"))
+
+    def run(store: chunkstore.ChunkedSegmentStorage, number: int, good: Any, bad: Any) -> None:
+        def split(frame: Any, batch: int) -> None:
+            good(frame.where("value != 'row 1'"), batch)
+            bad(frame.where("value = 'row 1'"), batch)
+
+        stream = source.writeStream.option("checkpointLocation", str(ground.path / f"checkpoint-{number}"))
+        stream.foreachBatch(split).trigger(availableNow=True).start().awaitTermination()
+
+    with ground.open() as store:
+        good, bad = (foreach_batch(store, segments=name, framing="lines") for name in ("good", "bad"))
+        with pytest.raises(Exception, match="each needs a foreach_batch with a sinkId of its own"):
+            run(store, 1, good, bad)
+        assert not store.exists("bad")
+        store.delete("good")
+        good, bad = (foreach_batch(store, segments=name, framing="lines", sinkId=name) for name in ("good", "bad"))
+        run(store, 2, good, bad)
+        assert sorted(store.read("good", 0, 99).split(b"\n")) == [b"", b"row 0", b"row 2"]
+        assert store.read("bad", 0, 99) == b"row 1\n"
+        run(store, 2, good, bad)
+
+
 def test_a_stream_of_a_driver_that_owns_the_container(ground: Ground) -> None:
     with ground.open() as store:
         ground.bring(2)
