@@ -77,6 +77,13 @@ def chosen_segments(replica: ReadableContainer, options: ReadOptions) -> dict[st
     return found
 
 
+def is_chosen_topic(options: ReadOptions, topic: str) -> bool:
+    """Whether a read is about this topic."""
+    if options.topics_pattern is None:
+        return topic == options.topic
+    return re.fullmatch(options.topics_pattern, topic) is not None
+
+
 def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
     """The topic that is named, whether it is there or not; or those that are there and match. Raises as ``ReadableContainer.table``."""
     if options.topics_pattern is None:

@@ -53,6 +53,7 @@ class SegmentFollower:
     def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
         there = self._visible(replica)
         begins: dict[str, int] = {}
+        reached: dict[str, Reached] = {}
         lost_bytes, lost_segments = start.lost_bytes, start.lost_segments
         for name, before in start.segments.items():
             info = there.get(name)
@@ -61,14 +62,15 @@ class SegmentFollower:
                     raise BadOffset(name, expected=info.length, given=before.at)
                 begins[name] = self._begin(info, before.at)
                 lost_bytes += begins[name] - before.at
-            elif not before.done and is_chosen(self._options, name):
+            elif not is_chosen(self._options, name):
+                reached[name] = before._replace(begin=None)  # whoever chooses it again goes on there
+            elif not before.done:
                 lost_segments += 1
                 lose(self._options, SegmentNotFound(name))
         for name, info in there.items():
             if name not in begins and info.length:  # new, so it was promised from its first byte
                 begins[name] = self._begin(info, 0)
                 lost_bytes += begins[name]
-        reached: dict[str, Reached] = {}
 
         def go_on(name: str, share: Limit) -> tuple[int, int]:
             info, begin = there[name], begins[name]

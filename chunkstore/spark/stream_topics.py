@@ -19,7 +19,7 @@ from chunkstore.spark.options import LATEST, ReadOptions
 from chunkstore.spark.plan import plan_parts
 from chunkstore.spark.positions import StreamOffset, TopicReached
 from chunkstore.spark.progress_pins import Unread, unread_of
-from chunkstore.spark.ranges import chosen_topics, name_prefixes
+from chunkstore.spark.ranges import chosen_topics, is_chosen_topic, name_prefixes
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
@@ -64,8 +64,13 @@ class TopicFollower:
         """How far the next batch goes."""
         there = self._topics(replica)
         lost = start.lost_segments
+        found: dict[str, TopicReached] = {}
         for topic, before in start.topics.items():
-            if topic not in there and not before.done:
+            if topic in there:
+                continue
+            if not is_chosen_topic(self._options, topic):
+                found[topic] = before._replace(begin=None)  # whoever chooses it again goes on there
+            elif not before.done:
                 lost += self._lose(topic, 1)
         begins: dict[str, TopicPosition] = {}
         ends: dict[str, TopicPosition] = {}
@@ -76,7 +81,6 @@ class TopicFollower:
             if self._target is not None:
                 end = min(end, self._target.get(topic, begins[topic]))
             ends[topic] = max(end, begins[topic])
-        found: dict[str, TopicReached] = {}
 
         def go_on(topic: str, share: Limit) -> tuple[int, int]:
             nonlocal lost

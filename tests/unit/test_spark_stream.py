@@ -83,6 +83,25 @@ def test_a_stream_follows_its_segments(ground: Ground, store: Store) -> None:
     stream.replay()
 
 
+def test_segments_that_are_left_out_for_a_while(ground: Ground, store: Store) -> None:
+    """They go on where they were. They were forgotten, and read from byte 0 when they were chosen again."""
+    for name in ("a", "z", "gone"):
+        filled(store, name, 10, 10)
+    store.seal("gone")
+    stream = Stream(ground.url, segmentsPattern=".*", startingOffsets="earliest")
+    stream.drain()
+    store.append("z", b"unread")
+    stream.restart(segmentsPattern="a")
+    assert stream.step() == []
+    store.append("a", b"more")
+    store.delete("gone")
+    assert stream.step() == [("a", 10, b"more")]
+    assert stream.step() == []
+    stream.restart(segmentsPattern=".*")
+    assert stream.step() == [("z", 10, b"unread")]
+    assert stream.step() == []
+
+
 def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
     filled(store, "a", 100, 30)
     filled(store, "b", 50, 30)
