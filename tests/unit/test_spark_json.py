@@ -381,6 +381,13 @@ def test_values_that_are_decided_here(value: str, name: str, expected: Any) -> N
     assert (row[CORRUPT] is None) == (expected is not None)
 
 
+@pytest.mark.parametrize("kind", [KIND, FLAT], ids=["nested", "flat"])
+@pytest.mark.parametrize("more", ["", " ", ',"i":0'])
+def test_the_sign_of_zero(kind: pa.StructType, more: str) -> None:
+    rows = parsed([f'{{"d":{value}{more}}}'.encode() for value in ("-0", "0", "-0.0", "-0e1", "1")], kind=kind)
+    assert [str(row["d"]) for row in rows] == ["-0.0", "0.0", "-0.0", "-0.0", "1.0"]
+
+
 def test_one_bad_record_among_many_costs_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[bytes] = []
 
