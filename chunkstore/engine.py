@@ -228,7 +228,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         writer_id: bytes | str | None = None,
         event_number: int | None = None,
     ) -> int:
-        """Append ``data``; returns the offset it was written at.
+        """Append ``data``, which nobody may change before this returns; returns the offset it was written at.
 
         All or nothing, durable. With ``writer_id`` (1 to 64 bytes) and ``event_number`` (> 0) a number not above the writer's
         stored one writes nothing and returns the recorded offset: exactly once, also across owners.

@@ -176,7 +176,7 @@ def same(ours: Any, theirs: Any) -> bool:
     if isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
     if isinstance(theirs, float):
-        return repr(ours) == repr(theirs) or (ours == theirs and type(ours) is float)
+        return type(ours) is float and repr(ours) == repr(theirs)  # the sign of zero counts
     return type(ours) is type(theirs) and ours == theirs
 
 
