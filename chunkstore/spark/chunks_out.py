@@ -72,6 +72,9 @@ def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: i
             for batch in batches:
                 out.add(batch)
             return list(out.finish())
+        except UnicodeDecodeError as error:  # Spark casts binary to string without a look
+            text = f"a row's segment or topic is not valid UTF-8: {bytes(error.object)!r}"
+            raise InvalidArgument(text, argument="segment") from error
         finally:
             storage.close()
 

@@ -87,10 +87,12 @@ def test_a_batch_and_its_mistakes(ground: Ground) -> None:
             lines = store.read(f"part-{part}", 0, 1 << 20).decode().splitlines()
             assert lines == [f"row {number}" for number in range(part, 5000, 2)]
         two_lines = frame.selectExpr("segment", "concat(value, '\n') AS value")
+        no_text = frame.selectExpr("CAST(X'61FF' AS STRING) AS segment", "value")
         for rows, mode, options, kind in (
             (frame, "append", {"frmaing": "none"}, InvalidArgument),
             (frame, "overwrite", {}, Unsupported),
             (two_lines, "append", {}, InvalidArgument),
+            (no_text, "append", {}, InvalidArgument),
         ):
             with pytest.raises(Exception, match=kind.__name__) as caught:
                 write(rows, mode, **options)
