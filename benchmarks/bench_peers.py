@@ -8,7 +8,6 @@ What each has made durable when a call returns, on a local disk:
 * *LMDB*: one row in one transaction, ``sync=True``: data pages and the meta page.
 * *SlateDB* (if its Python package is there): one row, ``await_durable``. On local files it calls neither fsync nor fdatasync, so what it
   acknowledges survives the process and not the power; its own flush interval is set to 1 ms.
-
 * *memory*: ours on a file system in memory (``/dev/shm``), where a sync takes nothing: what is left is our own work, so from it follows
   the most that any disk would leave of each ratio, printed beside it.
 

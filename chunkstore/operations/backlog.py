@@ -87,13 +87,12 @@ class Backlog:
             held = self._held.pop(name, None)
             if held is None:
                 return
-            extents, size_bytes = min(held.extents, extents), min(held.size_bytes, size_bytes)
-            if held.extents > extents:
-                self._held[name] = Waiting(held.size_bytes - size_bytes, held.extents - extents, runtime.monotonic_s())
-            else:
-                size_bytes = held.size_bytes
-            self.extents -= extents
-            self.size_bytes -= size_bytes
+            left = max(0, held.extents - extents)
+            left_bytes = max(0, held.size_bytes - size_bytes) if left else 0
+            if left:
+                self._held[name] = Waiting(left_bytes, left, runtime.monotonic_s())
+            self.extents -= held.extents - left
+            self.size_bytes -= held.size_bytes - left_bytes
 
     def spliced(self, source: str, target: str) -> None:
         """What one has is about to be the other's."""

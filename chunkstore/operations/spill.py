@@ -93,13 +93,14 @@ def spill(
         return Spilled(0, 0, {})
     try:
         data = _read(container, name, run)
-    except (ChunkNotFound, Damaged):
+    except (ChunkNotFound, Damaged) as error:
         if instead is not None:
             data = instead(run.start, run.stop)
         elif damaged := _damaged(container, name, run):
             return Spilled(0, 0, damaged)
-        else:
-            raise
+        else:  # by now all of them can be read
+            where = f"extents of segment {name!r} in [{run.start}, {run.stop})"
+            raise Conflict(where, expected="bytes as recorded", found=error.message) from error
     target = _plan_target(owned, run, data)
     try:
         _write(container, owned, run.segment_id, target, data)

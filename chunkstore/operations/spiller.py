@@ -102,7 +102,8 @@ class Spiller:
             counts["chunks"] = counts.get("chunks", 0) + done.extents
             counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
             damaged.update(done.damaged)
-            left = left - done.extents if done.extents or done.damaged else 0
+            found = done.extents + len(done.damaged)
+            left = left - found if found else 0
         if damaged:
             raise next(iter(damaged.values()))
 

@@ -62,7 +62,7 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
         told, job = job_of(messages, chosen)
         incoming, run = incoming_of(told, door, chosen, batch, query)
-        brought = _Brought(run, batch, _sizes_of(job))
+        brought = _Brought(run, batch, _content_of(job))
         _require_one_frame(incoming, brought)
         commit_batch(door, incoming, run, job._replace(session_id=session_id))
         _LAST[incoming.container, incoming.sink] = brought
@@ -71,39 +71,38 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
 
 
 class _Brought(NamedTuple):
-    """A micro-batch that was committed here: of which run of its query, and how many bytes of each segment it had."""
+    """A micro-batch that was committed here: of which run of its query, and what its chunks had, by segment, length and CRC32C."""
 
     run: str
     batch: int
-    sizes: Mapping[str, int]
+    content: int
 
 
 _LAST: Final[dict[tuple[bytes, str], _Brought]] = {}
 """The last one of each container and sink, of this process."""
 
 
-def _sizes_of(job: Job) -> Mapping[str, int]:
-    sizes: Counter[str] = Counter()
+def _content_of(job: Job) -> int:
+    found: Counter[tuple[str, int, int]] = Counter()
     for output in chain.from_iterable(job.outputs):
-        name, chunks = (
-            (output.segment, output.chunks) if isinstance(output, Output) else ("", output.data_chunks)  # of ledgers
-        )
-        sizes[name] += sum(chunk.length for chunk in chunks)
-    return sizes
+        name, chunks = (output.segment, output.chunks) if isinstance(output, Output) else ("", output.data_chunks)
+        found.update((name, chunk.length, chunk.crc32c) for chunk in chunks)
+    return hash(frozenset(found.items()))
 
 
 def _require_one_frame(incoming: Incoming, brought: _Brought) -> None:
     """Raise ``InvalidArgument`` for a second frame of one micro-batch: its number says that it is there, and it would be dropped. Spark
     repeats a micro-batch in another run of its query; whoever repeats it in this one brings the same again."""
     before = _LAST.get((incoming.container, incoming.sink))
-    # Where no task knew the run, its query stands for it, which repeats micro-batches.
-    known = before is not None and brought.run != incoming.query and before[:2] == brought[:2]
-    if known and before is not None and before.sizes != brought.sizes:
-        text = f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: where a query writes several"
-        raise InvalidArgument(
-            f"{text} frames, each needs a foreach_batch with a sinkId of its own, called once for each micro-batch",
-            argument="sinkId",
-        )
+    if before is None or before[:2] != brought[:2] or before == brought:
+        return
+    if brought.run == incoming.query:
+        return  # no task knew the run: its query stands for it, which repeats micro-batches
+    text = f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: where a query writes several"
+    raise InvalidArgument(
+        f"{text} frames, each needs a foreach_batch with a sinkId of its own, called once for each micro-batch",
+        argument="sinkId",
+    )
 
 
 def _elsewhere() -> Unsupported:

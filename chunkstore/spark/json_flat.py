@@ -6,6 +6,7 @@ and ``float32`` (a decimal that is made a double first would be rounded twice); 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
@@ -23,7 +24,7 @@ _TYPES: Final = (
     (pa.types.is_signed_integer, int),
     (pa.types.is_float64, float),
 )
-_ENDS_OF_ZERO: Final = tuple(b"-0" + bytes((end,)) for end in b",} \t\r\n")
+_WHOLE_NEGATIVE_ZERO: Final = re.compile(rb"-0[,} \t\r\n]")
 
 
 class _Flat(NamedTuple):
@@ -43,17 +44,11 @@ def parse_flat(data: pa.Buffer, count: int, kind: pa.StructType) -> pa.StructArr
         columns = [pa.array(map(of, rows), field.type, size=count) for of, field in zip(flat.fields, kind, strict=True)]
     except (msgspec.DecodeError, pa.ArrowException, OverflowError, RecursionError):
         return None
-    if any(pa.types.is_float64(column.type) and _may_have_lost_a_sign(data, column) for column in columns):
+    # msgspec takes ``-0`` for a whole number first, which has no sign.
+    zeros = (pa.types.is_float64(column.type) and pc.any(pc.equal(column, 0.0)).as_py() for column in columns)
+    if any(zeros) and _WHOLE_NEGATIVE_ZERO.search(memoryview(data)):
         return None
     return pa.StructArray.from_arrays(columns, fields=list(kind))
-
-
-def _may_have_lost_a_sign(data: pa.Buffer, column: pa.Array) -> bool:
-    """Whether a zero may have been ``-0``, which msgspec takes for a whole number first."""
-    if not pc.any(pc.equal(column, 0.0)).as_py():
-        return False
-    text = data.to_pybytes()
-    return any(end in text for end in _ENDS_OF_ZERO)
 
 
 @cache

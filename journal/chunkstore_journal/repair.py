@@ -43,7 +43,7 @@ class _Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class Diagnosis:
-    """``store`` stands at the last good record. ``cause`` is why history does not go on behind it; None: it is sound.
+    """``store`` stands at the last good record. ``cause`` is why history does not go on behind it; None: it does to its end.
 
     ``previous`` and ``closed``: the stream and the cut that an OPEN behind the last good record has to name. ``spoilt``: of good records,
     bytes of appends that are damaged.

@@ -7,7 +7,7 @@ has that, and the caller compares them. Leaves out: the damaged bytes, which who
 
 from __future__ import annotations
 
-from chunkstore.checksum import crc32c_combine, crc32c_extend
+from chunkstore.checksum import crc32c_combine, crc32c_extend, crc32c_of_bytes
 from chunkstore.errors import Damaged
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.extents import extents_of
@@ -27,6 +27,8 @@ def spoilt_record(streams: Streams, name: str, begin: int | None) -> tuple[Recor
     if found is None:
         return None
     record, crc = found
+    if crc32c_of_bytes(record.payload) == crc:
+        return None  # its hash is damaged, or what lies behind it
     try:
         ops, rows = decode_ops(record.payload, object=name, position=position)
         extents = extents_of(record, ops, rows, begin=begin, object=name, position=position)

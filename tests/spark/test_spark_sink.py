@@ -129,14 +129,20 @@ def test_two_frames_of_one_micro_batch(ground: Ground) -> None:
             good(frame.where("value != 'row 1'"), batch)
             bad(frame.where("value = 'row 1'"), batch)
 
+        def halves(frame: Any, batch: int) -> None:  # of one length
+            good(frame.where("value = 'row 0'"), batch)
+            good(frame.where("value = 'row 2'"), batch)
+
         stream = source.writeStream.option("checkpointLocation", str(ground.path / f"checkpoint-{number}"))
-        stream.foreachBatch(split).trigger(availableNow=True).start().awaitTermination()
+        stream.foreachBatch(split if good is not bad else halves).trigger(availableNow=True).start().awaitTermination()
 
     with ground.open() as store:
         good, bad = (foreach_batch(store, segments=name, framing="lines") for name in ("good", "bad"))
         with pytest.raises(Exception, match="each needs a foreach_batch with a sinkId of its own"):
             run(store, 1, good, bad)
         assert not store.exists("bad")
+        with pytest.raises(Exception, match="each needs a foreach_batch with a sinkId of its own"):
+            run(store, 3, good, good)
         store.delete("good")
         good, bad = (foreach_batch(store, segments=name, framing="lines", sinkId=name) for name in ("good", "bad"))
         run(store, 2, good, bad)
