@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -98,6 +98,57 @@ def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
         assert repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
         shutil.rmtree(folder)
     assert number > 10 and continued > 2
+
+
+def pieces(folder: Path) -> list[bytes | None]:
+    """What each append of 30 bytes is, or None where it is damaged."""
+    storage = FilesystemChunkStorage(str(folder / "root"))
+    found: list[bytes | None] = []
+    with open_store_on(storage, settings=settings(folder, "cache-at-the-end"), close_storage=True) as store:
+        for start in range(0, store.info("a").length, 30):
+            try:
+                found.append(store.read("a", start, 30))
+            except Damaged:
+                found.append(None)
+        assert store.append("a", b"goes on") == 30 * len(found)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["append", "slot"])
+@pytest.mark.parametrize("cut", [False, True], ids=["bytes", "bytes-and-words"])
+def test_killed_anywhere_with_damaged_bytes_of_appends(
+    cut: bool, mode: Literal["append", "slot"], tmp_path: Path
+) -> None:
+    """Whoever goes on meets them again, in front of what the first repair did and has not ended (protocol 3.15)."""
+    fresh, data = tmp_path / "fresh", [bytes([65 + number]) * 30 for number in range(8)]
+    with open_store_on(
+        FilesystemChunkStorage(str(fresh / "root")),
+        settings=Settings(cache_dir=str(tmp_path / "first"), journal_mode=mode, lease_s=0, spill_s=3600),
+        close_storage=True,
+    ) as store:
+        store.create("a")
+        for number, part in enumerate(data):
+            store.append("a", part)
+            if number == 4:
+                store.table("t").put(b"words", b"w" * 40)
+    for part in (data[2], b"w" * 40)[: 1 + cut]:
+        (path,) = [path for path in (fresh / "root").rglob("*") if path.is_file() and part in path.read_bytes()]
+        path.write_bytes(path.read_bytes().replace(part, part[:-1] + b"!"))
+    expected: list[bytes | None] = [*data[:2], None, *data[3:]]
+    number, continued = 0, 0
+    while True:
+        number += 1
+        folder = tmp_path / "killed"
+        shutil.copytree(fresh, folder)
+        if not killed_at(folder, number, after=number % 2 == 0):
+            break
+        cache = "cache" if number % 3 else "another machine"
+        continued += repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, cache)).continued
+        assert repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
+        assert pieces(folder) == expected, number
+        shutil.rmtree(folder)
+    assert number > 8 and (continued > 1 or not cut)
 
 
 def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> None:
