@@ -121,7 +121,7 @@ class Spiller:
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
-        if name in self._backlog.held():
+        if not self._knows_all or name in self._backlog.held():
             with suppress(ChunkstoreError):
                 self.spill_all(name)
 

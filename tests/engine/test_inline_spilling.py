@@ -356,6 +356,21 @@ def test_what_an_earlier_owner_left_is_found_and_spilled(world: World) -> None:
     assert problems(again.check("deep")) == []
 
 
+def test_what_an_earlier_owner_left_is_spilled_when_its_segment_is_sealed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before anybody has looked for it."""
+    store = inline(world)
+    data = fill(store, "a", 3)
+    world.crash(store)
+    with monkeypatch.context() as context:
+        context.setattr(spiller.Spiller, "tick", lambda *_: None)
+        again = inline(world)
+    again.seal("a")
+    assert kinds(again, "a") == ["object"]
+    assert again.read("a", 0, 99) == data
+
+
 def test_bytes_in_records_make_no_snapshot_due(world: World) -> None:
     """A replay passes them over. What lies beside them does count."""
     store = inline(world, inline_bytes_max=64 << 10, snapshot_bytes_min=32 << 10)
