@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections import Counter
@@ -61,7 +62,12 @@ _ON_DISK = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A name in CHUNKSTORE_REQUIRE that nobody knows would require nothing: say so before any test runs."""
+    """A name in CHUNKSTORE_REQUIRE that nobody knows would require nothing: say so before any test runs.
+
+    A run under ``nohup``, or behind a shell's ``&``, ignores signals, and so would every process that a test starts and signals."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
     try:
         required()
     except ValueError as error:
