@@ -48,8 +48,6 @@ _FIRST = (
 )
 # Collected where the second worker begins: one session of Spark for all, and long ones do not come last.
 _SECOND = ("spark/", "integration/")
-# Their tests ask for full collections.
-_COLLECTING = {"faults", "simulation"}
 _frozen_for: set[Path] = set()
 _IN_MEMORY = {"engine", "faults", "hdfs", "journal", "offload", "regressions", "s3", "spark"}
 # Of these, the share that meets a real disk: its syncs take long enough for others to come between.
@@ -94,8 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _freeze() -> None:
     """What lives by now lives to the end (thousands of collected tests, their reports, libraries): out of the sight of the full
-    collections that some tests ask for. The simulator collects at the end of each world, and crash points after each case: over this
-    heap that took most of a second, and in a worker with Spark behind it several."""
+    collections that tests ask for, and that come by themselves. The simulator collects at the end of each world: over this heap that
+    took most of a second, and in a worker with Spark behind it several."""
     gc.collect()
     gc.freeze()
 
@@ -105,7 +103,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.path not in _frozen_for and item.path.parent.name in _COLLECTING:
+    if item.path not in _frozen_for:
         _frozen_for.clear()
         _frozen_for.add(item.path)
         _freeze()

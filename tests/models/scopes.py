@@ -17,7 +17,7 @@ from tests.models.slot import SlotModel
 from tests.models.sweep import MUTANTS as SWEEP_MUTANTS
 from tests.models.sweep import SweepModel
 
-__all__ = ["LARGE", "REFUTED", "SMALL", "Scope"]
+__all__ = ["LARGE", "REFUTED", "REFUTED_LARGE", "SMALL", "Scope"]
 
 
 class Scope(NamedTuple):
@@ -74,9 +74,10 @@ REFUTED: tuple[Scope, ...] = (
     *(Scope("sweep", SweepModel, {}, (mutant,)) for mutant in SWEEP_MUTANTS),
     *(Scope("restore", RestoreModel, {}, (mutant,)) for mutant in RESTORE_MUTANTS),
     *(
-        Scope(
-            "backup", BackupModel, {"lsns": 3 if mutant == "onecount" else 2, "first": mutant != "sweepbusy"}, (mutant,)
-        )
+        Scope("backup", BackupModel, {"lsns": 3 if mutant == "onecount" else 2}, (mutant,))
         for mutant in BACKUP_MUTANTS
+        if mutant != "sweepbusy"
     ),
 )
+
+REFUTED_LARGE: tuple[Scope, ...] = (Scope("backup", BackupModel, {"lsns": 2, "first": False}, ("sweepbusy",)),)
