@@ -132,6 +132,30 @@ def test_damaged_bytes_and_damaged_words(mode: str, tmp_path: Path) -> None:
             store.read("a", 30, 30)
 
 
+@pytest.mark.parametrize("hash_too", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_damaged_bytes_in_the_last_record_of_all(mode: str, hash_too: bool, tmp_path: Path) -> None:
+    """No record behind it has its hash: it is cut off."""
+    place = Place(mode, tmp_path, inline=True)
+    with place.open() as store:
+        store.create("a")
+        for number in range(5):
+            store.append("a", bytes([65 + number]) * 30)
+        lsn = store._container.current.queue.head.lsn
+    path, begin, end = place.record_at(lsn)
+    if mode == "slot":
+        place.record_at(lsn + 1)[0].unlink()  # its owner was killed, and has not closed it
+    raw = bytearray(path.read_bytes()[:end])
+    raw[raw.index(b"E" * 30, begin, end)] ^= 1
+    raw[end - 5] ^= hash_too
+    path.write_bytes(raw)
+    report = place.repair()
+    assert report.last_lsn == lsn - 1
+    assert path.name in report.damage
+    with place.open() as store:
+        assert store.read("a", 0, 999) == b"".join(bytes([65 + number]) * 30 for number in range(4))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_one_lost_record_between_appends_loses_nothing(mode: str, tmp_path: Path) -> None:
     """The records behind it say of the chunks what it said."""

@@ -240,4 +240,51 @@ INLINE_MUTANTS: Final = (
             ),
         ),
     ),
+    Mutant(
+        "embeds-nothing-known",
+        "what a claimant's cache ends with is taken for synced, whoever synced it",
+        APPEND,
+        (Patch("chunkstore_journal.append_stream:read_tail", "and start.hash != synced_hash", "and False"),),
+        tests=("tests/simulation/test_found.py",),
+    ),
+    Mutant(
+        "spoilt-unproven",
+        "a record with a damaged byte is replayed without proof that nothing but bytes of appends is damaged",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.spoilt:spoilt_record",
+                "if not extents or crc32c_extend(proven, record.payload[at:]) != crc:",
+                "if not extents:",
+            ),
+        ),
+        tests=("tests/journal/test_spoilt_records.py",),
+    ),
+    Mutant(
+        "spoilt-unlinked",
+        "a record of which bytes are damaged is replayed without one behind it that has its hash",
+        EVERYWHERE,
+        (
+            Patch(
+                "chunkstore_journal.repair:_readable",
+                "if end is None or (last.lsn, last.hash) != (end.lsn, end.hash):\n            raise damages[0]",
+                "pass",
+            ),
+        ),
+        tests=("tests/engine/test_repair.py",),
+    ),
+    Mutant(
+        "spill-stops-at-damage",
+        "a damaged extent holds up all that its segment got behind it",
+        EVERYWHERE,
+        (Patch("chunkstore.operations.spiller:Spiller._spill_all", "past=damaged", "past=()"),),
+        tests=("tests/engine/test_inline_damage.py",),
+    ),
+    Mutant(
+        "sealed-unlooked",
+        "what earlier owners left of a segment is not spilled when it is sealed before anybody has looked",
+        EVERYWHERE,
+        (Patch("chunkstore.operations.spiller:Spiller.sealed", "not self._knows_all or ", ""),),
+        tests=("tests/engine/test_inline_spilling.py",),
+    ),
 )
