@@ -23,7 +23,7 @@ from chunkstore.errors import (
 from chunkstore.journal import Batch, JournalBroken
 from chunkstore.operations.pending import PendingOp
 from tests.support.data import pattern, problems, run_threads
-from tests.support.worlds import VARIANT_IDS, VARIANTS, World
+from tests.support.worlds import World
 
 LIMIT = 100
 
@@ -299,7 +299,6 @@ def test_settings_out_of_range_are_refused_when_they_are_built(world: World, wro
     assert caught.value.argument == next(iter(wrong))
 
 
-@pytest.mark.parametrize("world", VARIANTS[-1:], ids=VARIANT_IDS[-1:], indirect=True)
 @pytest.mark.parametrize("size", [250, 413])
 def test_what_a_take_over_could_not_hold_is_refused(world: World, size: int) -> None:
     """An OPEN holds the last record, and besides a row for each of its extents."""

@@ -99,7 +99,7 @@ class Outcome:
     gate: Gate = field(default_factory=Gate)
 
 
-def judge(target: Target, data: bytes, outcome: Outcome, *, traced: bool = False) -> None:
+def judge(target: Target, data: bytes, outcome: Outcome, *, traced: bool = False, repeated: bool = False) -> None:
     """Give one input to the decoder. Raises ``Finding``."""
     gate = outcome.gate
     gate.next_input()
@@ -124,6 +124,10 @@ def judge(target: Target, data: bytes, outcome: Outcome, *, traced: bool = False
     except BaseException as error:
         raise Finding(target.name, f"{type(error).__name__}: {error}"[:300], data) from error
     if traced and outcome.memory_bytes > target.memory_bytes + memory_bound_bytes(len(data)):
+        if not repeated:
+            # What other threads took meanwhile was counted, too (a worker of tests is sent thousands of orders at once).
+            judge(target, data, outcome, traced=True, repeated=True)
+            return
         raise Finding(target.name, f"{outcome.memory_bytes} bytes of memory for {len(data)} of input", data)
 
 
