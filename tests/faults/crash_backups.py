@@ -69,22 +69,23 @@ class BackupRun(Interrupted):
 
     def _later(self) -> None:
         """Whatever was left, the next one goes on with, a day later, and gives up what nobody needs."""
+        self.store.append("stays", b"more")
         with pytest.MonkeyPatch.context() as patch:
             now_ms = runtime.now_ms() + _DAYS_MS
             patch.setattr(runtime, "now_ms", lambda: now_ms)
-            self._backup_later()
-            # What came back of this owner's chunks waits for the next one: they may still be on their way.
-            self.store.close()
-            self.store = self.source.open(rolling=32, gc_grace_s=0)
-            self._backup_later()
-            self._backup_later()
+            self._backup_twice()
+            if self.power_cut:
+                # A copy that it brought back of this owner's chunks waits for the next owner (K5), and so does the mark of its run.
+                self.store.close()
+                self.store = self.source.open(rolling=32, gc_grace_s=0)
+                self._backup_twice()
         left = [info.name for info in iter_listing(self._target(), "default/running/")]
         assert left == [], left
 
-    def _backup_later(self) -> None:
-        self.store.append("stays", b"more")
-        backup.backup(self.store, self._target(), keep=1)
-        self._judge([_content(self.store)])
+    def _backup_twice(self) -> None:
+        for _ in range(2):
+            backup.backup(self.store, self._target(), keep=1)
+            self._judge([_content(self.store)])
 
     def _judge(self, states: list[Content]) -> None:
         """What counts is whole, and the newest shows one of these states."""
