@@ -197,7 +197,7 @@ class Settings:
       resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
       undecided_s_max: an undecided batch is "unknown" when a self-take-over has not resolved it after this long (protocol.md A6);
         on local storages after op_deadline_s at the latest.
-      gc_grace_s: removed chunks are kept this long for readers in flight.
+      gc_grace_s: removed chunks are kept this long for readers in flight, from the label of the record that removed them.
       ask_s: how often an owner looks whether somebody asks it for something (``chunkstore.open_asker``); 0: never. None: every 0.05 s on
         local storages; elsewhere every second, and up to 20 s while nothing was committed for a minute, or asked for in 15.
       collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.

@@ -9,7 +9,7 @@ Leaves out: chunks with objects of their own (``step_invariants``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore.checksum import crc32c
@@ -30,6 +30,8 @@ V = TypeVar("V")
 class _Entry(Protocol):
     @property
     def written(self) -> int: ...
+    @property
+    def time_ms(self) -> int: ...
 
 
 class _History(Protocol):
@@ -179,8 +181,11 @@ class Extents:
             if where not in ends or (beyond and index != "0"):
                 self._report(37, f"behind OPEN({epoch}) extent {identity.hex()} lies in {place} from byte {offset} on")
 
-    def judge_deletion(self, process: str, name: str, place: str, now: int, grace: int) -> None:
-        """Invariant 35, of an object of the journal that was deleted at ``now``; ``grace``: how long what is gone stays."""
+    def judge_deletion(
+        self, process: str, name: str, place: str, now: int, kept_until: Callable[[int, int], int]
+    ) -> None:
+        """Invariant 35, of an object of the journal that was deleted at ``now``; ``kept_until``: how long what a record took stays, of its
+        label and of when it was written."""
         packed = bytes([_NO_OBJECT + len(place)]) + place.encode()
         self._deleted.add(place)
         for identity, raw in self.rows.items():
@@ -196,7 +201,7 @@ class Extents:
                 self._report(35, f"{what}: a pin is at {lowest}")
             elif gone.spilled and self._is_waited_for(gone.lsn, place):
                 self._report(35, f"{what}, whose garbage is not collected yet")
-            elif now < gone.written + grace:
+            elif now < kept_until(history.entries[gone.lsn - 1].time_ms, gone.written):
                 self._report(35, f"{what}, {now - gone.written} ns after that")
 
     def _is_waited_for(self, lsn: int, place: str) -> bool:

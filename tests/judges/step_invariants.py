@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from hashlib import blake2b
 from typing import Literal, NamedTuple
 
@@ -76,8 +77,8 @@ class StepInvariants:
         """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
         self.fence_at_tail = False
         """Whether reads that end before the known end go without a look."""
-        self.grace = 0
-        """How long what was removed stays where it is, in units of ``now``."""
+        self.kept_until: Callable[[str, int, int], int] = lambda _process, _label_ms, _written: 0
+        """Until when what a record removed stays where it is for a process, of the record's label and of when it was written."""
         self._names = names
         self._content = content
         self._on_violation = on_violation
@@ -278,7 +279,7 @@ class StepInvariants:
         else:
             index = what.index if what.kind == "slot" else None
             place = f"{what.epoch:x}" if index is None else f"{what.epoch:x}/{index:x}"
-            history.extents.judge_deletion(process, name, place, self._now(), self.grace)
+            history.extents.judge_deletion(process, name, place, self._now(), partial(self.kept_until, process))
             lsn = history.last_lsn_at(what.epoch, index)
             if lsn and not any(
                 covered >= lsn and self._content(snapshot) is not None

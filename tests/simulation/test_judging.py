@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, StorageUnavailable
 from chunkstore.replica import Replica
@@ -17,6 +18,7 @@ from tests.simulator.finals import ContainerContents, container_contents
 from tests.simulator.hunt import killer_of
 from tests.simulator.recorder import Recorder
 from tests.simulator.runs import RunResult, run_seed
+from tests.simulator.watching import Watch
 
 SEED = 13
 Spoil = Callable[[ChunkedSegmentStorage | Replica, ContainerContents], ContainerContents]
@@ -106,6 +108,26 @@ def test_a_replica_that_looked_anew_by_name_has_told_nothing() -> None:
         recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: None)
         recorder.call("r", "replica_read", "s0", (0, 9, 5, 3), lambda: 1, lambda: b"x")
         assert [event.result for event in recorder.finish()] == [b"x"]
+
+
+def test_grace_counts_from_the_label_on_the_clock_of_who_deletes() -> None:
+    """Seed 1900000356: a deletion after 0.894 s of a grace of 1 s, by an owner whose clock runs at 1.1, 17 ms behind a label."""
+    with World(seed=1) as world:
+        kept_until = Watch(world).invariants.kept_until
+        process, grace_ns = world.process("p"), int(world.settings.gc_grace_s * 1e9)
+        process.run(lambda: runtime.sleep_s(0.1))
+        label_ms, labelled_ns = process.run(runtime.now_ms), world.scheduler.now
+        process.run(lambda: runtime.sleep_s(0.5))
+        written_ns = world.scheduler.now
+        for rate in (0.5, 1.0, 1.1):
+            process.clock_rate = rate
+            early_ns = labelled_ns + grace_ns / rate - kept_until("p", label_ms, written_ns)
+            assert 0 <= early_ns < 3_000_000
+        assert kept_until("p", label_ms + 10_000, written_ns) > written_ns, (
+            "a label that nobody was told: another one's"
+        )
+        process.clock_base_ns = 1
+        assert kept_until("p", label_ms, written_ns) == 0
 
 
 def test_a_judge_that_fails_at_a_call_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,8 @@ class VirtualRuntime(Runtime):
         self._events_made = 0
         self.identities: dict[SimProcessState, ProcessIdentity] = {}
         self._nobody = ProcessIdentity("observer", 1, "observer")
+        self.told_ms: dict[int, int] = {}
+        """When a process was first told that it is so many milliseconds since 1970."""
 
     def _point(self) -> SimProcessState:
         scheduler = self._scheduler
@@ -327,7 +329,9 @@ class VirtualRuntime(Runtime):
         process = self._point()
         scheduler = self._scheduler
         scheduler.now += _CLOCK_STEP_NS
-        return EPOCH_MS * 1_000_000 + process.wall_offset_ns + int(scheduler.now * process.clock_rate)
+        told_ns = EPOCH_MS * 1_000_000 + process.wall_offset_ns + int(scheduler.now * process.clock_rate)
+        self.told_ms.setdefault(told_ns // 1_000_000, scheduler.now)
+        return told_ns
 
     def monotonic_s(self) -> float:
         process = self._point()

@@ -19,8 +19,8 @@ from tests.simulator.world import Process, World
 __all__ = ["Watch"]
 
 _WHOLE = frozenset(("PUT", "PUT*", "RENAME", "link", "rename", "creat"))
-_LABELS_NS = 2_000_000
-"""What ages are measured with is no finer."""
+_LABEL_NS = 2_000_000
+"""A label is no finer, and a clock's step no smaller."""
 _DELETING = frozenset(("DELETE", "unlink"))
 
 
@@ -44,7 +44,7 @@ class Watch:
         )
         if of is not None:
             self.invariants.begin_like(of.invariants)
-        self.invariants.grace = max(0, round(world.settings.gc_grace_s * 1e9) - _LABELS_NS)
+        self.invariants.kept_until = self._kept_until
         self.invariants.fence_at_tail = world.settings.read_fence == "tail"
         self.invariants.fence_by_stat = world.backend.capabilities.fence_by_stat
         world.observers.append(self._observe)
@@ -64,6 +64,14 @@ class Watch:
         if not self.paused:
             self.invariants.power_cut()
 
+    def _kept_until(self, process: str, label_ms: int, written_ns: int) -> int:
+        """Grace counts from a record's label, which is older than its write, on the clock of whoever deletes."""
+        deleting = next(each for each in self._world.processes if each.name == process)
+        if self._world.slept or deleting.clock_base_ns:
+            return 0
+        labelled_ns = min(written_ns, self._world.runtime.told_ms.get(label_ms, written_ns))
+        return labelled_ns + max(0, int(self._world.settings.gc_grace_s * 1e9 / deleting.clock_rate) - _LABEL_NS)
+
     def _observe(self, call: Call, result: Any, late: bool) -> None:
         if call.process.side != self._side or self.paused:
             return
@@ -79,8 +87,6 @@ class Watch:
             if call.op == "remove":
                 self.invariants.withdrawn(name)
             elif not isinstance(result, BaseException):
-                if self._world.slept:
-                    self.invariants.grace = 0
                 self.invariants.delete(call.process.name, name)
 
     # What the run tells

@@ -31,7 +31,7 @@ class History:
         self.arrived: list[bytes] = []
         self.removed: dict[bytes, int] = {} if spilled else {EXTENT: REMOVED}
         self.pins: dict[bytes, int] = {}
-        self.entries: Sequence[Any] = [SimpleNamespace(written=lsn) for lsn in range(1, REMOVED + 1)]
+        self.entries: Sequence[Any] = [SimpleNamespace(written=lsn, time_ms=lsn) for lsn in range(1, REMOVED + 1)]
         self.found: list[int] = []
         self.extents = Extents(self)
         row = encode_chunk(ChunkRecord(PLACE, 40, 3, 7, b"", b"", 5, 1, CLOSED, KIND_INLINE, 0))
@@ -61,7 +61,7 @@ class History:
     def deleted(self, now: int) -> bool:
         """Whether it is right that the slot is deleted."""
         self.found.clear()
-        self.extents.judge_deletion("p", "slot", PLACE, now, GRACE)
+        self.extents.judge_deletion("p", "slot", PLACE, now, lambda label_ms, written: max(label_ms, written) + GRACE)
         assert not self.found or set(self.found) == {35}
         return not self.found
 
