@@ -113,7 +113,7 @@ def test_a_replica_that_looked_anew_by_name_has_told_nothing() -> None:
 def test_grace_counts_from_the_label_on_the_clock_of_who_deletes() -> None:
     """Seed 1900000356: a deletion after 0.894 s of a grace of 1 s, by an owner whose clock runs at 1.1, 17 ms behind a label."""
     with World(seed=1) as world:
-        kept_until = Watch(world).invariants.kept_until
+        kept_until = Watch(world, of=Watch(world)).invariants.kept_until
         process, grace_ns = world.process("p"), int(world.settings.gc_grace_s * 1e9)
         process.run(lambda: runtime.sleep_s(0.1))
         label_ms, labelled_ns = process.run(runtime.now_ms), world.scheduler.now
