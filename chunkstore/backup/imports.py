@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Final, TypeAlias
@@ -23,9 +23,10 @@ from chunkstore.backup.renaming import NamePlan, plan_names
 from chunkstore.backup.restore import RestoreReport, into_new
 from chunkstore.backup.sources import Moment, is_export, open_export_source, open_past
 from chunkstore.backup.survey import Source, require_complete, survey
+from chunkstore.backup.target import require_nothing
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import ContainerNotFound, InvalidArgument
 from chunkstore.metadata.importing import IMPORT_ID_BYTES
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
@@ -99,6 +100,9 @@ def import_file(
         )
         if dry_run or not adopt:
             return make(looked_at)
+        # Before the pin, which nobody would take back.
+        with suppress(ContainerNotFound):
+            require_nothing(new, ContainerNames(target))
         require_complete(survey(looked_at))
         row, pinned_lsn = pin_for_new(
             os.fspath(source),

@@ -21,7 +21,7 @@ from chunkstore.operations.bring_chunks import Place
 from chunkstore.owning import Claim
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["NewPlace", "make_container", "open_rewound"]
+__all__ = ["NewPlace", "make_container", "open_rewound", "require_nothing"]
 
 
 class NewPlace:
@@ -75,7 +75,7 @@ def make_container(
     names, storage, goes_on = ContainerNames(container), guarded(storage), True
     try:
         format_ = read_format(storage, names)
-        _require_nothing(storage, names)
+        require_nothing(storage, names)
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     except ContainerNotFound:
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
@@ -99,12 +99,13 @@ def make_container(
             own.close()
 
 
-def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
+def require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
     """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it."""
+    from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.walk import newest_opened
 
-    if newest_opened(open_streams(storage, names)):
+    if newest_opened(open_streams(guarded(storage), names)):
         raise _there_already(names)
 
 

@@ -367,6 +367,11 @@ def test_a_new_container_adopts(world: World, tmp_path: Path) -> None:
         made()
         (pin,) = owner.pins()
         assert "'mine'" in pin.note
+        # Its pin is given up once nothing there is needed any more; a container that is whole gets no other one.
+        owner.unpin(pin.name)
+        with pytest.raises(InvalidArgument) as there:
+            made()
+        assert there.value.argument == "new_root" and list(owner.pins()) == []
     with open_replica(new, container="mine", settings=settings) as replica:
         assert (replica.read("s", 0, 100), replica.check("deep")) == (data, [])
         (root,) = [root for _, root in replica.look(lambda view: list(scan_roots(view)))]

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-from tests.support.spark import QUICK_TO_START, need_spark
+import pytest
+
+from chunkstore.cli import main
 
 
-def test_spark_counts_what_the_demonstration_stored(tmp_path: Path) -> None:
-    need_spark()
-    command = [
-        sys.executable,
-        "-m",
-        "chunkstore",
-        "demo",
-        f"file://{tmp_path}/store",
-        "--rows",
-        "2000",
-        "--seed",
-        "5",
-        "--json",
-    ]
-    # The demonstration starts Spark as users do; a minute of its own is what compiling costs a machine with two cores.
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_TO_START}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["spark"] == "equal"
+def test_spark_counts_what_the_demonstration_stored(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The demonstration takes a session that runs, and stops it, as it does with its own; here it goes on."""
+    stopped: list[object] = []
+    monkeypatch.setattr(spark, "stop", lambda: stopped.append(spark))
+    assert main(["demo", f"file://{tmp_path}/store", "--rows", "2000", "--seed", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spark"] == "equal"
+    assert stopped == [spark]
