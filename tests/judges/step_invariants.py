@@ -34,7 +34,9 @@ __all__ = ["StepInvariants", "Violation"]
 _KIND_AT = 5
 _GENESIS = (0, bytes(16))
 _NAMES_KEPT_MAX = 100_000
-_OF_ITS_WORLD = frozenset(("violations", "history", "_names", "_content", "_on_violation", "_now", "_report", "kept_until"))
+_OF_ITS_WORLD = frozenset(
+    ("violations", "history", "_names", "_content", "_on_violation", "_now", "_report", "kept_until")
+)
 _LOOKING = frozenset(("read", "info", "exists", "list", "table_get"))
 _FINDINGS = frozenset(("SegmentNotFound", "BadOffset", "SegmentTruncated"))
 """Errors that say something about the present."""

@@ -93,3 +93,16 @@ def test_other_garbage_of_the_same_record_keeps_none_of_it(spilled: bool) -> Non
     history.gone()
     history.garbage(chunk_id(6, 1, 2, 7), number=1)
     assert history.deleted(10_000)
+
+
+def test_a_spill_that_is_embedded_once_more_takes_what_has_gone_since() -> None:
+    """Seed 2000000802: an OPEN that went back embedded a spill whose extents had rightly gone with their log."""
+    history = History(spilled=True)
+    piece: Any = SimpleNamespace(fields=[PLACE, 40, 3, 7, b"", b"", 5, 1, CLOSED, KIND_INLINE, 0], identity=EXTENT)
+    history.gone()
+    for deleted, found in ((False, [36]), (True, [])):
+        if deleted:
+            assert history.deleted(10_000)
+        history.found.clear()
+        history.extents.judge_spills(REMOVED, [((16, 5, 0, 3, [[0, EXTENT]]), [piece], None)])
+        assert history.found == found
