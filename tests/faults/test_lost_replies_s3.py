@@ -19,7 +19,7 @@ from tests.faults.lost_replies import WORKS, LossGround, LostReplies, Told, Work
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.s3server import S3Server
 
-_SHARE = {"append", "first-open", "open-elsewhere", "open-over-a-dead-claim"}
+_SHARE = {"append", "first-open", "open-over-a-dead-claim"}
 CHOSEN = [work for work in WORKS if FULL_RUN or work.name in _SHARE]
 
 

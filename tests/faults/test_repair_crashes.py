@@ -119,8 +119,9 @@ def pieces(folder: Path) -> list[bytes | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["append", "slot"])
-@pytest.mark.parametrize("cut", [False, True], ids=["bytes", "bytes-and-words"])
+@pytest.mark.parametrize(
+    ("cut", "mode"), [(False, "slot"), (True, "append")], ids=["bytes-slot", "bytes-and-words-append"]
+)
 def test_killed_anywhere_with_damaged_bytes_of_appends(
     cut: bool, mode: Literal["append", "slot"], tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ from tests.support.forwarding import Hooked
 from tests.support.hooked import wait_for
 from tests.support.worlds import Mode, ShelfCache, World
 
-ROUNDS = 300 if FULL_RUN else 20
+ROUNDS = 300 if FULL_RUN else 8
 ENOUGH = 10 * ROUNDS
 """Acknowledged appends of all rounds together; fewer would prove little."""
 REPOSITORY = Path(__file__).parents[2]

@@ -109,7 +109,7 @@ def of(*names: str) -> tuple[Work, ...]:
 
 SHORT = of("append")
 # What the real servers are asked below, and schedule 46 asks of the model, is not asked here once more.
-OTHERS = of("roll", "open-over-a-dead-claim")
+OTHERS = of("roll")
 DECIDING = tuple(work for work in WORKS if "open" in work.name or work.name == "roll")
 
 

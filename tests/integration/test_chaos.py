@@ -16,11 +16,11 @@ from tests.support.paths import SOURCES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
-KILLS = 10
+KILLS = 6
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    result = run_chaos(Options(seconds=16, kills=KILLS, rate=150, check_every_s=4, root=str(tmp_path)))
+    result = run_chaos(Options(seconds=10, kills=KILLS, rate=150, check_every_s=4, root=str(tmp_path)))
     print(result.notes)
     assert [violation for outcome in result.outcomes for violation in outcome.violations] == []
     total = {

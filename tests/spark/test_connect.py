@@ -47,7 +47,6 @@ def check_told(told: dict[str, Any]) -> None:
     assert told["damaged"][0] == "Damaged"
     assert told["damaged"][1]["segment"] == "damaged"
     assert told["foreach"] == ["Unsupported", {"feature": "Spark Connect"}]
-    assert told["jobs"] == [["damaged"], [[len(data), True]]]
 
 
 def run_client(

@@ -44,11 +44,10 @@ def _read(spark: Any, root: str) -> dict[str, object]:
             error = original_error(caught)
             told[name] = None if error is None else [type(error).__name__, error.to_fields()]
     told["foreach"] = _refused(spark, root)
-    told["jobs"] = _jobs(spark, root)
     return told
 
 
-def _jobs(spark: Any, root: str) -> object:
+def jobs_of(spark: Any, root: str) -> object:
     """What a scrub finds, and how much a copy of what is sound has."""
     from chunkstore.spark import jobs
 
@@ -125,6 +124,7 @@ def main() -> None:
     try:
         told = _read(spark, root)
         if checkpoint:
+            told["jobs"] = jobs_of(spark, root)
             told["round"] = round_trip(spark, root, checkpoint)
         print(json.dumps(told), flush=True)
     finally:
