@@ -36,12 +36,15 @@ __all__ = [
     "check_ranges",
     "check_value",
     "check_version",
+    "check_writer",
     "gather",
+    "writer_bytes",
 ]
 
 _OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
 _PIN_S_MAX = 100 * 366 * 86_400
 _WINDOW_MAX = 64
+_EVENT_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -254,6 +257,8 @@ def check_buffering(
 ) -> None:
     """Check a writer's arguments. Raises ``InvalidArgument``."""
     for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max"), (window, "window")):
+        if value is None and argument == "buffer_bytes_max":
+            continue
         if type(value) is not int or value < 1:
             raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
     if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:
@@ -262,3 +267,30 @@ def check_buffering(
         raise InvalidArgument(f"window must be at most {_WINDOW_MAX}, not {window}", argument="window")
     if expected_offset is not None:
         check_number(expected_offset, "expected_offset")
+
+
+def check_writer(writer_id: bytes | str | None, event_number: int | None) -> bytes | None:
+    """The writer id as bytes. Raises ``InvalidArgument`` unless both or neither are given and in range."""
+    if writer_id is None and event_number is None:
+        return None
+    if writer_id is None or event_number is None:
+        missing, given = ("writer_id", "event_number") if writer_id is None else ("event_number", "writer_id")
+        raise InvalidArgument(f"{missing} is missing: it belongs to {given}", argument=missing)
+    raw = writer_bytes(writer_id)
+    if type(event_number) is not int or not 1 <= event_number <= _EVENT_MAX:
+        raise InvalidArgument(
+            f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number"
+        )
+    return raw
+
+
+def writer_bytes(writer_id: bytes | str) -> bytes:
+    """The writer id as bytes. Raises ``InvalidArgument``."""
+    raw = writer_id.encode("utf-8", "replace") if isinstance(writer_id, str) else writer_id
+    if (
+        not isinstance(raw, bytes)
+        or not 1 <= len(raw) <= 64
+        or (isinstance(writer_id, str) and utf8_bytes(writer_id) < 0)
+    ):
+        raise InvalidArgument("writer_id must be 1 to 64 bytes (as a str: of valid UTF-8)", argument="writer_id")
+    return raw

@@ -25,17 +25,19 @@ from chunkstore.arguments import (
     check_buffering,
     check_not_itself,
     check_number,
+    check_writer,
     gather,
+    writer_bytes,
 )
 from chunkstore.asks import Ask, AskBox, Plain, check_ask
 from chunkstore.changes import Change, Create, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
-from chunkstore.names import ContainerNames, check_segment_name, utf8_bytes
+from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
 from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
@@ -70,7 +72,6 @@ from chunkstore.writer import StorageWriter
 
 __all__ = ["ChunkedSegmentStorage"]
 
-_EVENT_MAX = (1 << 63) - 1
 _POLL_LOCAL_S, _POLL_REMOTE_S = 1.0, 10.0
 
 
@@ -204,8 +205,17 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         return SegmentHandle(name, segment.id, True)
 
     def open_write(self, segment: SegmentRef) -> SegmentHandle:
-        """A write handle. Works on sealed segments; changes nothing. Raises as ``info``. Retry: safe."""
-        return self.open_read(segment)._replace(writable=True)
+        """A write handle. Works on sealed segments; changes nothing. Raises as ``info``. Retry: safe.
+
+        Only where nothing is found it looks at the fence: else what is done with the handle does.
+        """
+        name, identity = resolve(segment)
+        self._context.check_open()
+        try:
+            found = self._context.look(lambda view: find_segment(view, name, identity))
+        except SegmentNotFound:
+            return self.open_read(segment)._replace(writable=True)
+        return SegmentHandle(found.name, found.id, True)
 
     def write(self, segment: SegmentRef, offset: int, data: BytesLike) -> int:
         """Append ``data`` at ``offset``, which must be the segment's length; returns the new length.
@@ -382,7 +392,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         *,
         flush_bytes: int = 1 * MIB,
         flush_s: float = 0.05,
-        buffer_bytes_max: int = 16 * MIB,
+        buffer_bytes_max: int | None = None,
         window: int = 8,
         writer_id: bytes | str | None = None,
         expected_offset: int | None = None,
@@ -413,7 +423,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         repeat it. Changes nothing. Raises as ``info``, and ``StorageFull``. Retry: safe.
         """
         name, identity = resolve(segment)
-        writer = _writer_bytes(writer_id)
+        writer = writer_bytes(writer_id)
         self._context.check_open()
         if self._container.fence.error is None:
             settle(self._container, name)
@@ -472,29 +482,3 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             with self._waiters_lock:
                 for waiter in self._waiters:
                     waiter.set()
-
-
-def check_writer(writer_id: bytes | str | None, event_number: int | None) -> bytes | None:
-    """The writer id as bytes. Raises ``InvalidArgument`` unless both or neither are given and in range."""
-    if writer_id is None and event_number is None:
-        return None
-    if writer_id is None or event_number is None:
-        missing, given = ("writer_id", "event_number") if writer_id is None else ("event_number", "writer_id")
-        raise InvalidArgument(f"{missing} is missing: it belongs to {given}", argument=missing)
-    raw = _writer_bytes(writer_id)
-    if type(event_number) is not int or not 1 <= event_number <= _EVENT_MAX:
-        raise InvalidArgument(
-            f"event_number must be a whole number from 1 on, not {event_number!r}", argument="event_number"
-        )
-    return raw
-
-
-def _writer_bytes(writer_id: bytes | str) -> bytes:
-    raw = writer_id.encode("utf-8", "replace") if isinstance(writer_id, str) else writer_id
-    if (
-        not isinstance(raw, bytes)
-        or not 1 <= len(raw) <= 64
-        or (isinstance(writer_id, str) and utf8_bytes(writer_id) < 0)
-    ):
-        raise InvalidArgument("writer_id must be 1 to 64 bytes (as a str: of valid UTF-8)", argument="writer_id")
-    return raw

@@ -35,6 +35,7 @@ _JOIN_S: Final = 60.0
 _THREAD: Final = "chunkstore-writer"
 _TIMEOUT_S_MAX: Final = 366 * 86_400
 _GROWN_BYTES_MAX: Final = 8 * MIB
+_BUFFER_BYTES_MIN: Final = 16 * MIB
 
 
 class _Waiting(NamedTuple):
@@ -95,7 +96,7 @@ class AppendTarget(Protocol):
         *,
         flush_bytes: int,
         flush_s: float,
-        buffer_bytes_max: int,
+        buffer_bytes_max: int | None,
         window: int,
         writer_id: bytes | None,
     ) -> StorageWriter: ...
@@ -104,9 +105,10 @@ class AppendTarget(Protocol):
 class StorageWriter:
     """One writer of one segment; thread-safe; a context manager whose end flushes. See the module.
 
-    ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait. ``window``
-    (1 to 64): so many batches may be on their way, and as many wait for their records; only one where chunks grow. In memory are the
-    buffer and these, of 8 MiB or ``flush_bytes`` each. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
+    ``flush_bytes``, ``flush_s``: a batch is due when so much waits, or for so long. ``buffer_bytes_max``: so much may wait; None:
+    16 MiB, and on remote storages 8 MiB for each of the window: what is next comes while they are on their way. ``window`` (1 to 64):
+    so many batches may be on their way, and as many wait for their records; only one where chunks grow. In memory are the buffer and these,
+    of 8 MiB or ``flush_bytes`` each. ``expected_offset``: as of ``append``; each batch expects the end of the one before.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class StorageWriter:
         *,
         flush_bytes: int,
         flush_s: float,
-        buffer_bytes_max: int,
+        buffer_bytes_max: int | None,
         window: int,
         writer_id: bytes | None,
         last_event_number: int = 0,
@@ -128,9 +130,11 @@ class StorageWriter:
         self._appends = appends
         self._flush_bytes = flush_bytes
         self._flush_s = float(flush_s)
-        self._buffer_bytes_max = max(buffer_bytes_max, flush_bytes)
         self._window = window
         self._width = window if appends.wide else 1
+        if buffer_bytes_max is None:
+            buffer_bytes_max = max(_BUFFER_BYTES_MIN, _GROWN_BYTES_MAX * self._width if appends.remote else 0)
+        self._buffer_bytes_max = max(buffer_bytes_max, flush_bytes)
         self.writer_id = writer_id
         self.event_number = last_event_number
         self._expected_offset = expected_offset
