@@ -46,12 +46,6 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
     return Ground(tmp_path)
 
 
-@pytest.fixture
-def store(ground: Ground) -> Iterator[Store]:
-    with ground.open() as store:
-        yield store
-
-
 class Log:
     """Lines in segments, and what a lake of them must have."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +21,6 @@ from chunkstore.spark.runs import ROW_BYTES, LedgerRun, Piece, ReadTask, share
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled, flip, whole
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
 
 
 def read_rows(tasks: Sequence[ReadTask]) -> list[tuple[str, int, bytes]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,6 @@ from chunkstore.spark.runs import Piece, SegmentRun
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.spark_ground import Ground, filled, flip, whole
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
 
 
 def run_bytes(ground: Ground, name: str, start: int, stop: int) -> tuple[RunBytes, ChunkStorage]:

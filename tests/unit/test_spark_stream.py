@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,18 +24,6 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams
 
 from chunkstore.spark.batches import Column, read_task
 from tests.support.spark_streams import Stream
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
-@pytest.fixture
-def store(ground: Ground) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with ground.open() as store:
-        yield store
-
 
 Store = chunkstore.ChunkedSegmentStorage
 MERGES = chunkstore.DefragPolicy(fanout=2)

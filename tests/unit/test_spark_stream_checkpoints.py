@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,6 @@ from tests.support.spark_ground import Ground, filled
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams are not tested")
 
 from tests.support.spark_streams import Stream
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
-@pytest.fixture
-def store(ground: Ground) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with ground.open() as store:
-        yield store
-
 
 Store = chunkstore.ChunkedSegmentStorage
 

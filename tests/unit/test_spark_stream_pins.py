@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,18 +22,6 @@ from tests.support.spark_ground import Ground, filled
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams are not tested")
 
 from tests.support.spark_streams import Stream
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
-@pytest.fixture
-def store(ground: Ground) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with ground.open() as store:
-        yield store
-
 
 Store = chunkstore.ChunkedSegmentStorage
 

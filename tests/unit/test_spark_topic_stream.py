@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -23,17 +21,6 @@ from tests.support.spark_streams import Row, Stream
 
 Store = chunkstore.ChunkedSegmentStorage
 TOPIC = "tenant/ns/persistent/orders"
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
-@pytest.fixture
-def store(ground: Ground) -> Iterator[Store]:
-    with ground.open() as store:
-        yield store
 
 
 class Writer:
