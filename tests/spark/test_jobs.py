@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +13,20 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 import chunkstore
-from chunkstore.config import KIB, MIB
+from chunkstore.config import KIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, RootUnavailable, SegmentNotFound
 from chunkstore.invariants import ORPHANED
-from chunkstore.metadata.sinks import encode_sink
-from chunkstore.pulsar import LedgerReader
-from chunkstore.spark import committing
 from chunkstore.spark.jobs.copy import CopyReport, copy_on
-from chunkstore.spark.jobs.offload import OffloadedPart, offload_files
 from chunkstore.spark.jobs.running import Attempt, grouped
 from chunkstore.spark.jobs.scrub import ScrubTotals, scrub_on
-from chunkstore.spark.jobs.source_files import find_files, foreign, open_system
-from chunkstore.spark.write_options import parse_write_options
 from tests.cli.conftest import Call, call
-from tests.support.servers.s3server import S3Server
+from tests.support.spark_jobs import ATTEMPTS, Here, Killed
 from tests.support.spark_tasks import home, store
 
 __all__ = ["call", "home", "store"]
 
-IDS = count(1)
 # The package has functions of these names.
 copying, scrubbing = (import_module(f"chunkstore.spark.jobs.{name}") for name in ("copy", "scrub"))
-
-
-class Killed(BaseException):
-    """As if the driver died: nobody is told."""
-
-
-class Here:
-    """``twice``: every task is tried twice, and the second result counts. ``dies_at``: the number of the task at which all ends."""
-
-    def __init__(self, *, twice: bool = False, dies_at: int | None = None) -> None:
-        self.twice = twice
-        self.dies_at = dies_at
-        self.ran = 0
-
-    def __call__(self, call: Callable[[Any, Attempt], Any], tasks: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        assert len(sizes) == len(tasks)
-        found = []
-        for task in tasks:
-            if self.ran == self.dies_at:
-                raise Killed
-            self.ran += 1
-            raw = pickle.dumps(task)
-            if self.twice:
-                call(pickle.loads(raw), Attempt(next(IDS), 0))
-            found.append(pickle.loads(pickle.dumps(call(pickle.loads(raw), Attempt(next(IDS), int(self.twice))))))
-        return found
 
 
 @pytest.fixture(autouse=True)
@@ -302,7 +266,7 @@ def test_an_attempt_beside_another_takes_a_name_of_its_own(store: chunkstore.Chu
             seen = objects(home)
             found = []
             for task in tasks:
-                call(task, Attempt(next(IDS), 0))
+                call(task, Attempt(next(ATTEMPTS), 0))
                 for name in objects(home) - seen:
                     [path] = (home / "new").rglob(name)
                     os.truncate(path, path.stat().st_size // 2)
@@ -332,218 +296,6 @@ def test_a_damaged_chunk_is_never_copied(store: chunkstore.ChunkedSegmentStorage
         copied(home, new="other", dry_run=True)
     with pytest.raises(InvalidArgument, match="memory"):
         copy_on(Here(), f"file://{home}/root", "memory://x")
-
-
-# ---- offload
-
-
-def lines_of(home: Path) -> list[list[bytes]]:
-    """Files with lines of all kinds: empty ones, none at the end, one longer than what is read at one time, and no line at all."""
-    (home / "in" / "deep").mkdir(parents=True)
-    found = [
-        [b"line %d" % number for number in range(3000)],
-        [b"", b"x", b"", b""],
-        [b"long" * (3 * MIB), b"y" * 100],
-        [b"\r", b"last"],
-    ]
-    names = ["1.txt", "2.txt", "deep/3.txt", "deep/4.txt"]
-    for name, lines in zip(names, found, strict=True):
-        (home / "in" / name).write_bytes(b"\n".join(lines) + (b"" if name == "deep/4.txt" else b"\n"))
-    (home / "in" / "deep" / "5.txt").touch()
-    (home / "in" / "_SUCCESS").touch()
-    return found
-
-
-def offloaded(home: Path, run: Here | None = None, topic: str = "t", **more: Any) -> list[OffloadedPart]:
-    given = {"path": f"file://{home}/root", "as": "ledger", "topic": topic, "chunkBytes": str(MIB)}
-    options = parse_write_options(given, streaming=False)
-    return offload_files(run or Here(), find_files([str(home / "in")]), options, **more)
-
-
-def entries_of(store: chunkstore.ChunkedSegmentStorage, ledger: int) -> list[bytes]:
-    return [entry.payload for entry in LedgerReader(store).read("t", ledger)]
-
-
-def test_lines_of_files_become_ledgers_once(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    lines = lines_of(home)
-    planned = offloaded(home, Here(dies_at=0), dry_run=True, part_bytes=1000)
-    assert [part.state for part in planned] == ["planned"] * 3
-    assert list(store.sessions()) == []
-    with pytest.raises(Killed):
-        offloaded(home, Here(dies_at=1), part_bytes=1000)
-    assert list(store.sessions()) == []  # an interrupted driver gives up what nobody will commit
-    assert [item.ledger for item in LedgerReader(store).ledgers("t")] == [0]
-    found = offloaded(home, Here(twice=True), part_bytes=1000, ledger=0)
-    assert [part.state for part in found] == ["before", "done", "done"]
-    assert sum(part.entries or 0 for part in found) == sum(map(len, lines[1:]))
-    [before] = offloaded(home, Here(dies_at=0), part_bytes=1000)
-    assert (before.part, before.state, before.files) == (2, "before", 5)
-    for ledger, wanted in enumerate(lines):
-        assert entries_of(store, ledger) == wanted
-    assert {item.ledger for item in LedgerReader(store).ledgers("t")} == {0, 1, 2, 3}
-    assert list(store.sessions()) == []
-    assert all(item.severity != "damage" for item in store.check("deep"))
-    with pytest.raises(Conflict, match="ledger"):
-        offloaded(home)  # in other parts it is another job, and its ledgers are there
-
-
-def test_files_become_entries_of_one_ledger(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    (home / "in").mkdir()
-    wanted = [bytes([number]) * (number * 10_000) for number in range(20)]
-    for number, data in enumerate(wanted):
-        (home / "in" / f"{number:03}").write_bytes(data)
-    found = offloaded(home, kind="files", ledger=7, part_bytes=600_000, width=3)
-    assert len(found) > 2
-    assert sum(part.entries or 0 for part in found) == 20
-    assert entries_of(store, 7) == wanted
-    for more, argument in (
-        ({"kind": "words"}, "entries"),
-        ({"ledger": -1}, "ledger"),
-        ({"part_bytes": 0}, "part_bytes"),
-    ):
-        with pytest.raises(InvalidArgument) as caught:
-            offloaded(home, **more)
-        assert caught.value.argument == argument
-
-
-def test_files_that_change_or_are_not_there(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    (home / "in").mkdir()
-    with pytest.raises(InvalidArgument):
-        offloaded(home)
-    with pytest.raises(InvalidArgument):
-        find_files([str(home / "absent")])
-    file = home / "in" / "1"
-    file.write_bytes(b"one\ntwo\n")
-
-    class Growing(Here):
-        def __call__(self, call: Any, tasks: Any, sizes: Any) -> list[Any]:
-            with open(file, "ab") as opened:
-                opened.write(b"three\n")
-            return super().__call__(call, tasks, sizes)
-
-    for kind in ("lines", "files"):
-        with pytest.raises(Conflict, match="length"):
-            offloaded(home, Growing(), kind=kind)
-    assert list(store.segments()) == []
-    assert list(store.sessions()) == []
-
-
-def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    (home / "in").mkdir()
-    (home / "in" / "1").write_bytes(b"one\n")
-    assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
-    assert [part.state for part in offloaded(home, Here(dies_at=0), job="nightly")] == ["before"]
-    for wrong in ({"ledger": 1}, {"kind": "files"}, {"topic": "other"}):
-        with pytest.raises(Conflict, match="nightly"):
-            offloaded(home, job="nightly", **wrong)
-    (home / "in" / "1").write_bytes(b"another\n")
-    with pytest.raises(Conflict, match="name of its own"):
-        offloaded(home, job="nightly")
-    (home / "in" / "1").unlink()
-    (home / "in" / "2").write_bytes(b"two\n")
-    with pytest.raises(Conflict, match="nightly"):
-        offloaded(home, job="nightly")
-    assert entries_of(store, 0) == [b"one"]
-    assert list(store.sessions()) == []
-
-
-def test_files_that_come_behind_are_gone_on_with_under_the_same_name(
-    store: chunkstore.ChunkedSegmentStorage, home: Path
-) -> None:
-    (home / "in").mkdir()
-
-    def night(stop: int, **more: Any) -> list[tuple[Any, ...]]:
-        for number in range(stop):
-            if not (home / "in" / f"{number:03}").exists():
-                (home / "in" / f"{number:03}").write_bytes(b"file %d" % number)
-        return [part[:5] for part in offloaded(home, job="nightly", **more)]
-
-    assert night(10, part_bytes=70) == [(0, "done", 10, 0, 9)]  # the last part is not full
-    assert night(20, part_bytes=70) == [(0, "before", 10, 0, 9), (1, "done", 10, 10, 19)]
-    with pytest.raises(Killed):
-        night(26, part_bytes=16, run=Here(dies_at=3))
-    assert night(27)[0] == (2, "before", 23, 0, 22)
-    assert [entries_of(store, number) for number in range(27)] == [[b"file %d" % number] for number in range(27)]
-    (home / "in" / "0005").touch()  # between the others
-    with pytest.raises(Conflict, match="nightly"):
-        night(28)
-
-
-def test_two_drivers_of_one_name_with_other_files(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    (home / "in").mkdir()
-    (home / "in" / "1").write_bytes(b"one\n")
-
-    class Beside(Here):
-        def __call__(self, call: Any, tasks: Any, sizes: Any) -> list[Any]:
-            (home / "in" / "2").write_bytes(b"two\n")
-            assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
-            return super().__call__(call, tasks, sizes)
-
-    with pytest.raises(Conflict, match="another driver"):
-        offloaded(home, Beside(), job="nightly")
-    assert [part[1:3] for part in offloaded(home, job="nightly")] == [("before", 2)]
-    assert [entries_of(store, number) for number in (0, 1)] == [[b"one"], [b"two"]]
-
-
-def test_rows_of_earlier_versions(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They do not say what was done; a name that is made of the files does."""
-    lines = lines_of(home)
-    with monkeypatch.context() as patched:
-        patched.setattr(committing, "encode_sink", lambda row: encode_sink(row._replace(run=bytes(16))))
-        for job, ledger in ((None, 0), ("nightly", 10)):
-            with pytest.raises(Killed):
-                offloaded(home, Here(dies_at=1), part_bytes=1000, job=job, ledger=ledger)
-    assert [part[:3] for part in offloaded(home, part_bytes=1000)][:2] == [(0, "before", 1), (1, "done", 2)]
-    assert [entries_of(store, number) for number in range(4)] == lines
-    with pytest.raises(Conflict, match="nightly"):
-        offloaded(home, part_bytes=1000, job="nightly", ledger=10)
-
-
-# ---- their files
-
-NAMES = ("a%41.txt", "aA.txt", "b c.txt", "d?e=f.txt", "g#h.txt", "i+j.txt", "ü.txt")
-
-
-def contents_of(url: str) -> list[bytes]:
-    """What an executor reads, in order."""
-    found = []
-    for file in find_files([url]):
-        system, inner = open_system(file.url)
-        with system.open_input_stream(inner, compression=None) as stream:
-            found.append(stream.read())
-        assert len(found[-1]) == file.size_bytes
-    return found
-
-
-def test_names_of_files_below_a_url(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = home / "in a%20b"
-    (folder / "deep").mkdir(parents=True)
-    for name in NAMES:
-        (folder / "deep" / name).write_bytes(name.encode())
-    wanted = [name.encode() for name in sorted(NAMES)]
-    monkeypatch.chdir(home)
-    for path in (folder.as_uri(), folder.as_uri() + "/", str(folder), f"{folder}/", folder.name, f"./{folder.name}"):
-        assert contents_of(path) == wanted, path
-    # Executors have a working directory of their own.
-    found = find_files([folder.name])
-    monkeypatch.chdir("/")
-    for file in found:
-        system, inner = open_system(file.url)
-        assert system.get_file_info(inner).size == file.size_bytes
-    with pytest.raises(InvalidArgument) as caught, foreign("s3://who:secret@bucket/in?secret=1"):
-        raise FileNotFoundError("absent")
-    assert "secret" not in str(caught.value)
-
-
-def test_a_directory_of_a_bucket_behind_an_endpoint(moto: S3Server) -> None:
-    bucket = moto.make_bucket()
-    for name in NAMES:
-        moto.client.put_object(Bucket=bucket, Key=f"in b/{name}", Body=name.encode())
-    query = f"endpoint_override=127.0.0.1:{moto.port}&scheme=http&region=us-east-1"
-    assert contents_of(f"s3://{bucket}/in%20b?{query}") == [name.encode() for name in sorted(NAMES)]
-    assert contents_of(f"s3://{bucket}/in%20b/{NAMES[1]}?{query}") == [NAMES[1].encode()]
 
 
 # ---- what they share

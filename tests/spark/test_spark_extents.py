@@ -19,9 +19,9 @@ from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.jobs.copy import copy_on
 from chunkstore.spark.jobs.scrub import scrub_on
 from chunkstore.spark.runs import ReadTask
-from tests.spark.test_jobs import Here
 from tests.spark.test_spark_streams import Query
 from tests.support.spark_ground import Ground
+from tests.support.spark_jobs import Here
 from tests.support.spark_tasks import home, store
 
 __all__ = ["home", "store"]
