@@ -256,9 +256,10 @@ def check_buffering(
     flush_bytes: object, flush_s: object, buffer_bytes_max: object, window: object, expected_offset: int | None
 ) -> None:
     """Check a writer's arguments. Raises ``InvalidArgument``."""
-    for value, argument in ((flush_bytes, "flush_bytes"), (buffer_bytes_max, "buffer_bytes_max"), (window, "window")):
-        if value is None and argument == "buffer_bytes_max":
-            continue
+    numbers = {"flush_bytes": flush_bytes, "window": window}
+    if buffer_bytes_max is not None:
+        numbers["buffer_bytes_max"] = buffer_bytes_max
+    for argument, value in numbers.items():
         if type(value) is not int or value < 1:
             raise InvalidArgument(f"{argument} must be a whole number from 1 on, not {value!r}", argument=argument)
     if not isinstance(flush_s, (int, float)) or not 0 <= flush_s <= 3600:

@@ -100,7 +100,10 @@ def make_container(
 
 
 def require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
-    """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it."""
+    """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it.
+
+    Changes nothing. Raises, too: ``ContainerNotFound`` (nobody has begun one), ``Damaged``, and what the storage does. Retry: safe.
+    """
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.walk import newest_opened

@@ -172,6 +172,27 @@ def test_without_a_fence_reads_are_answered_from_yesterday(world: World) -> None
     assert old.read("a", 0, 99) == b"123" and new.read("a", 0, 99) == b"123456"
 
 
+def test_a_handle_to_write_from_yesterday_writes_nothing(world: World) -> None:
+    """It is given without a look at the fence: whatever is done with it looks."""
+    old = world.open(metadata="memory")
+    prepare(old)
+    world.forget_cache()
+    new = world.open(metadata="memory")
+    new.delete("a")
+    new.create("a")
+    handle, writer = old.open_write("a"), old.writer("a")
+    queued = writer.append(b"x")
+    for refuse in (
+        lambda: queued.result(20),
+        lambda: old.append(handle, b"x"),
+        lambda: old.write(handle, 3, b"x"),
+        lambda: old.seal(handle),
+        writer.close,
+    ):
+        refused(NotOwner, refuse)
+    assert new.info("a").length == 0
+
+
 @pytest.mark.parametrize("inline_bytes", [0, None], ids=["chunks", "records"])
 def test_take_overs_under_load_lose_and_double_nothing(world: World, inline_bytes: int | None) -> None:
     """Writers with event numbers, retrying on whatever owner there is; five owners follow each other."""

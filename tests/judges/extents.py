@@ -103,12 +103,14 @@ class Extents:
                 found.append((op, pieces, self._bytes(pieces, op[2], op[3])))
         return found
 
-    def judge_spills(self, lsn: int, before: Sequence[tuple[Sequence[Any], list[_Piece], bytes | None]]) -> None:
-        """Invariant 36, of a record that was applied."""
+    def judge_spills(
+        self, lsn: int, before: Sequence[tuple[Sequence[Any], list[_Piece], bytes | None]], *, embedded: bool
+    ) -> None:
+        """Invariant 36, of a record that was applied. ``embedded``: an OPEN embeds it; it was judged when it was written."""
         for (_, segment, start, stop, added, *_), old, data in before:
             where = f"the spill of lsn {lsn} of segment {segment} in [{start}, {stop})"
-            if data is None and any(piece.fields[0] in self._deleted for piece in old):
-                continue  # an OPEN that goes back embeds it: it was judged when it was written, and what it took has rightly gone since
+            if embedded and data is None and any(piece.fields[0] in self._deleted for piece in old):
+                continue  # where history goes back to it, what it took may have gone since
             if any(piece.fields[9] != _INLINE for piece in old) or data is None or len(data) != stop - start:
                 self._report(36, f"{where} takes what are no extents, or not there: {[piece.fields for piece in old]}")
                 continue

@@ -406,7 +406,7 @@ class StoredHistory:
             )
         )  # fmt: skip
         self.extents.judge(self.arrived, f"lsn {record.lsn}")
-        self.extents.judge_spills(record.lsn, spilled)
+        self.extents.judge_spills(record.lsn, spilled, embedded=embedded)
 
     # State
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from chunkstore.spark import map_batches
 from chunkstore.spark.errors import original_error
 from chunkstore.spark.stream_source import HAS_LIMITS
 from tests.support.spark import missing
-from tests.support.spark_ground import Ground
+from tests.support.spark_ground import Ground, ground, store
+
+__all__ = ["ground", "store"]
 
 if missing():
     pytest.skip(missing(), allow_module_level=True)
@@ -50,17 +51,6 @@ class Query:
 
     def rows(self) -> list[tuple[str, int, str]]:
         return sorted(row for rows in self.batches.values() for row in rows)
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
-@pytest.fixture
-def store(ground: Ground) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with ground.open() as store:
-        yield store
 
 
 def test_a_query_goes_on_where_it_was(

@@ -47,7 +47,7 @@ def _read(spark: Any, root: str) -> dict[str, object]:
     return told
 
 
-def jobs_of(spark: Any, root: str) -> object:
+def _jobs(spark: Any, root: str) -> object:
     """What a scrub finds, and how much a copy of what is sound has."""
     from chunkstore.spark import jobs
 
@@ -124,7 +124,7 @@ def main() -> None:
     try:
         told = _read(spark, root)
         if checkpoint:
-            told["jobs"] = jobs_of(spark, root)
+            told["jobs"] = _jobs(spark, root)
             told["round"] = round_trip(spark, root, checkpoint)
         print(json.dumps(told), flush=True)
     finally:

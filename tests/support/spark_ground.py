@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import chunkstore
 from chunkstore.blocks import Borders
@@ -15,7 +18,7 @@ from chunkstore.spark.plan import plan_read
 from chunkstore.spark.runs import ReadTask
 from tests.support.data import pattern
 
-__all__ = ["MIB", "Ground", "filled", "flip", "whole"]
+__all__ = ["MIB", "Ground", "filled", "flip", "ground", "store", "whole"]
 
 MIB = chunkstore.MIB
 
@@ -66,3 +69,15 @@ def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path)
+
+
+@pytest.fixture
+def store(ground: Ground) -> Iterator[chunkstore.ChunkedSegmentStorage]:
+    """Its owner."""
+    with ground.open() as store:
+        yield store

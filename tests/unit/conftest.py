@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.support.spark_ground import ground, store
 
-import pytest
-
-import chunkstore
-from tests.support.spark_ground import Ground
-
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
-
-
-@pytest.fixture
-def store(ground: Ground) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    """Its owner."""
-    with ground.open() as store:
-        yield store
+__all__ = ["ground", "store"]

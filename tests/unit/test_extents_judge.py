@@ -100,9 +100,13 @@ def test_a_spill_that_is_embedded_once_more_takes_what_has_gone_since() -> None:
     history = History(spilled=True)
     piece: Any = SimpleNamespace(fields=[PLACE, 40, 3, 7, b"", b"", 5, 1, CLOSED, KIND_INLINE, 0], identity=EXTENT)
     history.gone()
-    for deleted, found in ((False, [36]), (True, [])):
-        if deleted:
-            assert history.deleted(10_000)
+
+    def found(*, embedded: bool) -> list[int]:
         history.found.clear()
-        history.extents.judge_spills(REMOVED, [((16, 5, 0, 3, [[0, EXTENT]]), [piece], None)])
-        assert history.found == found
+        history.extents.judge_spills(REMOVED, [((16, 5, 0, 3, [[0, EXTENT]]), [piece], None)], embedded=embedded)
+        return history.found
+
+    assert found(embedded=True) == [36], "nothing was deleted: it is lost"
+    assert history.deleted(10_000)
+    assert found(embedded=False) == [36]
+    assert found(embedded=True) == []
