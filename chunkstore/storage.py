@@ -13,8 +13,7 @@ A binding subclasses ``BaseChunkStorage``, which checks arguments, and writes ``
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from chunkstore.arguments import check_data_buffer, check_number, check_range, check_ranges
@@ -32,13 +31,12 @@ from chunkstore.chunks import (
 )
 from chunkstore.errors import (
     ChunkExists,
-    ChunkstoreError,
     Closed,
     InvalidArgument,
     InvalidOffset,
-    StorageUnavailable,
     Unsupported,
 )
+from chunkstore.foreign import OURS, translated, translating
 from chunkstore.names import check_object_name, check_object_text
 
 __all__ = [
@@ -114,6 +112,14 @@ class ChunkStorage(ABC):
         """Up to ``length`` bytes from ``offset``; short only at the chunk's end, empty at or beyond it.
 
         Raises: ``ChunkNotFound``. Retry: safe.
+        """
+
+    @abstractmethod
+    def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        """As ``read``, of what the storage itself holds, past any page cache of this machine.
+
+        For what a good ``harden`` may not prove: pages that a sync of somebody else's has failed to write count as clean, and stay
+        readable (protocol.md 2.3). Where the file system cannot: as ``read``, or nothing of a chunk for which a sync has failed here.
         """
 
     @abstractmethod
@@ -220,32 +226,6 @@ def iter_listing(storage: ChunkStorage, prefix: str = "", *, after: str | None =
             return
 
 
-def translated(error: Exception, operation: str, name: str = "") -> StorageUnavailable:
-    """A foreign exception of a binding as an error of ours; to be raised ``from`` it."""
-    return StorageUnavailable(
-        f"unexpected {type(error).__name__} in {operation}{' of ' + name if name else ''}: {error}", object=name
-    )
-
-
-_OURS = (ChunkstoreError, AssertionError, MemoryError)
-
-
-def _translating(method: Callable[..., object]) -> Callable[..., object]:
-    operation = method.__name__.removeprefix("do_")
-
-    @wraps(method)
-    def call(*arguments: object) -> object:
-        try:
-            return method(*arguments)
-        except _OURS:
-            raise
-        except Exception as error:
-            name = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], str) else ""
-            raise translated(error, operation, name) from error
-
-    return call
-
-
 class BaseChunkStorage(ChunkStorage):
     """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else."""
 
@@ -256,7 +236,7 @@ class BaseChunkStorage(ChunkStorage):
         for name, method in list(vars(cls).items()):
             # Two are translated where they are called: every append has four of them.
             if name.startswith("do_") and name not in ("do_exists", "do_write"):
-                setattr(cls, name, _translating(method))
+                setattr(cls, name, translating(method))
 
     def _check(self, name: str) -> None:
         if self._closed:
@@ -279,7 +259,7 @@ class BaseChunkStorage(ChunkStorage):
         self._check(name)
         try:
             return self.do_exists(name)
-        except _OURS:
+        except OURS:
             raise
         except Exception as error:
             raise translated(error, "exists", name) from error
@@ -317,6 +297,11 @@ class BaseChunkStorage(ChunkStorage):
         check_range(offset, length)
         return self.do_read(handle.name, offset, length)
 
+    def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        self._check_handle(handle)
+        check_range(offset, length)
+        return self.do_read_uncached(handle.name, offset, length)
+
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         self._check_handle(handle)
         check_number(offset, "offset")
@@ -343,7 +328,7 @@ class BaseChunkStorage(ChunkStorage):
             )
         try:
             return self.do_write(handle.name, offset, data)
-        except _OURS:
+        except OURS:
             raise
         except Exception as error:
             raise translated(error, "write", handle.name) from error
@@ -438,6 +423,10 @@ class BaseChunkStorage(ChunkStorage):
 
     @abstractmethod
     def do_read(self, name: str, offset: int, length: int) -> bytes: ...
+
+    def do_read_uncached(self, name: str, offset: int, length: int) -> bytes:
+        return self.do_read(name, offset, length)
+
     @abstractmethod
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int: ...
 

@@ -44,6 +44,7 @@ LAYERS = {
     "chunkstore.blocks": 1,
     "chunkstore.chunks": 1,
     "chunkstore.changes": 1,
+    "chunkstore.foreign": 1,
     "chunkstore.handles": 1,
     "chunkstore.layout": 1,
     "chunkstore.logs": 1,

@@ -177,6 +177,26 @@ class StorageBasics(ABC):
         found = storage.free_bytes()
         assert found is None or found > 0
 
+    def test_read_uncached(self, storage: ChunkStorage) -> None:
+        name = self.name("long")
+        data = pattern(150_000)
+        assert storage.create_if_absent(name, data)
+        storage.harden(name)
+        handle = storage.open_read(name)
+        for offset, length in (
+            (0, 0),
+            (0, 1),
+            (4095, 2),
+            (65_535, 70_000),
+            (1, 149_999),
+            (149_999, 5),
+            (150_000, 1),
+            (1 << 40, 1),
+        ):
+            assert storage.read_uncached(handle, offset, length) == data[offset : offset + length]
+        with pytest.raises(ChunkNotFound):
+            storage.read_uncached(ChunkHandle(self.name("none"), False), 0, 1)
+
     def test_identity(self, storage: ChunkStorage) -> None:
         name = self.name("claim")
         assert storage.create_if_absent(name, b"same")

@@ -1,14 +1,13 @@
 """How far a stream is committed, seen by whoever does not own it (protocol 3.13, P9).
 
 Promises: what lies in front of the end that is found is history for ever: in SLOT mode its object exists (and was hardened); in APPEND
-mode a later record says so, or the file was hardened and the next epoch was unclaimed after that.
+mode a later record says so, or the file was hardened, holds the record past any page cache, and the next epoch was unclaimed after that.
 Leaves out: which stream is the newest (``follower``, ``walk``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 from chunkstore.errors import ChunkNotFound
 from chunkstore.journal import RecordKind
@@ -17,9 +16,7 @@ from chunkstore_journal.append_stream import is_suspect
 from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link, probe_dense
 from chunkstore_journal.record import RecordHeader
 
-__all__ = ["IsDurable", "committed_end"]
-
-IsDurable: TypeAlias = Callable[[str, int], bool]
+__all__ = ["committed_end"]
 
 
 def committed_end(
@@ -27,33 +24,25 @@ def committed_end(
     opened: Opened,
     start: Position,
     beyond: Callable[[RecordHeader], bool] | None = None,
-    *,
-    is_durable: IsDurable | None = None,
 ) -> StreamEnd:
     """The committed end of a stream that no OPEN has ended, as far as it can be seen. ``start``: a committed point of it.
 
     ``beyond``: records from the first one on for which it is true are not wanted; where the mode is APPEND, reading ends there.
-    ``is_durable`` hardens an object that holds the record of an lsn, and says whether that can be believed (default: what is hardened
-    is). Raises ``ChunkNotFound`` (seen and gone: a new owner has opened and collects), ``Damaged``, ``StorageUnavailable``.
+    Raises ``ChunkNotFound`` (seen and gone: a new owner has opened and collects), ``Damaged``, ``StorageFull``, ``StorageUnavailable``.
     """
-
-    def hardened(name: str, _lsn: int) -> bool:
-        streams.storage.harden(name)
-        return True
-
-    believed = is_durable or hardened
     if streams.mode == "append":
-        return _end_of_log(streams, opened, start, beyond, believed)
-    return _end_of_slots(streams, opened, start, believed)
+        return _end_of_log(streams, opened, start, beyond)
+    return _end_of_slots(streams, opened, start)
 
 
-def _end_of_slots(streams: Streams, opened: Opened, start: Position, is_durable: IsDurable) -> StreamEnd:
+def _end_of_slots(streams: Streams, opened: Opened, start: Position) -> StreamEnd:
     epoch, names, storage = opened.epoch, streams.names, streams.storage
     last = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), start.index - 1)
     while last >= start.index:
         record = streams.read_slot(epoch, last)
-        if record.header.kind != RecordKind.SEAL and is_durable(names.slot(epoch, last), record.header.lsn):
+        if record.header.kind != RecordKind.SEAL:
             # Existence is commitment, for a successor seals behind it; but only once it cannot vanish (P6).
+            storage.harden(names.slot(epoch, last))
             return StreamEnd(last + 1, 0, record.header.lsn, record.hash)
         # A SEAL proves nothing until an OPEN on H names it: it may be a doomed claimant's.
         last -= 1
@@ -61,11 +50,7 @@ def _end_of_slots(streams: Streams, opened: Opened, start: Position, is_durable:
 
 
 def _end_of_log(
-    streams: Streams,
-    opened: Opened,
-    start: Position,
-    beyond: Callable[[RecordHeader], bool] | None,
-    is_durable: IsDurable,
+    streams: Streams, opened: Opened, start: Position, beyond: Callable[[RecordHeader], bool] | None
 ) -> StreamEnd:
     epoch, name, storage = opened.epoch, streams.names.log(opened.epoch), streams.storage
     reader = streams.log_reader(epoch, start.end)
@@ -86,7 +71,7 @@ def _end_of_log(
             if reader.ended != "tail" or not is_suspect(streams, opened, last, reader, suspected):
                 break
             suspected = last.index
-        durable = last.lsn > committed.lsn and is_durable(name, last.lsn)
+        durable = last.lsn > committed.lsn and _is_durable(streams, committed, last)
         if durable and not storage.exists(streams.names.epoch(epoch + 1)):
             # Durable, and unclaimed after that: every later claimant must read it (P5, case 1).
             committed = last
@@ -94,6 +79,18 @@ def _end_of_log(
         if start.end or last.index > start.index:
             raise
     return _end(committed if wanted is None or committed.lsn < wanted.lsn else wanted)
+
+
+def _is_durable(streams: Streams, before: Position, last: Position) -> bool:
+    """Whether a power cut leaves what lies behind ``before``, up to ``last``; made so where this can be done.
+
+    The sync of ours alone proves nothing: where the owner's has failed, the pages count as clean, and are readable as long as this
+    machine is up (protocol 2.3). Then the record waits for one behind it, or for the next OPEN, which embeds it.
+    """
+    streams.storage.harden(streams.names.log(last.epoch))
+    return any(
+        record.hash == last.hash for record in streams.log_reader(last.epoch, before.end, last.end, is_uncached=True)
+    )
 
 
 def _end(position: Position) -> StreamEnd:

@@ -2,7 +2,7 @@
 
 Promises: the store is a prefix of H at all times, across any number of epochs; nothing is claimed and nothing is written
 to the container. A record is applied only when it is committed: in SLOT mode when its object exists (and was hardened);
-in APPEND mode when a later record says so, or when the file was hardened and the next epoch was unclaimed after that.
+in APPEND mode when a later record says so, or when the file holds it for good and the next epoch was unclaimed after that.
 Leaves out: when to poll; serving reads (``store`` gives views).
 """
 
@@ -20,8 +20,7 @@ from chunkstore.errors import (
     ChunkstoreError,
     Closed,
     Damaged,
-    StorageFull,
-    StorageUnavailable,
+    RolledBack,
 )
 from chunkstore.metadata.codec import decode_extent
 from chunkstore.metadata.keys import chunk_key
@@ -68,8 +67,6 @@ class Follower:
         """The farthest end of history that we have seen. Up to there it may have been shown, whatever becomes of the store that did so."""
         self._is_on_history = False
         """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
-        self._doubted = ("", 0)
-        """The object and the lsn of a record that a sync has failed for."""
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Stores that are of no use any more, and since when."""
         self.findings: tuple[str, ...] = ()
@@ -97,16 +94,22 @@ class Follower:
         """Apply everything that is committed now, and return where the store stands.
 
         About three requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
-        its end), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
+        its end), ``RolledBack`` (the journal ends before what this follower saw), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
-        with naming_repair():
-            return self._catch_up()
+        try:
+            with naming_repair():
+                return self._catch_up()
+        except ChunkstoreError as error:
+            if self._lost is not None:
+                self._lost = error  # there is still nothing to show, and this is why
+            raise
 
     def _catch_up(self) -> Head:
         self._discard_outlived()
         self._retire_damaged()
         leg = self._find_end()
         if leg is None:
+            self._refuse_loss(0, StreamEnd(0, 0, 0, b""))
             if self._store is not None and self._store.head().position != GENESIS:
                 self._note_ahead(self._store.head(), 0, 0)
                 self._retire(self._store)
@@ -245,24 +248,24 @@ class Follower:
         if here and ((self._is_on_history and store is not None) or self._holds(position)):
             self._is_on_history = True
             start = position
-        end = committed_end(self._streams, opened, start, is_durable=self._is_durable)
+        end = committed_end(self._streams, opened, start)
+        self._refuse_loss(opened.epoch, end)
         if (opened.epoch, end.lsn) > (self._end.epoch, self._end.lsn):
             self._end = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
         return end
 
+    def _refuse_loss(self, epoch: int, end: StreamEnd) -> None:
+        """What this process has seen does not go away, unless history says itself that it goes on without it."""
+        seen, names = self._end, self._names
+        if end.lsn >= seen.lsn or was_given_up(self._streams, epoch, seen):
+            return
+        name = names.log(epoch) if self._streams.mode == "append" else names.slot(epoch, end.index)
+        text = (
+            f"the journal ends at lsn {end.lsn}, and was followed to lsn {seen.lsn}: records were lost, or an older state stands in the "
+            "root's place, or the storage gives old answers. Refresh once that is put right; who opens anew follows what is there"
+        )
+        raise RolledBack(text, object=name, position=end.byte, lsn_seen=seen.lsn, lsn_now=end.lsn)
+
     def _holds(self, position: Position) -> bool:
         """Whether the journal holds what we know of. A gateway that answers with what was is asked again."""
         return any(self._streams.holds(position) for _ in range(_RESTARTS_MAX))
-
-    def _is_durable(self, name: str, lsn: int) -> bool:
-        """Harden what holds the record. False where that has failed before: above a page cache the next sync proves nothing (protocol
-        2.3), and the record waits for one behind it, or the next OPEN. Raises what ``harden`` raises."""
-        if self._doubted == (name, lsn):
-            return False
-        try:
-            self._storage.harden(name)
-        except (StorageFull, StorageUnavailable):
-            if not self._storage.capabilities.sync_repeatable:
-                self._doubted = name, lsn
-            raise
-        return True

@@ -270,13 +270,13 @@ class Streams:
         except ChunkNotFound:
             return None
 
-    def log_reader(self, epoch: int, offset: int, stop: int | None = None) -> LogReader:
+    def log_reader(self, epoch: int, offset: int, stop: int | None = None, *, is_uncached: bool = False) -> LogReader:
         """A reader of log.a; reading raises ``ChunkNotFound`` when there is none."""
         name = self.names.log(epoch)
         handle = ChunkHandle(name, False)
-        storage = self.storage
+        read = self.storage.read_uncached if is_uncached else self.storage.read
         return LogReader(
-            lambda at, length: storage.read(handle, at, length),
+            lambda at, length: read(handle, at, length),
             object=name,
             container=self.container,
             offset=offset,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.config import Settings
-from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageUnavailable
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
 from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore.storage import ChunkHandle
 from tests.journal.world import Wire, World, keys_of, let_pass, nothing
 
 
@@ -63,27 +64,27 @@ def test_a_record_whose_sync_failed_waits_for_the_next_open(append_world: World)
     assert follower.findings == ()
 
 
-def test_a_sync_that_failed_for_a_record_is_not_believed_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 1310201149: what a page cache had given up was shown once the next sync said yes, and gone after a power cut."""
-    owner = world.process().open()
+def test_what_only_the_page_cache_holds_waits_for_a_record_behind_it(
+    append_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A good sync proves nothing of pages that somebody else's sync has failed to write: they count as clean."""
+    owner = append_world.process().open()
     owner.put("a")
-    follower = world.follower()
+    follower = append_world.follower()
     before = follower.catch_up()
+    lost = owner.journal.head.end
     owner.put("b")
-    hardened: list[str] = []
 
-    def fail(name: str) -> None:
-        hardened.append(name)
-        if len(hardened) == 1:
-            raise StorageUnavailable("I/O error", object=name)
+    def read_stored(handle: ChunkHandle, offset: int, length: int) -> bytes:
+        data = append_world.storage.read(handle, offset, length)
+        return data[: max(lost - offset, 0)].ljust(len(data), b"\0")
 
-    monkeypatch.setattr(follower._storage, "harden", fail)
-    repeatable = follower._storage.capabilities.sync_repeatable
-    with pytest.raises(StorageUnavailable):
-        follower.catch_up()
-    assert (follower.catch_up().position == owner.journal.head) == repeatable
-    assert repeatable or follower.catch_up() == before
-    owner.put("c")
+    with monkeypatch.context() as patched:
+        patched.setattr(follower._storage, "read_uncached", read_stored)
+        for _ in range(3):
+            assert follower.catch_up() == before
+        owner.put("c")
+        assert follower.catch_up().position.lsn == owner.journal.head.lsn - 1
     assert follower.catch_up().position == owner.journal.head
     assert keys_of(follower.store) == {"a", "b", "c"}
 
@@ -171,21 +172,49 @@ def test_what_was_shown_is_asked_for_again(world: World, monkeypatch: pytest.Mon
     assert hidden
 
 
-def test_what_was_shown_and_is_cut_off_is_not_asked_for_behind_a_damaged_cache(
-    append_world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file without its end, as a restored backup has it: what is left is shown, as to whoever comes now."""
-    world = append_world
+def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream without its end, as in a restored backup, or as old answers show it. Found by seed 2022000665: a replica that made its
+    cache anew went back."""
+    world = memory_world
     owner = world.process().open()
     before = owner.put("a")
-    owner.put("b")
-    owner.put("c")
+    end = owner.put("b")
     follower = world.follower()
-    follower.catch_up()
-    log = world.names.log(1)
-    world.overwrite(log, world.whole(log)[: before.end])
+    shown = follower.catch_up()
+    whole = {info.name: world.whole(info.name) for info in world.storage.list(world.names.journal_prefix()).items}
+    if world.mode == "append":
+        world.overwrite(world.names.log(1), whole[world.names.log(1)][: before.end])
+    else:
+        world.storage.delete(world.names.slot(1, end.index - 1))
     monkeypatch.setattr(follower.store, "head", rotten)
-    assert follower.catch_up().position == before
+    for _ in range(2):
+        with pytest.raises(RolledBack) as raised:
+            follower.catch_up()
+        assert (raised.value.lsn_seen, raised.value.lsn_now) == (end.lsn, before.lsn)
+        with pytest.raises(RolledBack):
+            follower.store  # noqa: B018
+    anew = world.follower()
+    assert anew.catch_up().position.lsn == before.lsn
+    assert keys_of(anew.store) == {"a"}
+    if world.mode == "append":
+        world.overwrite(world.names.log(1), whole[world.names.log(1)])
+    else:
+        name = world.names.slot(1, end.index - 1)
+        world.storage.create_if_absent(name, whole[name])
+    assert follower.catch_up() == shown
+    assert keys_of(follower.store) == {"a", "b"}
+
+
+def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:
+    owner = memory_world.process().open()
+    owner.put("a")
+    follower = memory_world.follower()
+    follower.catch_up()
+    follower._newest, follower._top = None, 0
+    for info in memory_world.storage.list("", limit=10_000).items:
+        memory_world.storage.delete(info.name)
+    with pytest.raises(RolledBack):
+        follower.catch_up()
     assert keys_of(follower.store) == {"a"}
 
 

@@ -232,3 +232,20 @@ def test_what_a_promoted_replica_synced_in_vain_is_embedded(restarts: bool) -> N
             scene.world.machine("host").power_cut()
             assert scene.judge() == ["a", "b", "c"]
             assert event.outcome == "unknown"
+
+
+def test_a_sync_behind_one_that_failed_shows_nothing() -> None:
+    """Found by seed 2023001224: the owner's sync of its last record failed, and it died before it said so. A replica on its machine synced
+    the log, which succeeded and saved nothing, and showed a record that a power cut took."""
+    for seed in range(4):
+        with scene_of("posix-append", seed) as scene:
+            z = scene.first("z", "a")
+            event = z.begin("b")
+            call = z.process.until(op="sync", step="fsync", name="*/log.a")
+            scene.posix.entries[call.name].sync_fails()
+            z.process.crash()
+            assert scene.replica("r", "host").content() == ["a"]
+            scene.world.machine("host").power_cut()
+            scene.owner("n").append("c")
+            assert scene.judge() == ["a", "c"]
+            assert event.outcome == "unknown"

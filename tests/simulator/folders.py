@@ -58,6 +58,10 @@ class FolderStorage(BaseChunkStorage):
         with self._inside():
             return self._inner.do_read(self._folder + name, offset, length)
 
+    def do_read_uncached(self, name: str, offset: int, length: int) -> bytes:
+        with self._inside():
+            return self._inner.do_read_uncached(self._folder + name, offset, length)
+
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
         with self._inside():
             return self._inner.do_read_into(self._folder + name, offset, buffer)

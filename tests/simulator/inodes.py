@@ -41,6 +41,14 @@ class Inode:
             self.errors += 1
         self.synced = len(self.data)
 
+    def stored(self, offset: int, length: int) -> bytes:
+        """What is read past the page cache: no sync brought the ``lost`` ranges to disk."""
+        data = bytearray(self.data[offset : offset + length])
+        for start, stop in self.lost:
+            begin, end = max(start - offset, 0), min(stop - offset, len(data))
+            data[begin:end] = bytes(max(end - begin, 0))
+        return bytes(data)
+
     def tear(self, random: Callable[[], float]) -> None:
         """The power is cut: what was not synced is kept, lost or torn by chance; zeros may stand in its midst."""
         data = self.data

@@ -82,7 +82,14 @@ class Mutant(NamedTuple):
 
 
 def single(
-    name: str, what: str, kinds: tuple[str, ...], target: str, old: str, new: str, needs: tuple[str, ...] = ()
+    name: str,
+    what: str,
+    kinds: tuple[str, ...],
+    target: str,
+    old: str,
+    new: str,
+    needs: tuple[str, ...] = (),
+    tests: tuple[str, ...] = (),
 ) -> Mutant:
     """A bug of one patch."""
-    return Mutant(name, what, kinds, (Patch(target, old, new),), needs)
+    return Mutant(name, what, kinds, (Patch(target, old, new),), needs, tests=tests)

@@ -155,6 +155,10 @@ class PosixBackend(PosixFaults):
         data = bytes(self.find(name).data[offset : offset + length])
         return rotten_bytes(self.rotten, name, offset, data) if self.rotten else data
 
+    def pread_direct(self, name: str, offset: int, length: int) -> bytes:
+        data = self.find(name).stored(offset, length)
+        return rotten_bytes(self.rotten, name, offset, data) if self.rotten else data
+
     def sync_file(self, name: str, errors_known: int | None = None) -> None:
         """``errors_known``: of a descriptor that was opened when there had been so many; None for one that is opened now."""
         inode = self.find(name)
@@ -350,6 +354,11 @@ class PosixChunkStorage(BaseChunkStorage):
 
     def do_read(self, name: str, offset: int, length: int) -> bytes:
         pread = self._backend.pread
+        data: bytes = self._call("read", "pread", name, lambda: pread(self._at(name), offset, length), changes=False)
+        return data
+
+    def do_read_uncached(self, name: str, offset: int, length: int) -> bytes:
+        pread = self._backend.pread_direct
         data: bytes = self._call("read", "pread", name, lambda: pread(self._at(name), offset, length), changes=False)
         return data
 

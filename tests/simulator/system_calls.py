@@ -37,11 +37,13 @@ class Step(Protocol):
 
 
 class Descriptor:
-    """An open file or folder. ``errors_known``: failed syncs of the file that this descriptor needs not be told of."""
+    """An open file or folder. ``errors_known``: failed syncs of the file that this descriptor needs not be told of.
+    ``is_direct``: reads pass the page cache by."""
 
-    __slots__ = ("errors_known", "name", "node")
+    __slots__ = ("errors_known", "is_direct", "name", "node")
 
-    def __init__(self, node: Node, name: str) -> None:
+    def __init__(self, node: Node, name: str, flags: int = 0) -> None:
+        self.is_direct = bool(flags & SystemCalls.O_DIRECT)
         self.node = node
         self.name = name
         self.errors_known = node.errors if isinstance(node, File) else 0
@@ -123,6 +125,7 @@ class SystemCalls:
     O_RDONLY, O_RDWR, O_CREAT, O_EXCL = os.O_RDONLY, os.O_RDWR, os.O_CREAT, os.O_EXCL
     O_DIRECTORY, O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK = os.O_DIRECTORY, os.O_CLOEXEC, os.O_NOFOLLOW, os.O_NONBLOCK
     O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+    O_DIRECT = getattr(os, "O_DIRECT", 1 << 14)
 
     def __init__(self, kernel: Kernel, root: str, step: Step) -> None:
         self.path = _Paths(kernel)
@@ -158,9 +161,9 @@ class SystemCalls:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         return found
 
-    def _new(self, node: Node, name: str) -> int:
+    def _new(self, node: Node, name: str, flags: int = 0) -> int:
         number = next(_numbers)
-        self._open[number] = Descriptor(node, name)
+        self._open[number] = Descriptor(node, name, flags)
         return number
 
     def _call(
@@ -204,7 +207,7 @@ class SystemCalls:
         node = self._call("open", name, lambda: self._kernel.find(path, at), changes=False)
         if flags & os.O_RDWR and isinstance(node, Directory):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return self._new(node, name)
+        return self._new(node, name, flags)
 
     def close(self, fd: int) -> None:
         # Also by a process that is dying, and by whatever lets go of a file at any time: no step.
@@ -284,10 +287,12 @@ class SystemCalls:
     # Bytes
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
-        file = self._file(fd)
-        data: bytes = self._call(
-            "pread", self._open[fd].name, lambda: bytes(file.data[offset : offset + size]), changes=False
-        )
+        file, descriptor = self._file(fd), self._open[fd]
+
+        def read() -> bytes:
+            return file.stored(offset, size) if descriptor.is_direct else bytes(file.data[offset : offset + size])
+
+        data: bytes = self._call("pread", descriptor.name, read, changes=False)
         return data
 
     def preadv(self, fd: int, buffers: Sequence[bytearray | memoryview], offset: int) -> int:

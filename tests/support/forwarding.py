@@ -77,6 +77,10 @@ class Forwarding(ChunkStorage):
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
         return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read(handle, offset, length))
 
+    def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        names = _names(handle)
+        return self.around("read", names, lambda: self.at(*names).read_uncached(handle, offset, length))
+
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read_into(handle, offset, buffer))
 

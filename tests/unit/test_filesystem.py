@@ -24,7 +24,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.storage import ConcatArgument
-from chunkstore_bindings.filesystem import FilesystemChunkStorage, posix
+from chunkstore_bindings.filesystem import FilesystemChunkStorage, chunk_files, posix
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
 from chunkstore_bindings.filesystem.storage import SYNC_WORKERS
 from tests.faults.disks import small_disk
@@ -201,6 +201,10 @@ def test_a_failed_sync_is_never_repeated(storage: FilesystemChunkStorage, monkey
             storage.write(handle, 9, b"x")
     assert storage.read(handle, 0, 4) == b"safe"
     storage.harden("a")
+    monkeypatch.setattr(chunk_files, "_O_DIRECT", 0)
+    assert storage.read_uncached(handle, 0, 9) == b"", (
+        "who cannot look at the disk does not believe the page cache behind that"
+    )
     storage.delete("a")
     storage.create("a", b"anew")
     storage.sync(["a"])

@@ -8,6 +8,7 @@ Leaves out: reading and writing.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -23,6 +24,7 @@ __all__ = ["ChunkFiles"]
 
 _HINT_BYTES_MAX = 64 << 10
 """Files up to this size may be hints that another process replaces (``put``), so an open file is not trusted blindly."""
+_O_DIRECT = getattr(os, "O_DIRECT", 0)
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -65,6 +67,35 @@ class ChunkFiles:
             if file is not None and not file.writable:
                 self.cache.drop(name, file)
         return self.readable(name)
+
+    def read_direct(self, name: str, offset: int, length: int) -> bytes | None:
+        """A read past the page cache, of a regular file; None where the file system, or this system, knows no such reads."""
+        if not _O_DIRECT:
+            return None
+        try:
+            fd = self.open_fd(*self._folders.place(name), os.O_RDONLY | _O_DIRECT)
+            try:
+                return posix.read_span_direct(fd, offset, min(offset + length, os.fstat(fd).st_size))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                return None
+            raise self._folders.translate(error, name, "reading") from error
+
+    def harden(self, name: str, failed: set[str]) -> None:
+        """Sync what is visible of a regular file; its name joins ``failed`` where that fails. Raises ``OSError``."""
+        fd = self.open_fd(*self._folders.place(name), os.O_RDONLY)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ChunkNotFound(name)
+            try:
+                posix.sync_all(fd)
+            except OSError:
+                failed.add(name)
+                raise
+        finally:
+            os.close(fd)
 
     def _open_file(self, name: str, *, writable: bool) -> OpenFile:
         while True:

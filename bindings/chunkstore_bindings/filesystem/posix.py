@@ -8,6 +8,7 @@ Leaves out: policy (who may retry what), which belongs to the storage.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +33,7 @@ __all__ = [
     "fill",
     "open_directory",
     "read_span",
+    "read_span_direct",
     "refused",
     "sync_all",
     "sync_data",
@@ -45,6 +47,8 @@ OFFSET_MAX = (1 << 63) - 1
 """The largest offset a system call takes; nothing is stored at or beyond it."""
 T = TypeVar("T")
 _ONE_CALL_BYTES = 0x7FFFF000
+_DIRECT_BYTES = 4 << 20
+_DIRECT_BLOCK_BYTES = 1 << 16  # a multiple of what any file system asks for
 """What Linux moves by one system call."""
 _COPY_BYTES = 4 << 20
 _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
@@ -138,6 +142,23 @@ def read_span(fd: int, start: int, end: int) -> bytes:
             return data
         del data
     return filled(size, lambda view: fill(fd, view, start, 0))
+
+
+def read_span_direct(fd: int, start: int, end: int) -> bytes:
+    """As ``read_span``, of a file that was opened with ``O_DIRECT``, which wants whole blocks and memory that is aligned, too."""
+    if end <= start:
+        return b""
+    parts: list[bytes] = []
+    size = min(_DIRECT_BYTES, end - start + _DIRECT_BLOCK_BYTES)
+    with mmap.mmap(-1, size + -size % _DIRECT_BLOCK_BYTES) as block:
+        while start < end:
+            base = start - start % _DIRECT_BLOCK_BYTES
+            count = min(os.preadv(fd, (block,), base), end - base)
+            if base + count <= start:
+                break
+            parts.append(block[start - base : count])
+            start = base + count
+    return b"".join(parts)
 
 
 def fill(fd: int, buffer: bytearray | memoryview, offset: int, done: int) -> int:

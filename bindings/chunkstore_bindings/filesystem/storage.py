@@ -196,6 +196,10 @@ class FilesystemChunkStorage(BaseChunkStorage):
             del file
         return self._read_carefully(name, offset, length)
 
+    def do_read_uncached(self, name: str, offset: int, length: int) -> bytes:
+        data = self._files.read_direct(name, offset, length)
+        return data if data is not None else b"" if name in self._failed else self.do_read(name, offset, length)
+
     def _read_carefully(self, name: str, offset: int, length: int) -> bytes:
         """Long reads, and short ones that met what seems the end: never asks for more memory than the file can fill."""
         file = self._files.latest(name)
@@ -373,15 +377,9 @@ class FilesystemChunkStorage(BaseChunkStorage):
             self._failed.add(name)
 
     def do_harden(self, name: str) -> None:
-        """Also after a failed sync of this name: hardening is about what others can see, the protocol repeats the rest."""
+        """Also after a failed sync of this name: hardening is about what others can see; ``read_uncached`` tells what there is."""
         try:
-            fd = self._files.open_fd(*self._folders.place(name), os.O_RDONLY)
-            try:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise ChunkNotFound(name)
-                posix.sync_all(fd)
-            finally:
-                os.close(fd)
+            self._files.harden(name, self._failed)
         except OSError as error:
             raise self._folders.translate(error, name, "hardening") from error
         folder = name.rpartition("/")[0]

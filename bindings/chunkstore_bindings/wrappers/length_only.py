@@ -129,6 +129,11 @@ class LengthOnlyChunkStorage(BaseChunkStorage):
             return self._inner.read(ChunkHandle(name, False), offset, length)
         return bytes(max(0, min(length, self._length(name) - offset)))
 
+    def do_read_uncached(self, name: str, offset: int, length: int) -> bytes:
+        if self.counts(name):
+            return self.do_read(name, offset, length)
+        return self._inner.read_uncached(ChunkHandle(name, False), offset, length)
+
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
         if not self.counts(name):
             return self._inner.read_into(ChunkHandle(name, False), offset, buffer)

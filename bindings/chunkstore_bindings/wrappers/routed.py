@@ -121,6 +121,11 @@ class RoutedChunkStorage(WrappingChunkStorage):
             return self.inner.read(handle, offset, length)
         return self._ask(handle.name, lambda storage, there, base: storage.read(there, base + offset, length))
 
+    def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        if not isinstance(handle, ChunkHandle) or not _is_foreign(handle.name):
+            return self.inner.read_uncached(handle, offset, length)
+        return self._ask(handle.name, lambda storage, there, base: storage.read_uncached(there, base + offset, length))
+
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         if not isinstance(handle, ChunkHandle) or not _is_foreign(handle.name):
             return self.inner.read_into(handle, offset, buffer)

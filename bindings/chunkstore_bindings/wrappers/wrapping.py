@@ -40,7 +40,7 @@ _Pieces: TypeAlias = list[bytes]
 """Named here because ``list`` means the listing inside the class."""
 
 READING: Final = ("exists", "open_read", "open_write", "read", "list", "stat", "identity")
-"""Calls that only look; ``read_into`` and ``read_ranges`` count as ``read``."""
+"""Calls that only look; ``read_uncached``, ``read_into`` and ``read_ranges`` count as ``read``."""
 WRITING: Final = (
     "create",
     "create_if_absent",
@@ -133,6 +133,9 @@ class WrappingChunkStorage(ChunkStorage):
 
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
         return self.around("read", _names(handle), 0, lambda: self.inner.read(handle, offset, length))
+
+    def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
+        return self.around("read", _names(handle), 0, lambda: self.inner.read_uncached(handle, offset, length))
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         return self.around("read", _names(handle), 0, lambda: self.inner.read_into(handle, offset, buffer))
