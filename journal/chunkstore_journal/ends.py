@@ -34,7 +34,7 @@ def naming_repair() -> Iterator[None]:
     try:
         yield
     except Damaged as error:
-        if _WAY_ON not in error.message and _REPAIR not in error.message:
+        if not isinstance(error, RolledBack) and _WAY_ON not in error.message and _REPAIR not in error.message:
             error.args = (f"{error.message}. {_REPAIR}",)
         raise
 

@@ -191,6 +191,7 @@ def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytes
         with pytest.raises(RolledBack) as raised:
             follower.catch_up()
         assert (raised.value.lsn_seen, raised.value.lsn_now) == (end.lsn, before.lsn)
+        assert "repair" not in str(raised.value), "nothing here is damaged"
         with pytest.raises(RolledBack):
             follower.store  # noqa: B018
     anew = world.follower()

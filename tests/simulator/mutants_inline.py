@@ -285,6 +285,6 @@ INLINE_MUTANTS: Final = (
         "what earlier owners left of a segment is not spilled when it is sealed before anybody has looked",
         EVERYWHERE,
         (Patch("chunkstore.operations.spiller:Spiller.sealed", "not self._knows_all or ", ""),),
-        tests=("tests/engine/test_inline_spilling.py",),
+        tests=("tests/engine/test_spills_due.py",),
     ),
 )

@@ -1,0 +1,279 @@
+"""Older states in the root's place: told from damage, accepted where that is asked for, and noticed by replicas (A17)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from chunkstore.config import Settings
+from chunkstore.errors import Damaged, RolledBack
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore_journal.follower import Follower
+from chunkstore_journal.history import open_streams
+from chunkstore_journal.inspect import check_journal
+from chunkstore_journal.lease import read_lease
+from chunkstore_journal.payloads import FLAG_GIVEN_UP
+from tests.journal.ends import KEYS, Objects, become, close, closed, objects_of, refused
+from tests.journal.test_recovery import plant_cache
+from tests.journal.world import World
+
+
+def rolled_back(world: World, shelf: MemoryShelf, *, epochs: int) -> tuple[Objects, Objects, int]:
+    """A backup, taken after a close, takes the place of a root that went on. The backup, the newer state, and its lsn."""
+    closed(world, shelf)
+    backup = objects_of(world.storage)
+    for number in range(epochs):
+        owner = world.process(shelf).open()
+        for row in range(3):
+            owner.put(f"later {number} {row}")
+        close(owner)
+    newer, lsn = objects_of(world.storage), owner.journal.head.lsn
+    become(world, backup)
+    return backup, newer, lsn
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_restored_backup_is_told_from_damage(world: World, epochs: int) -> None:
+    shelf = MemoryShelf()
+    backup, newer, lsn = rolled_back(world, shelf, epochs=epochs)
+    error = refused(world, shelf)
+    assert isinstance(error, RolledBack)
+    assert (error.lsn_seen, error.lsn_now) == (lsn, 10)
+    assert "a restored backup" in error.message
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.to_fields()) == (RolledBack, error.to_fields())
+    become(world, newer)
+    assert len(world.process(shelf).open().keys()) == len(KEYS) + 3 * epochs, "put right, it goes on"
+    become(world, backup)
+    assert world.process().open().keys() == KEYS, "who has seen nothing has nothing to say"
+
+
+@pytest.mark.parametrize("lease_s", [0.0, 5.0])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_an_accepted_rollback(world: World, epochs: int, lease_s: float) -> None:
+    shelf, third = MemoryShelf(), MemoryShelf()
+    rolled_back(world, shelf, epochs=epochs)
+    settings = Settings(journal_mode=world.mode, lease_s=lease_s)
+    heir = world.process(shelf, settings)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
+    assert heir.keys() == KEYS
+    assert [finding for finding in heir.report.findings if finding.startswith("accepted: ")]
+    assert world.opened(heir.journal.epoch).payload.flags == FLAG_GIVEN_UP
+    for number in range(epochs):
+        heir.put(f"new {number}")
+        heir = world.process(shelf, settings).open()  # and the one before it died
+        assert heir.report.findings == ()
+        assert world.opened(heir.journal.epoch).payload.flags == 0
+    assert len(heir.keys()) == len(KEYS) + epochs
+    assert len(world.process(third).open().keys()) == len(KEYS) + epochs
+    assert not [found for found in check_journal(world.streams, heir.store.head()) if found.severity == "error"]
+
+
+def test_nothing_is_accepted_where_nothing_was_lost(world: World) -> None:
+    shelf = MemoryShelf()
+    closed(world, shelf)
+    heir = world.process(shelf)
+    ownership = heir.service.take_over(own=None, accept_rollback=True)
+    assert (ownership.report.source, ownership.report.findings) == ("cache", ())
+    assert world.opened(2).payload.flags == 0
+
+
+def test_a_cut_tail_can_be_accepted(world: World) -> None:
+    owner = closed(world, shelf := MemoryShelf())
+    end = owner.journal.head
+    if world.mode == "append":
+        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: end.end - 700])
+    else:
+        for index in range(end.index - 3, end.index):
+            world.storage.delete(world.names.slot(1, index))
+    heir = world.process(shelf)
+    ownership = heir.service.take_over(own=None, accept_rollback=True)
+    assert len([finding for finding in ownership.report.findings if finding.startswith("accepted: ")]) == 2
+    lease = read_lease(world.storage, world.names)
+    assert lease is not None
+    assert (lease.epoch, lease.released) == (1, False), (
+        "nobody judges by the old one any more, nor by an epoch that is not open yet"
+    )
+    assert world.process().open().keys() == world.process(shelf).open().keys()
+
+
+def test_a_cache_of_what_was_given_up_is_put_aside(world: World) -> None:
+    """Another machine had seen the lost records, too; history says itself that it goes on without them."""
+    first, second = MemoryShelf(), MemoryShelf()
+    owner = closed(world, first)
+    end = owner.journal.head
+    whole = objects_of(world.storage)
+    copy = world.process(second).open()
+    assert copy.store.head().position.epoch == 2
+    become(world, whole)
+    if world.mode == "append":
+        world.overwrite(world.names.log(1), whole[world.names.log(1)][: end.end - 700])
+    else:
+        for index in range(end.index - 3, end.index):
+            world.storage.delete(world.names.slot(1, index))
+    world.process(MemoryShelf()).service.take_over(own=None, accept_rollback=True)
+    heir = world.process(first).open()
+    assert any("a part of history that was given up" in finding for finding in heir.report.findings)
+    assert heir.keys() < KEYS
+    # The second machine has seen epoch 2, and that number recurred: it cannot tell, and asks.
+    assert heir.journal.head.lsn < copy.journal.head.lsn
+    assert isinstance(refused(world, second), RolledBack)
+
+
+def test_another_history_at_a_lower_lsn_is_put_aside(world: World) -> None:
+    shelf = MemoryShelf()
+    rolled_back(world, shelf, epochs=1)
+    stranger = world.process().open()
+    for number in range(20):
+        stranger.put(f"another {number}")
+    heir = world.process(shelf).open()
+    assert heir.report.source != "cache"
+    assert any("the local cache" in finding for finding in heir.report.findings)
+    assert heir.keys() == stranger.keys()
+
+
+def test_a_cache_ahead_of_another_history_is_a_rollback(world: World) -> None:
+    """Whatever epochs were claimed since: no history that this cache saw ends before it."""
+    shelf = MemoryShelf()
+    _, _, lsn = rolled_back(world, shelf, epochs=1)
+    for _ in range(2):
+        close(world.process().open())
+    error = refused(world, shelf)
+    assert isinstance(error, RolledBack)
+    assert error.lsn_seen == lsn or error.lsn_now >= lsn
+
+
+def test_a_root_without_any_stream(world: World) -> None:
+    empty = objects_of(world.storage)
+    owner = closed(world, shelf := MemoryShelf())
+    lsn = owner.journal.head.lsn
+    become(world, empty)
+    error = refused(world, shelf)
+    assert isinstance(error, RolledBack)
+    assert (error.lsn_seen, error.lsn_now) == (lsn, 0)
+    heir = world.process(shelf)
+    assert heir.service.take_over(own=None, accept_rollback=True).report.source == "genesis"
+
+
+def test_a_root_whose_first_epoch_was_voided(world: World) -> None:
+    """Every claim is there, and nothing was ever opened here: but it was, says the cache."""
+    empty = objects_of(world.storage)
+    for epoch in (1, 2):
+        world.process().die_at_open(epoch)
+    voided = objects_of(world.storage)
+    become(world, empty)
+    closed(world, shelf := MemoryShelf())
+    become(world, voided)
+    error = refused(world, shelf)
+    assert isinstance(error, RolledBack)
+    assert error.lsn_now == 0
+
+
+def test_a_hole_where_the_cache_stands_is_found(slot_world: World) -> None:
+    world = slot_world
+    owner = world.process().open()
+    positions = [owner.put(f"k{number}") for number in range(8)]
+    [third] = [position for position in positions if position.index == 4]
+    plant_cache(world, shelf := MemoryShelf(), third)
+    lost = world.names.slot(1, 3)
+    world.storage.delete(lost)
+    error = refused(world, shelf, frozenset((lost,)))
+    assert (type(error), error.object) == (Damaged, lost)
+
+
+def test_a_torn_end_that_a_snapshot_has_seen_more_of(append_world: World) -> None:
+    world = append_world
+    owner = world.process().open()
+    end = owner.put("a").end
+    owner.put("b")
+    owner.snapshot()
+    log = world.names.log(1)
+    world.overwrite(log, world.whole(log)[: end + 20])
+    assert "snapshot LATEST has seen lsn 3" in refused(world).message
+
+
+def test_a_snapshot_beyond_the_end_is_told(memory_world: World) -> None:
+    world = memory_world
+    owner = world.process().open()
+    owner.put("a")
+    before = objects_of(world.storage)
+    for number in range(4):
+        owner.put(f"b{number}")
+    name = owner.snapshot()
+    after = objects_of(world.storage)
+    become(world, {**before, **{key: after[key] for key in (name, world.names.latest)}})
+    heir = world.process().open()
+    assert heir.keys() == {"a"}
+    assert any(f"snapshot {name} stands at lsn" in finding for finding in heir.report.findings)
+
+
+def test_check_compares_with_what_was_seen_here(world: World) -> None:
+    shelf = MemoryShelf()
+    rolled_back(world, shelf, epochs=3)
+    store = world.process(shelf).cache.open_current()
+    assert store is not None
+    found = [*check_journal(open_streams(world.storage, world.names), None, store.head())]
+    assert {(item.invariant, item.severity) for item in found} == {(12, "error")}
+    assert [item.object for item in found] == ["metadata cache of an owner on this machine"] * 2
+    stranger = world.process().open()
+    for number in range(20):
+        stranger.put(f"another {number}")
+    found = [*check_journal(open_streams(world.storage, world.names), None, store.head())]
+    assert {item.severity for item in found} <= {"error", "warning"}
+
+
+@contextmanager
+def following(world: World, shelf: MemoryShelf) -> Iterator[Follower]:
+    """A replica, and its place on the shelf given back when it ends."""
+    cache = MemoryMetadataCache(world.format.uuid, "replica", shelf=shelf)
+    follower = Follower(world.storage, world.names, world.format, cache, world.settings)
+    yield follower
+    follower.close()
+    cache.close()
+
+
+def test_a_replica_says_that_it_had_applied_more(world: World) -> None:
+    shelf, replicas = MemoryShelf(), MemoryShelf()
+    closed(world, shelf)
+    backup = objects_of(world.storage)
+    owner = world.process(shelf).open()
+    owner.put("later")
+    close(owner)
+    with following(world, replicas) as follower:
+        assert follower.catch_up().position.lsn == owner.journal.head.lsn
+        assert follower.ahead == ""
+    newer = objects_of(world.storage)
+    for state in (backup, {name: data for name, data in backup.items() if name == world.names.format}):
+        become(world, state)
+        with following(world, replicas) as again:
+            lsn = again.catch_up().position.lsn
+            assert (
+                f"this replica had applied lsn {owner.journal.head.lsn}, and the journal ends at lsn {lsn}"
+                in again.ahead
+            )
+        with following(world, replicas) as calm:
+            calm.catch_up()
+            assert calm.ahead == ""
+        become(world, newer)
+        with following(world, replicas) as whole:
+            whole.catch_up()
+
+
+def test_a_replica_notices_a_cut_of_its_own_stream(memory_world: World) -> None:
+    world = memory_world
+    replicas = MemoryShelf()
+    owner = closed(world)
+    with following(world, replicas) as follower:
+        follower.catch_up()
+    end = owner.journal.head
+    if world.mode == "append":
+        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: end.end - 700])
+    else:
+        for index in range(end.index - 3, end.index):
+            world.storage.delete(world.names.slot(1, index))
+    with following(world, replicas) as again:
+        assert again.catch_up().position.lsn < end.lsn
+        assert f"had applied lsn {end.lsn}" in again.ahead
