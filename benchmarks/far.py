@@ -31,7 +31,7 @@ __all__ = ["DELAYS_MS", "far", "md5_of"]
 DELAYS_MS = (0, 5, 30, 100)
 PIECE_BYTES = 8 * MIB
 RANGE_BYTES = 1 * MIB
-STREAM_TIMES = 2
+STREAM_TIMES, LONG_STREAM_TIMES = 2, 6
 """A stream has so many times what the plain loop has on its way at once: else there is no loop, and beginnings are compared."""
 WAYS = 8
 CROWD = 32
@@ -188,25 +188,33 @@ def _crowds(
 
 
 def _streams(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str) -> None:
-    """Written through one ``StorageWriter`` by one thread in events of 64 KiB, then read along."""
-    names = [f"s{number}" for number in range(place.rounds + 1)]
-    store.commit([Create(name) for name in names])
-    pieces = place.pieces * STREAM_TIMES
+    """Written through one ``StorageWriter`` by one thread in events of 64 KiB, then read along.
 
-    def write() -> None:
+    What is written ends with a commit that nothing hides: of a short stream that is a large part.
+    """
+    short, long = (place.pieces * times for times in (STREAM_TIMES, LONG_STREAM_TIMES))
+    names = [f"s{number}" for number in range(2 * (place.rounds + 1))]
+    store.commit([Create(name) for name in names])
+
+    def write(pieces: Sequence[bytes]) -> None:
         with store.writer(names.pop()) as writer:
             for piece in pieces:
                 for start in range(0, PIECE_BYTES, 64 * KIB):
                     writer.append(piece[start : start + 64 * KIB])
 
-    calls: dict[str, Callable[[], object]] = {"ours": write}
-    calls |= {name: partial(plain.put, "plain", pieces) for name, plain in place.plain.items()}
-    size, at_least = STREAM_TIMES * place.size, 0.8 if place.is_far else None
-    _compare(report, f"{behind}: StorageWriter", size, "ours", _taken_s(calls, place.rounds), at_least=at_least)
+    def plain_puts(pieces: Sequence[bytes]) -> dict[str, Callable[[], object]]:
+        return {name: partial(plain.put, "plain", pieces) for name, plain in place.plain.items()}
+
+    calls: dict[str, Callable[[], object]]
+    for pieces, at_least in ((short, None), (long, 0.8 if place.is_far else None)):
+        size = len(pieces) * PIECE_BYTES
+        calls = {"ours": partial(write, pieces), **plain_puts(pieces)}
+        what = f"{behind}: StorageWriter, {size // MIB} MiB"
+        _compare(report, what, size, "ours", _taken_s(calls, place.rounds), at_least=at_least)
+    pieces, size = short, len(short) * PIECE_BYTES
 
     store.create("many")
-    calls = {"ours": partial(store.append_many, "many", place.pieces)}
-    calls |= {name: partial(plain.put, "plain", place.pieces) for name, plain in place.plain.items()}
+    calls = {"ours": partial(store.append_many, "many", place.pieces), **plain_puts(place.pieces)}
     _compare(report, f"{behind}: append_many", place.size, "ours", _taken_s(calls, place.rounds))
 
     store.create("whole")
@@ -252,16 +260,14 @@ def _ranges(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStora
     pool.shutdown()
 
 
-def far(report: Report, server: Rgw, path: Path, delays_ms: Sequence[int], *, quick: bool) -> None:
-    """All of it behind each delay."""
-    for delay_ms in delays_ms:
-        behind = f"{delay_ms} ms"
-        with delayed(server.port, delay_ms / 1e3) as port:
-            place = _Place(server, path / f"far-{delay_ms}", port, quick, delay_ms)
-            try:
-                with chunkstore.open(place.root, settings=place.settings()) as store:
-                    _appends(report, place, store, behind, quick)
-                    _streams(report, place, store, behind)
-                    _ranges(report, place, store, behind)
-            finally:
-                place.close()
+def far(report: Report, server: Rgw, path: Path, delay_ms: int, *, quick: bool) -> None:
+    """All of it behind one delay."""
+    with delayed(server.port, delay_ms / 1e3) as port:
+        place = _Place(server, path / f"far-{delay_ms}", port, quick, delay_ms)
+        try:
+            with chunkstore.open(place.root, settings=place.settings()) as store:
+                _appends(report, place, store, f"{delay_ms} ms", quick)
+                _streams(report, place, store, f"{delay_ms} ms")
+                _ranges(report, place, store, f"{delay_ms} ms")
+        finally:
+            place.close()
