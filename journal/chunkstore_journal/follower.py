@@ -151,17 +151,20 @@ class Follower:
 
     def _find_end(self) -> Leg | None:
         """The newest OPEN and what is committed behind it; None while there is no OPEN."""
-        for restarts_left in range(_RESTARTS_MAX, -1, -1):
+        before: Opened | None = None
+        for _ in range(_RESTARTS_MAX + 1):
             opened = self._find_newest()
             if opened is None:
                 return None
             try:
                 return Leg(opened, self._visible_end(opened))
-            except ChunkNotFound:
-                # Seen and gone: a new owner has opened and collects. Its OPEN is there now.
-                if not restarts_left:
-                    raise
-        return None
+            except ChunkNotFound as error:
+                # Seen and gone: a new owner has opened and collects, and its OPEN is there now. Or an older state is in the root's place.
+                lost = error.chunk
+                if opened is before:
+                    self._top, self._newest = 0, None
+                before = opened
+        raise Damaged("the journal's newest stream vanished, and no newer one is there", object=lost)
 
     def _retire(self, store: MetadataStore) -> None:
         """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended. As long as

@@ -9,6 +9,7 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, 
 from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.storage import ChunkHandle
+from tests.journal.ends import become, objects_of
 from tests.journal.world import Wire, World, keys_of, let_pass, nothing
 
 
@@ -202,6 +203,28 @@ def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytes
     else:
         name = world.names.slot(1, end.index - 1)
         world.storage.create_if_absent(name, whole[name])
+    assert follower.catch_up() == shown
+    assert keys_of(follower.store) == {"a", "b"}
+
+
+def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
+    """An older state in the root's place, in which the newest epoch was never claimed."""
+    world = memory_world
+    world.process().open().put("a")
+    older = objects_of(world.storage)
+    owner = world.process().open()
+    owner.put("b")
+    follower = world.follower()
+    shown = follower.catch_up()
+    newer = objects_of(world.storage)
+    become(world, older)
+    # Where nothing new lies behind what was shown, slots are not asked for it again.
+    follower._store = None if world.mode == "slot" else follower._store
+    for _ in range(2):
+        with pytest.raises(RolledBack) as raised:
+            follower.catch_up()
+        assert raised.value.lsn_seen == shown.position.lsn
+    become(world, newer)
     assert follower.catch_up() == shown
     assert keys_of(follower.store) == {"a", "b"}
 
