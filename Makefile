@@ -46,7 +46,10 @@ $(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
 demo: $(VENV)/.ready-demo
 	@$(RUN) -m chunkstore demo $(if $(ROOT),"$(ROOT)")
 
-test: lint types
+test: lint
+	@# Beside the check of types, the tests are compiled: else each worker does that for all of them, at the same time.
+	@env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q --collect-only > /dev/null 2>&1 & \
+		echo "$(RUN) -m mypy"; $(RUN) -m mypy; typed=$$?; wait; exit $$typed
 	@scripts/servers.sh
 	@$(RUN) -m tests.support.servers.hdfs_jars
 	@# Without bytecode every worker, and every process that a test starts, would compile everything anew.
