@@ -144,7 +144,7 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
             segment = _admit(owned, state, request)
             if isinstance(segment, int):
                 return None, segment
-            if container.takes_inline(segment, data):
+            if container.takes_inline(segment, state.tail, data):
                 op = _enter_inline(owned, state, segment, request)
                 container.backlog.came(state.name, len(data), op.extends is None)
                 return op, segment.length

@@ -10,26 +10,33 @@ from __future__ import annotations
 from typing import Final
 
 from chunkstore import runtime
+from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
+from chunkstore.chunks import Capabilities
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.journal import RECORD_MAGIC
 
-__all__ = ["Backlog", "Waiting", "inline_bytes_of", "looks_like_record"]
+__all__ = ["Backlog", "Waiting", "inline_limits", "looks_like_record"]
 
 _INLINE_BYTES: Final = 16 * KIB
 _INLINE_REMOTE_BYTES: Final = 64 * KIB
+_BEHIND_TIMES: Final = 4
 _BEHIND_BYTES: Final = 256 * MIB
 """So much may wait before spilling counts as behind, at least: the journal holds it, and spilling reads what memory no longer does."""
 _DOUBT_S: Final = 5.0
 """Between two looks that find nothing of what is counted, at least: in between whatever was under way has been committed."""
 
 
-def inline_bytes_of(settings: Settings, remote: bool) -> int:
-    """Appends of up to so many bytes go into the journal's record."""
+def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, int]:
+    """Appends of up to so many bytes go into the journal's record, and of up to so many behind bytes that did.
+
+    There, where storages append, each larger one begins a chunk: the one that grew before cannot go on behind bytes that are not in it.
+    """
     if settings.layout == "CODE_ONLY_UPGRADE":
-        return 0  # headers list files: each extent would be copied into one
+        return 0, 0  # headers list files: each extent would be copied into one
     chosen = settings.inline_bytes_max
-    return (_INLINE_REMOTE_BYTES if remote else _INLINE_BYTES) if chosen is None else chosen
+    limit = (_INLINE_REMOTE_BYTES if capabilities.remote else _INLINE_BYTES) if chosen is None else chosen
+    return limit, min(_BEHIND_TIMES * limit, BLOCK_BYTES) if capabilities.append else limit
 
 
 def looks_like_record(data: BytesLike, before: bytes = b"") -> bool:

@@ -31,7 +31,7 @@ from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.observer import GuardedObserver, Observer
-from chunkstore.operations.backlog import Backlog, inline_bytes_of
+from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
 from chunkstore.operations.looking import Look, audit, look
@@ -39,7 +39,7 @@ from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
-from chunkstore.records import RootRecord, SegmentRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, RootRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
@@ -89,7 +89,7 @@ class OwnedContainer:
         self.roots_asked_s: dict[int, float] = {}
         """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
-        self.inline_bytes = inline_bytes_of(settings, self.remote)
+        self.inline_bytes, self._inline_bytes_behind = inline_limits(settings, storage.capabilities)
         self.tail = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s = 0.0  # of what writers commit (``append_window``)
         self.backlog = Backlog(settings)
@@ -154,9 +154,11 @@ class OwnedContainer:
                 store.close(clean=False)
         self.current.store.close(clean=True)
 
-    def takes_inline(self, segment: SegmentRecord, data: BytesLike) -> bool:
-        """Whether these bytes of an append go into the journal's record: they are few, spilling keeps up, and they look like no record."""
-        return self.backlog.takes(data, min(self.inline_bytes, segment.chunk_size_bytes_max))
+    def takes_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: BytesLike) -> bool:
+        """Whether bytes that are appended behind ``tail`` go into the record: few, no record themselves, and spilling keeps up."""
+        behind = tail is not None and tail.kind == KIND_INLINE
+        length_max = self._inline_bytes_behind if behind else self.inline_bytes
+        return self.backlog.takes(data, min(length_max, segment.chunk_size_bytes_max))
 
     # The door
 

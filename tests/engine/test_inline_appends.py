@@ -45,7 +45,7 @@ def kinds(store: ChunkedSegmentStorage, name: str) -> list[tuple[str, int]]:
 def mixed(store: ChunkedSegmentStorage, name: str) -> bytes:
     """A segment of chunk, extent, extent, chunk, extent; its bytes."""
     store.create(name)
-    sizes = (LIMIT + 1, 7, LIMIT, LIMIT + 50, 3)
+    sizes = (LIMIT + 1, 7, LIMIT, 4 * LIMIT + 1, 3)
     offset = 0
     for size in sizes:
         store.append(name, pattern(offset, size))
@@ -66,15 +66,41 @@ def reopened(world: World, store: ChunkedSegmentStorage, killed: bool) -> Chunke
 
 def test_what_is_above_the_limit_goes_to_a_chunk(world: World, store: ChunkedSegmentStorage) -> None:
     store.create("a")
-    store.append("a", bytes(LIMIT))
-    store.append("a", bytes(LIMIT + 1))
-    assert kinds(store, "a") == [("inline", LIMIT), ("object", LIMIT + 1)]
-    assert len(world.chunks()) == 1, "an extent has no object of its own"
+    sizes = (LIMIT + 1, LIMIT, 4 * LIMIT + 1)
+    for size in sizes:
+        store.append("a", bytes(size))
+    assert kinds(store, "a") == [("object", LIMIT + 1), ("inline", LIMIT), ("object", 4 * LIMIT + 1)]
+    assert len(world.chunks()) == 2, "an extent has no object of its own"
+
+
+@pytest.mark.parametrize("commits", [False, True], ids=["append", "commit"])
+def test_behind_extents_the_limit_is_higher_where_storages_append(
+    world: World, store: ChunkedSegmentStorage, commits: bool
+) -> None:
+    """Or small and large appends by turns would leave a chunk for each large one: none can grow behind bytes that are not in it."""
+
+    def append(size: int) -> None:
+        if commits:
+            store.commit([Append("a", bytes(size))])
+        else:
+            store.append("a", bytes(size))
+
+    appends = world.appends
+    store.create("a")
+    for _ in range(10):
+        append(10)
+        append(4 * LIMIT)
+    assert [kind for kind, _ in kinds(store, "a")] == (["inline"] * 20 if appends else ["inline", "object"] * 10)
+    store.spill(["a"])
+    if appends:
+        assert kinds(store, "a") == [("object", 10 * (4 * LIMIT + 10))]
+        append(LIMIT + 1)
+        assert kinds(store, "a")[-1] == ("object", LIMIT + 1), "behind a chunk it is what it was"
 
 
 def test_every_range_of_a_mixed_segment_reads_the_same(world: World, store: ChunkedSegmentStorage) -> None:
     data = mixed(store, "a")
-    borders = [0, 1, LIMIT, LIMIT + 1, LIMIT + 8, 2 * LIMIT + 8, len(data) - 4, len(data) - 3, len(data)]
+    borders = [0, 1, LIMIT, LIMIT + 1, LIMIT + 8, 2 * LIMIT + 8, 3 * LIMIT, len(data) - 4, len(data) - 3, len(data)]
     for source in ("memory", "journal"):
         for start in borders:
             for stop in borders:
