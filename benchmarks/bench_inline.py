@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -128,6 +129,34 @@ def spilling(report: Report, path: Path, seconds: float, rounds: int) -> None:
     report.add("left in the journal at the end", waiting / KIB, "KiB", at_most=2 * len(names) * KIB)
 
 
+def mixed(report: Report, path: Path, seconds: float, rounds: int) -> None:
+    """Small and large appends by turns in one segment, to the same with none in records: how fast, and what chunks they leave."""
+    stores = {"on": _open(path / "on"), "off": _open(path / "off", inline_bytes_max=0)}
+    sizes = random.Random(1).choices((100, 1_000, 4_000, 30_000), k=1_000)
+    data = os.urandom(max(sizes))
+    rates: dict[str, list[float]] = {name: [] for name in stores}
+    for store in stores.values():
+        store.create("s")
+    for number in range(rounds):
+        for name in ("on", "off") if number % 2 else ("off", "on"):
+            count, began = 0, time_s()
+            while time_s() - began < seconds:
+                stores[name].append("s", data[: sizes[count % len(sizes)]])
+                count += 1
+            rates[name].append(count / (time_s() - began))
+    stores["on"].spill()
+    chunks = {name: stores[name].info("s").chunk_count for name in stores}
+    for store in stores.values():
+        store.close()
+    report.add(
+        "appends of 100 B to 30 kB by turns, to none in records",
+        median([a / b for a, b in zip(rates["on"], rates["off"], strict=True)]),
+        "ratio",
+        detail=f"{median(rates['on']):.0f}/s, {median(rates['off']):.0f}/s",
+    )
+    report.add("chunks that they leave, once spilled", chunks["on"], "chunks", detail=f"{chunks['off']} else")
+
+
 def main() -> None:
     """Run all and save ``results/inline.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -144,6 +173,7 @@ def main() -> None:
         memory(report, path / "memory", 25_000 // scale)
         take_overs(report, path / "take-over", 100_000 // scale, 5)
         spilling(report, path / "spilling", 5.0 / scale, 12)
+        mixed(report, path / "mixed", 3.0 / scale, 8)
     report.save()
 
 
