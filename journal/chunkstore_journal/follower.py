@@ -245,12 +245,18 @@ class Follower:
 
     def _visible_end(self, opened: Opened) -> StreamEnd:
         """The committed end of the newest stream, as far as it can be seen."""
-        start, store = opened.position, self._store
-        position = self._end if store is None else store.head().position
-        here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
-        if here and ((self._is_on_history and store is not None) or self._holds(position)):
-            self._is_on_history = True
-            start = position
+        start = opened.position
+        own = self._store.head().position if self._store is not None else GENESIS
+        points = [(own, self._is_on_history and self._store is not None)]
+        if (self._end.epoch, self._end.lsn) > (own.epoch, own.lsn):
+            # Seen, and not applied or lost again: what was committed then may not look it now, behind a claim.
+            points.insert(0, (self._end, False))
+        for position, is_known in points:
+            here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
+            if here and (is_known or self._holds(position)):
+                self._is_on_history = self._is_on_history or position is own
+                start = position
+                break
         end = committed_end(self._streams, opened, start)
         self._refuse_loss(opened.epoch, end)
         if (opened.epoch, end.lsn) > (self._end.epoch, self._end.lsn):

@@ -9,6 +9,7 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, 
 from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.storage import ChunkHandle
+from chunkstore_journal import follower as follower_module
 from tests.journal.ends import become, objects_of
 from tests.journal.world import Wire, World, keys_of, let_pass, nothing
 
@@ -144,6 +145,27 @@ def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
     world.process().die_at_open(2)
     monkeypatch.setattr(follower.store, "head", rotten)
     assert follower.catch_up() == shown
+    assert keys_of(follower.store) == {"a", "b"}
+
+
+def test_what_was_seen_and_not_applied_is_no_rollback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by seed 2050001221: the last record was seen to be committed, applying it failed, and behind a claim without an OPEN it could
+    not be believed anew."""
+    owner = world.process().open()
+    owner.put("a")
+    follower = world.follower()
+    follower.catch_up()
+    owner.put("b")
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageUnavailable("no answer", object="")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(follower_module, "materialise", fail)
+        with pytest.raises(StorageUnavailable):
+            follower.catch_up()
+    world.process().die_at_open(2)
+    assert follower.catch_up().position == owner.journal.head
     assert keys_of(follower.store) == {"a", "b"}
 
 
