@@ -54,6 +54,7 @@ class Follower:
     ) -> None:
         self.tail = TailCache(settings.tail_cache_bytes)
         """The bytes of extents that were followed last."""
+        self._format = format
         self._streams = Streams(storage, names, format)
         self._storage = storage
         self._names = names
@@ -102,6 +103,10 @@ class Follower:
         except ChunkstoreError as error:
             if self._lost is not None:
                 self._lost = error  # there is still nothing to show, and this is why
+            if isinstance(error, RolledBack):
+                # What was seen of another state that stood there goes with it.
+                self._top, self._newest = 0, None
+                self._streams = Streams(self._storage, self._names, self._format)
             raise
 
     def _catch_up(self) -> Head:
@@ -271,7 +276,7 @@ class Follower:
         name = names.log(epoch) if self._streams.mode == "append" else names.slot(epoch, end.index)
         text = (
             f"the journal ends at lsn {end.lsn}, and was followed to lsn {seen.lsn}: records were lost, or an older state stands in the "
-            "root's place, or the storage gives old answers. Refresh once that is put right; who opens anew follows what is there"
+            "root's place, or the storage gives old answers. Refresh once that is put right; a replica opened anew follows what is there"
         )
         raise RolledBack(text, object=name, position=end.byte, lsn_seen=seen.lsn, lsn_now=end.lsn)
 

@@ -251,6 +251,30 @@ def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
     assert keys_of(follower.store) == {"a", "b"}
 
 
+def test_the_newer_state_heals_what_an_older_one_has_shown(memory_world: World) -> None:
+    """Somebody who had seen nothing of the newer state opened the older one meanwhile: his epoch is not the newer state's."""
+    world = memory_world
+    world.process().open().put("a")
+    older = objects_of(world.storage)
+    owner = world.process().open()
+    for number in range(9):
+        owner.put(f"b{number}")
+    follower = world.follower()
+    shown = follower.catch_up()
+    newer = objects_of(world.storage)
+    become(world, older)
+    for _ in range(2):
+        world.process().open()
+    with pytest.raises(RolledBack):
+        follower.catch_up()
+    become(world, newer)
+    assert follower.catch_up() == shown
+    again = world.process().open()
+    again.put("c")
+    assert follower.catch_up().position == again.journal.head
+    assert keys_of(follower.store) == again.keys()
+
+
 def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:
     owner = memory_world.process().open()
     owner.put("a")
