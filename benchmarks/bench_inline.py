@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import chunkstore
@@ -92,6 +93,26 @@ def take_overs(report: Report, path: Path, extents: int, rounds: int) -> None:
         )
 
 
+def _by_turns(
+    stores: dict[str, chunkstore.ChunkedSegmentStorage],
+    seconds: float,
+    rounds: int,
+    append: Callable[[chunkstore.ChunkedSegmentStorage, int], object],
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Appends in short blocks by turns: how many a second, and the processor time of each in microseconds, of each store and round."""
+    rates: dict[str, list[float]] = {name: [] for name in stores}
+    used: dict[str, list[float]] = {name: [] for name in stores}
+    for number in range(rounds):
+        for name in ("on", "off") if number % 2 else ("off", "on"):
+            count, began, processor = 0, time_s(), time.process_time()
+            while time_s() - began < seconds:
+                append(stores[name], count)
+                count += 1
+            rates[name].append(count / (time_s() - began))
+            used[name].append((time.process_time() - processor) / count * 1e6)
+    return rates, used
+
+
 def spilling(report: Report, path: Path, seconds: float, rounds: int) -> None:
     """Appends of one thread beside spilling, to those beside none: in short blocks by turns, on two stores; and whether it keeps up."""
     stores = {
@@ -101,16 +122,9 @@ def spilling(report: Report, path: Path, seconds: float, rounds: int) -> None:
     names = [f"s{number}" for number in range(8)]
     for store in stores.values():
         _create(store, names)
-    rates: dict[str, list[float]] = {name: [] for name in stores}
-    used: dict[str, list[float]] = {name: [] for name in stores}
-    for number in range(rounds):
-        for name in ("on", "off") if number % 2 else ("off", "on"):
-            count, began, processor = 0, time_s(), time.process_time()
-            while time_s() - began < seconds:
-                stores[name].append(names[count % len(names)], _DATA)
-                count += 1
-            rates[name].append(count / (time_s() - began))
-            used[name].append((time.process_time() - processor) / count * 1e6)
+    rates, used = _by_turns(
+        stores, seconds, rounds, lambda store, count: store.append(names[count % len(names)], _DATA)
+    )
     waiting = sum(item.size_bytes for item in stores["on"]._container.backlog.held().values())
     for store in stores.values():
         store.close()
@@ -134,16 +148,9 @@ def mixed(report: Report, path: Path, seconds: float, rounds: int) -> None:
     stores = {"on": _open(path / "on"), "off": _open(path / "off", inline_bytes_max=0)}
     sizes = random.Random(1).choices((100, 1_000, 4_000, 30_000), k=1_000)
     data = os.urandom(max(sizes))
-    rates: dict[str, list[float]] = {name: [] for name in stores}
     for store in stores.values():
         store.create("s")
-    for number in range(rounds):
-        for name in ("on", "off") if number % 2 else ("off", "on"):
-            count, began = 0, time_s()
-            while time_s() - began < seconds:
-                stores[name].append("s", data[: sizes[count % len(sizes)]])
-                count += 1
-            rates[name].append(count / (time_s() - began))
+    rates, _ = _by_turns(stores, seconds, rounds, lambda store, n: store.append("s", data[: sizes[n % len(sizes)]]))
     stores["on"].spill()
     chunks = {name: stores[name].info("s").chunk_count for name in stores}
     for store in stores.values():

@@ -155,7 +155,8 @@ class Follower:
             )
 
     def _find_end(self) -> Leg | None:
-        """The newest OPEN and what is committed behind it; None while there is no OPEN."""
+        """The newest OPEN and what is committed behind it; None while there is no OPEN. Raises ``Damaged``, ``RolledBack``, and what the
+        storage raises."""
         before: Opened | None = None
         for _ in range(_RESTARTS_MAX + 1):
             opened = self._find_newest()
@@ -252,7 +253,7 @@ class Follower:
         """The committed end of the newest stream, as far as it can be seen."""
         start = opened.position
         own = self._store.head().position if self._store is not None else GENESIS
-        points = [(own, self._is_on_history and self._store is not None)]
+        points = [(own, self._is_on_history)]
         if (self._end.epoch, self._end.lsn) > (own.epoch, own.lsn):
             # Seen, and not applied or lost again: what was committed then may not look it now, behind a claim.
             points.insert(0, (self._end, False))

@@ -7,6 +7,7 @@ import pytest
 from chunkstore.errors import Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore.metadata.port import Position
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.history import Sealed
 from tests.journal.world import Process, World
@@ -40,6 +41,15 @@ def become(world: World, objects: Objects) -> None:
         world.storage.delete(name)
     for name, data in objects.items():
         world.storage.put(name, data)
+
+
+def cut_tail(world: World, end: Position) -> None:
+    """The last records of the first epoch, which ends at ``end``, are gone."""
+    if world.mode == "append":
+        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: end.end - 700])
+    else:
+        for index in range(end.index - 3, end.index):
+            world.storage.delete(world.names.slot(1, index))
 
 
 def refused(world: World, shelf: MemoryShelf | None = None, lost: frozenset[str] = frozenset()) -> Damaged:

@@ -204,7 +204,7 @@ def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytes
     end = owner.put("b")
     follower = world.follower()
     shown = follower.catch_up()
-    whole = {info.name: world.whole(info.name) for info in world.storage.list(world.names.journal_prefix()).items}
+    whole = objects_of(world.storage)
     if world.mode == "append":
         world.overwrite(world.names.log(1), whole[world.names.log(1)][: before.end])
     else:
@@ -220,11 +220,7 @@ def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytes
     anew = world.follower()
     assert anew.catch_up().position.lsn == before.lsn
     assert keys_of(anew.store) == {"a"}
-    if world.mode == "append":
-        world.overwrite(world.names.log(1), whole[world.names.log(1)])
-    else:
-        name = world.names.slot(1, end.index - 1)
-        world.storage.create_if_absent(name, whole[name])
+    become(world, whole)
     assert follower.catch_up() == shown
     assert keys_of(follower.store) == {"a", "b"}
 

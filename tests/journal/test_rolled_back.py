@@ -16,7 +16,7 @@ from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.payloads import FLAG_GIVEN_UP
-from tests.journal.ends import KEYS, Objects, become, close, closed, objects_of, refused
+from tests.journal.ends import KEYS, Objects, become, close, closed, cut_tail, objects_of, refused
 from tests.journal.test_recovery import plant_cache
 from tests.journal.world import World
 
@@ -84,11 +84,7 @@ def test_nothing_is_accepted_where_nothing_was_lost(world: World) -> None:
 def test_a_cut_tail_can_be_accepted(world: World) -> None:
     owner = closed(world, shelf := MemoryShelf())
     end = owner.journal.head
-    if world.mode == "append":
-        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: end.end - 700])
-    else:
-        for index in range(end.index - 3, end.index):
-            world.storage.delete(world.names.slot(1, index))
+    cut_tail(world, end)
     heir = world.process(shelf)
     ownership = heir.service.take_over(own=None, accept_rollback=True)
     assert len([finding for finding in ownership.report.findings if finding.startswith("accepted: ")]) == 2
@@ -269,11 +265,7 @@ def test_a_replica_notices_a_cut_of_its_own_stream(memory_world: World) -> None:
     with following(world, replicas) as follower:
         follower.catch_up()
     end = owner.journal.head
-    if world.mode == "append":
-        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: end.end - 700])
-    else:
-        for index in range(end.index - 3, end.index):
-            world.storage.delete(world.names.slot(1, index))
+    cut_tail(world, end)
     with following(world, replicas) as again:
         assert again.catch_up().position.lsn < end.lsn
         assert f"had applied lsn {end.lsn}" in again.ahead

@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore.config import JournalMode, RollingPolicy, Settings
 from chunkstore.errors import Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
-from tests.simulation.scene import ALL, SEGMENT, Scene, scene_of, worlds
+from tests.simulation.scene import ALL, SEGMENT, Event, Scene, scene_of, worlds
 from tests.simulator import World
 
 
@@ -202,6 +202,16 @@ def test_the_sequence_of_claims_survives_a_power_cut_without_holes(mode: Journal
     assert kept == {True, False}, "the newest name was not synced by anybody"
 
 
+def lost_in_vain(scene: Scene) -> Event:
+    """The sync of an owner's last record fails, and it dies before it says so: the next sync reports success and saves nothing."""
+    z = scene.first("z", "a")
+    event = z.begin("b")
+    call = z.process.until(op="sync", step="fsync", name="*/log.a")
+    scene.posix.entries[call.name].sync_fails()
+    z.process.crash()
+    return event
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_what_a_promoted_replica_synced_in_vain_is_embedded(restarts: bool) -> None:
     """Found by seed 1300000940: a power cut took the record on which a whole epoch stood.
@@ -212,11 +222,7 @@ def test_what_a_promoted_replica_synced_in_vain_is_embedded(restarts: bool) -> N
     """
     for seed in range(4):
         with scene_of("posix-append", seed) as scene:
-            z = scene.first("z", "a")
-            event = z.begin("b")
-            call = z.process.until(op="sync", step="fsync", name="*/log.a")
-            scene.posix.entries[call.name].sync_fails()
-            z.process.crash()
+            event = lost_in_vain(scene)
             n = scene.world.process("n")
             job = n.start(n.promoting())
             if restarts:
@@ -239,11 +245,7 @@ def test_a_sync_behind_one_that_failed_shows_nothing() -> None:
     the log, which succeeded and saved nothing, and showed a record that a power cut took."""
     for seed in range(4):
         with scene_of("posix-append", seed) as scene:
-            z = scene.first("z", "a")
-            event = z.begin("b")
-            call = z.process.until(op="sync", step="fsync", name="*/log.a")
-            scene.posix.entries[call.name].sync_fails()
-            z.process.crash()
+            event = lost_in_vain(scene)
             assert scene.replica("r", "host").content() == ["a"]
             scene.world.machine("host").power_cut()
             scene.owner("n").append("c")

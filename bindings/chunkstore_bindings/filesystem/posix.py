@@ -47,9 +47,10 @@ OFFSET_MAX = (1 << 63) - 1
 """The largest offset a system call takes; nothing is stored at or beyond it."""
 T = TypeVar("T")
 _ONE_CALL_BYTES = 0x7FFFF000
-_DIRECT_BYTES = 4 << 20
-_DIRECT_BLOCK_BYTES = 1 << 16  # a multiple of what any file system asks for
 """What Linux moves by one system call."""
+_DIRECT_BYTES = 4 << 20
+_DIRECT_BLOCK_BYTES = 1 << 16
+"""A multiple of what any file system asks for."""
 _COPY_BYTES = 4 << 20
 _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 
