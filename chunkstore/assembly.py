@@ -266,9 +266,9 @@ def open_replica_on(
             return _open_other(error, storage, names, chosen, cache, asked, close_storage=close_storage)
         made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
         with _closed_if_this_fails(made.close if cache is None else None):
-            follower: Follower | FixedState
             streams = Streams(storage, names, format_)
-            follower = FixedState(streams, made, asked) if past else Follower(storage, names, format_, made, chosen)
+            fixed = FixedState(streams, made, asked) if past else None
+            follower = fixed or Follower(storage, names, format_, made, chosen)
             scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
 
             def findings(level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
@@ -293,18 +293,17 @@ def open_replica_on(
                 stored_sizes=parts.stored_sizes(storage, names),
                 uuid=format_.uuid,
                 passes=streams.passes,
-                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, follower) if past else None,
+                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed.require_on_history)
+                if fixed
+                else None,
                 promote=partial(promote, seen, follower) if promotes else None,
                 close_cache=made.close if cache is None else None,
                 close_storage=close,
             )
-            try:
+            with _closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
                 parts.require_whole(follower.store, names)
                 replica.look(partial(choose_layout, settings=chosen))
-            except BaseException:
-                replica.close()
-                raise
             return replica
 
 

@@ -25,7 +25,6 @@ from chunkstore.operations.garbage_range import is_removed
 from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.records import TableRecord
 from chunkstore.registry import open_storage
-from chunkstore.replica import JournalFollower
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.usage import StoredSizes
 
@@ -118,13 +117,18 @@ def why_absent(
     names: ContainerNames,
     settings: Settings,
     scratch: Callable[[], MetadataCache],
-    state: JournalFollower,
+    require_on_history: Callable[[], int],
     chunk: str,
 ) -> PastCollected | None:
-    """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it."""
+    """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
+
+    ``require_on_history``: raises ``RolledBack`` where the journal does not have the moment that is shown, and says its lsn. Raises that,
+    and what following the journal raises.
+    """
     from chunkstore_journal.container import read_format
     from chunkstore_journal.follower import Follower
 
+    lsn = require_on_history()
     identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
     room = scratch()
     present = Follower(storage, names, read_format(storage, names), room, settings)
@@ -138,7 +142,6 @@ def why_absent(
     finally:
         present.close()
         room.close()
-    lsn = state.store.head().position.lsn
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
 
 

@@ -144,10 +144,10 @@ class Replica(ReadableContainer):
     def refresh(self) -> int:
         """Apply everything committed by now; returns the lsn reached. A state of the past stays where it is.
 
-        Raises ``Damaged``; ``RolledBack`` (what was shown here is not in the journal any more: an older state in the root's place, lost
-        records, or old answers; once that is put right a retry succeeds, and a replica that is opened anew shows what is there);
-        ``StorageUnavailable``, ``StorageFull`` (cache disk), ``Closed``, ``DeadlineExceeded`` (it goes on in the background, or in
-        another thread). Retry: safe.
+        Raises ``Damaged``; ``RolledBack`` (what was shown here is not in the journal any more: lost records, old answers, or an older state
+        in the root's place, which others may have gone on with; once that is put right a retry succeeds, and a replica that is opened anew
+        shows what is there); ``StorageUnavailable``, ``StorageFull`` (cache disk), ``Closed``, ``DeadlineExceeded`` (it goes on in the
+        background, or in another thread). Retry: safe.
         """
         self._check_open()
         lsn = self._follow(self.settings.op_deadline_s)

@@ -67,7 +67,7 @@ class ReadContext(NamedTuple):
     check_beside: bool
     """Whether ``check`` asks a storage behind a network: it then runs beside the reading of chunks."""
     recheck: Callable[[], None]
-    """Called when a chunk is missing, before the metadata is asked again: a replica catches up, an owner makes sure that it is
+    """Called when a chunk is missing or damaged, before the metadata is asked again: a replica catches up, an owner makes sure that it is
     one, for a list of chunks that lags may hold chunks that were collected."""
     rebuild: Callable[[CacheDamaged], None]
     """Called when ``store`` does not hold what was written: makes another one. Raises when that does not work."""
@@ -237,9 +237,9 @@ def read_into(context: ReadContext, name: str, identity: int | None, offset: int
 def _carry_out(
     context: ReadContext, name: str, identity: int | None, offset: int, length: int, take: Callable[[ReadPlan], T]
 ) -> T:
-    """Plan, and let ``take`` read what is planned; again from the start as often as a chunk has vanished meanwhile.
+    """Plan, and let ``take`` read what is planned; again from the start as often as a chunk has vanished meanwhile, or was damaged.
 
-    Raises ``Damaged`` for a chunk that was absent before, and that the metadata still named behind that; ``DeadlineExceeded`` when
+    Raises ``Damaged`` for a chunk that was so before, and that the metadata still named behind that; ``DeadlineExceeded`` when
     chunks go faster than they are read. On a remote storage the calls themselves end by the deadline, too (``chunkstore.deadline``).
     """
     deadline = Deadline(context.op_deadline_s)
@@ -254,6 +254,11 @@ def _carry_out(
                 if error.chunk in missed:
                     raise (context.why_absent(error.chunk) or _absent(plan, error.chunk)) from error
                 missed.add(error.chunk)
+            except Damaged as damage:
+                # Newer metadata may lead to sound bytes, and what refuses to be newer says what is wrong (``RolledBack``).
+                if damage.object in missed:
+                    raise
+                missed.add(damage.object)
             if not deadline.left_s():
                 deadline.fail(f"reading segment {name!r}, whose chunks are replaced meanwhile")
             context.recheck()

@@ -14,7 +14,7 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
 from chunkstore_journal.append_stream import is_suspect
 from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link, probe_dense
-from chunkstore_journal.record import RecordHeader
+from chunkstore_journal.record import Record, RecordHeader
 
 __all__ = ["committed_end"]
 
@@ -38,8 +38,12 @@ def committed_end(
 def _end_of_slots(streams: Streams, opened: Opened, start: Position) -> StreamEnd:
     epoch, names, storage = opened.epoch, streams.names, streams.storage
     last = probe_dense(lambda index: storage.exists(names.slot(epoch, index)), start.index - 1)
+    if last > start.index:
+        _check_next(streams.read_slot(epoch, start.index), start, names.slot(epoch, start.index))
     while last >= start.index:
         record = streams.read_slot(epoch, last)
+        if last == start.index:
+            _check_next(record, start, names.slot(epoch, last))
         if record.header.kind != RecordKind.SEAL:
             # Existence is commitment, for a successor seals behind it; but only once it cannot vanish (P6).
             storage.harden(names.slot(epoch, last))
@@ -47,6 +51,12 @@ def _end_of_slots(streams: Streams, opened: Opened, start: Position) -> StreamEn
         # A SEAL proves nothing until an OPEN on H names it: it may be a doomed claimant's.
         last -= 1
     return StreamEnd(start.index, 0, start.lsn, start.hash)
+
+
+def _check_next(record: Record, start: Position, name: str) -> None:
+    """Raise ``Damaged`` where it does not follow ``start``: then this is not the stream that ``start`` was seen in."""
+    if record.header.kind != RecordKind.SEAL:
+        check_link(record, start, object=name, position=0)
 
 
 def _end_of_log(

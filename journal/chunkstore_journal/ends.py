@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from chunkstore.errors import Damaged, RolledBack
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
-from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.history import Leg, Opened, Streams
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.walk import newest_opened, visible_end
 
-__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "was_given_up"]
+__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "require_seen", "was_given_up"]
 
 _WAY_ON = (
     "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
@@ -218,21 +218,62 @@ class SeenEnds:
         self.findings.append(f"accepted: {error.message}")
 
 
-def was_given_up(streams: Streams, newest: int, seen: Position) -> bool:
+def was_given_up(streams: Streams, newest: int, seen: Position, opening: Opened | None = None) -> bool:
     """Whether history, which ends in epoch ``newest``, says itself that it goes on without what was seen: an OPEN above its epoch cut it
     off.
 
     A restore in place says how much has been seen of what it cuts off: more than that is a root that was rolled back besides. Epochs are
-    dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their
-    numbers recur, and nothing tells the two apart: then every machine is asked for itself.
+    dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their numbers recur. Who knows the
+    OPEN of what was seen (``opening``) can tell the two apart as far as labels and lsns go; who does not is asked for itself.
     """
     epoch = newest
-    while epoch > seen.epoch:
-        payload = streams.opened(epoch).payload
+    while epoch > seen.epoch or (epoch and opening is not None):
+        opened = streams.opened(epoch)
+        if opening is not None and not _is_behind(opened, opening):
+            return False
+        payload = opened.payload
         if payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP) and not 0 < payload.cut_off_lsn < seen.lsn:
             return True
         epoch = payload.previous_epoch
     return False
+
+
+def _is_behind(opened: Opened, seen: Opened) -> bool:
+    """Whether ``opened`` is no OPEN of the history that led to ``seen``, or ``seen`` itself: in that one the lsns and labels of the epochs
+    below are lower (invariant 30)."""
+    if opened.epoch != seen.epoch:
+        before, known = opened.header, seen.header
+        return opened.epoch > seen.epoch or before.lsn >= known.lsn or before.time_ms > known.time_ms
+    return opened.hash != seen.hash
+
+
+def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
+    """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what lies in front of the end of
+    ``seen``, or says itself that it goes on without it.
+
+    A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
+    """
+    now, names = GENESIS, streams.names
+    name = names.journal_prefix()
+    if newest is not None:
+        now = newest.position
+        if _lies_on(streams, seen, newest) or was_given_up(streams, now.epoch, seen.position, seen.opened):
+            return
+        name = names.log(now.epoch) if streams.mode == "append" else names.slot(now.epoch, now.index)
+    text = (
+        f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has what was followed, to lsn {seen.end.lsn} of "
+        f"epoch {seen.opened.epoch}: records were lost, or an older state stands in the root's place, opened by others perhaps, or the "
+        "storage gives old answers. Retry once that is put right; a replica opened anew follows what is there"
+    )
+    raise RolledBack(text, object=name, position=now.end, lsn_seen=seen.end.lsn, lsn_now=now.lsn)
+
+
+def _lies_on(streams: Streams, seen: Leg, newest: Leg) -> bool:
+    opened, lsn = newest.opened, newest.end.lsn
+    while opened.epoch > seen.opened.epoch and opened.payload.previous_epoch:
+        lsn = opened.payload.last_lsn
+        opened = streams.opened(opened.payload.previous_epoch)
+    return opened.hash == seen.opened.hash and seen.end.lsn <= lsn
 
 
 def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:

@@ -30,7 +30,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
-from chunkstore_journal.ends import naming_repair, was_given_up
+from chunkstore_journal.ends import naming_repair, require_seen, was_given_up
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
@@ -64,8 +64,8 @@ class Follower:
         self._newest: Opened | None = None
         self._store = cache.open_current()
         self._lost: ChunkstoreError | None = None
-        self._end = GENESIS
-        """The farthest end of history that we have seen. Up to there it may have been shown, whatever becomes of the store that did so."""
+        self._seen: Leg | None = None
+        """The end of history that we have seen. Up to there it may have been shown, whatever becomes of the store that did so."""
         self._is_on_history = False
         """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
         self._retired: deque[tuple[float, MetadataStore]] = deque()
@@ -94,8 +94,8 @@ class Follower:
     def catch_up(self) -> Head:
         """Apply everything that is committed now, and return where the store stands.
 
-        About three requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
-        its end), ``RolledBack`` (the journal ends before what this follower saw), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
+        About four requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
+        its end), ``RolledBack`` (what this follower saw is not in the journal), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
         try:
             with naming_repair():
@@ -104,9 +104,7 @@ class Follower:
             if self._lost is not None:
                 self._lost = error  # there is still nothing to show, and this is why
             if isinstance(error, RolledBack):
-                # What was seen of another state that stood there goes with it.
-                self._top, self._newest = 0, None
-                self._streams = Streams(self._storage, self._names, self._format)
+                self._forget()  # what was seen of another state that stood there goes with it
             raise
 
     def _catch_up(self) -> Head:
@@ -114,7 +112,6 @@ class Follower:
         self._retire_damaged()
         leg = self._find_end()
         if leg is None:
-            self._refuse_loss(0, StreamEnd(0, 0, 0, b""))
             if self._store is not None and self._store.head().position != GENESIS:
                 self._note_ahead(self._store.head(), 0, 0)
                 self._retire(self._store)
@@ -159,18 +156,37 @@ class Follower:
         storage raises."""
         before: Opened | None = None
         for _ in range(_RESTARTS_MAX + 1):
-            opened = self._find_newest()
+            is_anew = not self._top
+            opened, seen = self._find_newest(), self._seen
             if opened is None:
+                self._require_seen(None)
                 return None
             try:
-                return Leg(opened, self._visible_end(opened))
+                leg = Leg(opened, self._visible_end(opened))
             except ChunkNotFound as error:
                 # Seen and gone: a new owner has opened and collects, and its OPEN is there now. Or an older state is in the root's place.
                 lost = error.chunk
                 if opened is before:
-                    self._top, self._newest = 0, None
+                    self._forget()
                 before = opened
+                continue
+            except Damaged:
+                if is_anew:
+                    raise
+                self._forget()  # another state may lie there, of which we know no more than the numbers of its epochs
+                continue
+            if seen is not None and seen.end == leg.end and not is_anew and not self._streams.is_there(leg):
+                self._forget()
+                continue
+            self._require_seen(leg)
+            self._seen = leg
+            return leg
         raise Damaged("the journal's newest stream vanished, and no newer one is there", object=lost)
+
+    def _forget(self) -> None:
+        """Look for everything anew: what was read may belong to another state than the one that lies there now."""
+        self._top, self._newest, self._is_on_history = 0, None, False
+        self._streams = Streams(self._storage, self._names, self._format)
 
     def _retire(self, store: MetadataStore) -> None:
         """Something else takes its place, or nothing: it stays open for readers that hold it, until their operation has ended. As long as
@@ -254,32 +270,24 @@ class Follower:
         start = opened.position
         own = self._store.head().position if self._store is not None else GENESIS
         points = [(own, self._is_on_history)]
-        if (self._end.epoch, self._end.lsn) > (own.epoch, own.lsn):
+        seen = self._seen.position if self._seen is not None else GENESIS
+        if (seen.epoch, seen.lsn) > (own.epoch, own.lsn):
             # Seen, and not applied or lost again: what was committed then may not look it now, behind a claim.
-            points.insert(0, (self._end, False))
+            points.insert(0, (seen, False))
         for position, is_known in points:
             here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
             if here and (is_known or self._holds(position)):
                 self._is_on_history = self._is_on_history or position is own
                 start = position
                 break
-        end = committed_end(self._streams, opened, start)
-        self._refuse_loss(opened.epoch, end)
-        if (opened.epoch, end.lsn) > (self._end.epoch, self._end.lsn):
-            self._end = Position(end.lsn, end.hash, opened.epoch, end.index, end.byte)
-        return end
+        return committed_end(self._streams, opened, start)
 
-    def _refuse_loss(self, epoch: int, end: StreamEnd) -> None:
+    def _require_seen(self, leg: Leg | None) -> None:
         """What this process has seen does not go away, unless history says itself that it goes on without it."""
-        seen, names = self._end, self._names
-        if end.lsn >= seen.lsn or was_given_up(self._streams, epoch, seen):
-            return
-        name = names.log(epoch) if self._streams.mode == "append" else names.slot(epoch, end.index)
-        text = (
-            f"the journal ends at lsn {end.lsn}, and was followed to lsn {seen.lsn}: records were lost, or an older state stands in the "
-            "root's place, or the storage gives old answers. Refresh once that is put right; a replica opened anew follows what is there"
-        )
-        raise RolledBack(text, object=name, position=end.byte, lsn_seen=seen.lsn, lsn_now=end.lsn)
+        seen = self._seen
+        if seen is not None and (leg is None or leg.opened is not seen.opened or leg.end.lsn < seen.end.lsn):
+            # What was kept of the streams between may be of another state, where numbers recur.
+            require_seen(Streams(self._storage, self._names, self._format), seen, leg)
 
     def _holds(self, position: Position) -> bool:
         """Whether the journal holds what we know of. A gateway that answers with what was is asked again."""

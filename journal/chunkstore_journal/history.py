@@ -20,7 +20,7 @@ from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import OpenPayload, SealPayload, SnapshotLink, decode_open, decode_ops, decode_seal
-from chunkstore_journal.record import LogReader, Record, RecordHeader, decode_slot
+from chunkstore_journal.record import HEADER_BYTES, LogReader, Record, RecordHeader, decode_slot, intact_header
 from chunkstore_journal.slots import read_if_present, read_whole
 from chunkstore_journal.wire import HASH_BYTES
 
@@ -103,6 +103,12 @@ class Leg(NamedTuple):
 
     opened: Opened
     end: StreamEnd
+
+    @property
+    def position(self) -> Position:
+        """The point where it is left."""
+        end = self.end
+        return Position(end.lsn, end.hash, self.opened.epoch, end.index, end.byte)
 
 
 def probe_dense(present: Callable[[int], bool], known: int) -> int:
@@ -303,6 +309,22 @@ class Streams:
         except ChunkNotFound:
             return None
         return tail == position.hash if len(tail) == HASH_BYTES else None
+
+    def is_there(self, leg: Leg) -> bool:
+        """Whether the record that ``leg`` ends with still lies where it was seen. One small request, and nothing that was kept is asked.
+
+        A log is asked for its hash, a slot for its owner's token: none is ever offered two records of one token (A1, T7). Raises
+        ``StorageUnavailable``.
+        """
+        opened, end = leg
+        if end.byte:
+            return self.holds(leg.position) is True
+        handle = ChunkHandle(self.names.slot(opened.epoch, end.index - 1), False)
+        try:
+            header = intact_header(self.storage.read(handle, 0, HEADER_BYTES), 0, self.container)
+        except ChunkNotFound:
+            return False
+        return header is not None and (header.lsn, header.token) == (end.lsn, opened.header.token)
 
     def passes(self, newest: Position, epoch: int, lsn: int) -> bool:
         """Whether history up to ``newest`` has, or had, a record ``lsn`` in stream ``epoch``: no repair and no restore has cut it off.

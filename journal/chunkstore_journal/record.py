@@ -37,6 +37,7 @@ __all__ = [
     "decode_slot",
     "decode_unproven",
     "encode_record",
+    "intact_header",
     "peek_length",
 ]
 
@@ -235,7 +236,7 @@ def peek_length(data: BytesLike, offset: int) -> int | None:
 def decode_unproven(data: bytes, container: bytes | None) -> tuple[Record, int] | None:
     """The record that ``data`` begins with, and its payload's CRC32C, as its intact header tells; None without such a header, and where it
     goes on behind the data. Neither payload nor hash were compared with anything."""
-    size, header = peek_length(data, 0), _intact_header(data, 0, container)
+    size, header = peek_length(data, 0), intact_header(data, 0, container)
     if size is None or header is None or size > len(data):
         return None
     behind_payload = size - HASH_BYTES
@@ -332,7 +333,7 @@ class LogReader:
             data = self._fetch(offset, self._window_bytes + overlap)
             at = data.find(MAGIC)
             while at >= 0:
-                header = _intact_header(data, at, self._container)
+                header = intact_header(data, at, self._container)
                 if header is not None and header.lsn > lsn and header.epoch == epoch:
                     return offset + at, header
                 at = data.find(MAGIC, at + 1)
@@ -341,7 +342,9 @@ class LogReader:
             offset += self._window_bytes
 
 
-def _intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader | None:
+def intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader | None:
+    """The header at byte ``at`` of ``data``, without a look at what follows it; None where it is cut short, has a wrong CRC or is of
+    another container."""
     raw = data[at : at + HEADER_BYTES]
     if len(raw) < HEADER_BYTES:
         return None

@@ -16,6 +16,7 @@ from chunkstore.errors import (
     InvalidArgument,
     OutcomeUnknown,
     PastCollected,
+    RolledBack,
     SegmentNotFound,
     StorageUnavailable,
     Unsupported,
@@ -23,6 +24,7 @@ from chunkstore.errors import (
 from chunkstore.replica import Replica
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import iter_records
+from tests.journal.ends import objects_of, put_back
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -189,6 +191,26 @@ def test_an_extent_that_was_spilled_and_collected_is_gone(world: World) -> None:
         with world.replica(at_lsn=lsn) as view, pytest.raises(PastCollected):
             view.read("log", 0, 100)
         assert store.read("log", 0, 100) == b"in a record"
+
+
+def test_a_moment_that_an_older_copy_does_not_have_is_not_called_collected(world: World) -> None:
+    """The root was put back, as by a restored backup, while somebody looked at a moment that it does not have."""
+    with world.open(inline_bytes_max=0) as store:
+        store.create("log")
+        store.append("log", b"old")
+    storage = world.raw_storage()
+    older = objects_of(storage)
+    with world.open(inline_bytes_max=0) as store:
+        store.append("log", b"new")
+        lsn = lsn_of(store)
+    with world.replica(at_lsn=lsn) as view:
+        newer = objects_of(storage)
+        put_back(storage, older)
+        with pytest.raises(RolledBack) as caught:
+            view.read("log", 0, 100)
+        assert caught.value.lsn_seen == lsn
+        put_back(storage, newer)
+        assert view.read("log", 0, 100) == b"oldnew"
 
 
 def test_what_cannot_be_asked_for(world: World) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from chunkstore.changes import Append, TablePut
-from chunkstore.errors import BadOffset, Closed, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, Closed, InvalidArgument, RolledBack, SegmentNotFound, SegmentTruncated
 from tests.faults.ground import FULL_RUN
+from tests.journal.ends import objects_of, put_back
 from tests.support.data import pattern, refused, run_threads
 from tests.support.hooked import in_thread
 from tests.support.worlds import World
@@ -146,6 +148,30 @@ def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
     run_threads(5, work)
     assert looks[0] > 1
     assert replica.check("deep") == []
+
+
+@pytest.mark.parametrize("inline_bytes_max", [None, 0])
+def test_a_read_says_what_is_wrong_in_an_older_state(world: World, inline_bytes_max: int | None) -> None:
+    """A restored backup in the root's place, in which others have gone on until it is as long: no byte that is missing is called damage."""
+    settings: dict[str, Any] = {"inline_bytes_max": inline_bytes_max}
+    storage = world.raw_storage()
+    with world.open(**settings) as store:
+        store.create("s")
+        store.append("s", b"old;")
+    older = objects_of(storage)
+    with world.open(**settings) as store:
+        store.append("s", b"acknowledged and shown;")
+    replica = world.replica()
+    assert replica.read("s", 0, 99) == b"old;acknowledged and shown;"
+    newer, lsn = objects_of(storage), replica.lsn
+    put_back(storage, older)
+    for _ in range(3):
+        world.forget_cache()
+        with world.open(**settings):
+            pass
+        refused(RolledBack, replica.refresh, lambda: replica.read("s", 0, 99))
+    put_back(storage, newer)
+    assert (replica.refresh(), replica.read("s", 0, 99)) == (lsn, b"old;acknowledged and shown;")
 
 
 @pytest.mark.parametrize("event", ["append", "seal", "delete", "close"])

@@ -14,7 +14,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import TablePut
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.metadata.keys import SCRUB_NAMESPACE
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubPosition, find_mark
 from chunkstore.operations.commit_changes import commit_changes
@@ -267,7 +267,12 @@ def test_a_copy_puts_back_what_is_damaged(world: World, copies: list[str]) -> No
     world.overwrite(b[2].name, world.content(b[2].name)[:5])
     flip(world, c[1].name, 0)
     flip(world, c[1].name, 2 * BLOCK)
+    replica = world.replica()
+    refused(Damaged, lambda: replica.read("c", 0, 12 * BLOCK))
     report = store.scrub(repair_from=copy)
+    assert replica.read("c", 0, 12 * BLOCK) == pattern(0, 11 * BLOCK), (
+        "it looks for newer rows before it calls bytes damaged"
+    )
     assert report.ok and report.repaired == 4 and len(report.findings) == 5
     assert all(found.repaired for found in report.findings)
     for _ in range(2):

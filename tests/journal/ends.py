@@ -36,11 +36,16 @@ def objects_of(storage: ChunkStorage) -> Objects:
 
 
 def become(world: World, objects: Objects) -> None:
+    """As ``put_back``."""
+    put_back(world.storage, objects)
+
+
+def put_back(storage: ChunkStorage, objects: Objects) -> None:
     """Let ``objects`` be all that the storage holds: what was lost, or a backup that takes the root's place."""
-    for name in objects_of(world.storage).keys() - objects.keys():
-        world.storage.delete(name)
+    for name in objects_of(storage).keys() - objects.keys():
+        storage.delete(name)
     for name, data in objects.items():
-        world.storage.put(name, data)
+        storage.put(name, data)
 
 
 def cut_tail(world: World, end: Position) -> None:

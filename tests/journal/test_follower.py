@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
 from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal import follower as follower_module
-from tests.journal.ends import become, objects_of
+from tests.journal.ends import become, close, objects_of
 from tests.journal.world import Wire, World, keys_of, let_pass, nothing
 
 
@@ -236,8 +237,6 @@ def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
     shown = follower.catch_up()
     newer = objects_of(world.storage)
     become(world, older)
-    # Where nothing new lies behind what was shown, slots are not asked for it again.
-    follower._store = None if world.mode == "slot" else follower._store
     for _ in range(2):
         with pytest.raises(RolledBack) as raised:
             follower.catch_up()
@@ -271,12 +270,90 @@ def test_the_newer_state_heals_what_an_older_one_has_shown(memory_world: World) 
     assert keys_of(follower.store) == again.keys()
 
 
+@pytest.mark.parametrize("later", [0, 1, 3])
+@pytest.mark.parametrize("strangers", [1, 2, 4])
+def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World, strangers: int, later: int) -> None:
+    """An older state in the root's place that somebody has opened, and that has grown to what was shown and beyond."""
+    world = memory_world
+    world.process().open().put("a")
+    older = objects_of(world.storage)
+    owner = world.process().open()
+    for number in range(6):
+        owner.put(f"b{number}")
+    follower = world.follower()
+    shown = follower.catch_up()
+    newer = objects_of(world.storage)
+    become(world, older)
+    for number in range(strangers):
+        other = world.process().open()
+        while other.journal.head.lsn < shown.position.lsn - strangers + number + later:
+            other.put(f"c{other.journal.head.lsn}")
+    for _ in range(2):
+        with pytest.raises(RolledBack) as raised:
+            follower.catch_up()
+        assert raised.value.lsn_seen == shown.position.lsn
+        assert keys_of(follower.store) == owner.keys()
+    anew = world.follower()
+    assert anew.catch_up().position.lsn <= other.journal.head.lsn
+    assert keys_of(anew.store) == other.keys()
+    become(world, newer)
+    assert follower.catch_up() == shown
+    again = world.process().open()
+    again.put("d")
+    assert follower.catch_up().position == again.journal.head
+    assert keys_of(follower.store) == owner.keys() | {"d"}
+
+
+def test_an_older_copy_of_the_same_epoch_is_noticed(memory_world: World) -> None:
+    world = memory_world
+    owner = world.process().open()
+    owner.put("a")
+    older = objects_of(world.storage)
+    for number in range(6):
+        owner.put(f"b{number}")
+    follower = world.follower()
+    shown = follower.catch_up()
+    newer = objects_of(world.storage)
+    become(world, older)
+    for _ in range(2):
+        with pytest.raises(RolledBack):
+            follower.catch_up()
+    become(world, newer)
+    assert follower.catch_up() == shown
+
+
+@pytest.mark.parametrize("grown", [1, 9])
+def test_a_live_replica_follows_an_accepted_rollback(memory_world: World, grown: int) -> None:
+    """Its claims were lost, too: the numbers of the epochs recur, and the OPEN that gives up what was lost is not of the history that
+    was followed."""
+    world, shelf = memory_world, MemoryShelf()
+    owner = world.process(shelf).open()
+    owner.put("a")
+    close(owner)
+    older = objects_of(world.storage)
+    for number in range(3):
+        owner = world.process(shelf).open()
+        owner.put(f"b{number}")
+        owner.put(f"c{number}")
+        close(owner)
+    follower = world.follower()
+    follower.catch_up()
+    become(world, older)
+    heir = world.process(shelf)
+    runtime.sleep_s(0.002)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
+    for number in range(grown):
+        heir.put(f"d{number}")
+    close(heir)
+    assert follower.catch_up().position == heir.journal.head
+    assert keys_of(follower.store) == heir.keys()
+
+
 def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:
     owner = memory_world.process().open()
     owner.put("a")
     follower = memory_world.follower()
     follower.catch_up()
-    follower._newest, follower._top = None, 0
     for info in memory_world.storage.list("", limit=10_000).items:
         memory_world.storage.delete(info.name)
     with pytest.raises(RolledBack):

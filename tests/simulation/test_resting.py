@@ -189,7 +189,7 @@ def test_a_follower_rests_while_nothing_comes_and_wait_looks_at_once(world: Worl
     world.advance(3600)
     beats.asked.clear()
     world.advance(600)
-    assert 0 < beats.asked["follower"] <= 600 / 10 * 2 + 4, "two requests each ten seconds"
+    assert 0 < beats.asked["follower"] <= 600 / 10 * 3 + 6, "three requests each ten seconds"
     process.run(lambda: store.append("s", b"x"))
     began_s = world.scheduler.now / NS
     assert follower.run(lambda: replica.wait("s", 0, 60.0)).length == 1
