@@ -254,9 +254,12 @@ def _ranges(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStora
     taken = _taken_s({"ours": reading(store), peer: loop}, place.rounds)
     _compare(report, f"{behind}: ranged reads of 1 MiB by the owner (fenced)", size, "ours", taken)
     store.close()
-    with chunkstore.open(place.root, settings=replace(place.settings(), read_fence="tail")) as tail:
-        taken = _taken_s({"ours": reading(tail), peer: loop}, place.rounds)
-    _compare(report, f"{behind}: ranged reads of 1 MiB by the owner (tail)", size, "ours", taken, at_least=0.95)
+    # A range is read with the rest of the blocks of 64 KiB that it touches: a sixteenth more. What that costs, the last row tells.
+    tail = replace(place.settings(), read_fence="tail")
+    for what, settings, target in (("tail", tail, 0.95), ("tail, unverified", replace(tail, verify="off"), None)):
+        with chunkstore.open(place.root, settings=settings) as owner:
+            taken = _taken_s({"ours": reading(owner), peer: loop}, place.rounds)
+        _compare(report, f"{behind}: ranged reads of 1 MiB by the owner ({what})", size, "ours", taken, at_least=target)
     pool.shutdown()
 
 
