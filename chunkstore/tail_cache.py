@@ -5,7 +5,8 @@ So it does not matter where the bytes lie meanwhile: a take-over that gives exte
 of it, and whoever has bounded a read by a view of the rows finds the bytes of that view, or nothing.
 
 Promises: what is put was committed (``OwnedEpoch``, ``Follower``), and is given out as it was put. What a segment has here is
-contiguous; the segments that were appended to longest ago go first, each from its oldest byte on. Bounded, with what keeping it costs.
+contiguous; the segments that were appended to longest ago go first, each from its oldest byte on, but before them what is in chunks.
+Bounded, with what keeping it costs.
 Thread-safe. Leaves out: which bytes there are, and whether a segment is there at all (the rows).
 """
 
@@ -56,7 +57,14 @@ class TailCache:
         self._bytes_max = bytes_max
         self._lock = runtime.lock()
         self._tails: OrderedDict[int, _Tail] = OrderedDict()
+        self._spilled: OrderedDict[int, int] = OrderedDict()
+        """Up to where segments that are held were spilled, the oldest spill first."""
         self._bytes = self._hits = self._misses = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """So much of it, what keeping it takes included, may wait for being spilled: before it is forgotten, it shall be."""
+        return self._bytes_max * 3 // 4
 
     @property
     def is_off(self) -> bool:
@@ -83,7 +91,7 @@ class TailCache:
             tail.end = offset + len(data)
             self._bytes += len(data) + _PIECE_BYTES
             while self._bytes > self._bytes_max and self._tails:
-                self._drop_oldest()
+                self._drop_first(*self._next_to_go())
 
     def put_record(self, ops: Sequence[Op], blob: bytes) -> None:
         """The extents of a record that is committed, by its operations; those of another form are left out."""
@@ -120,10 +128,17 @@ class TailCache:
         with self._lock:
             self._misses += 1
 
+    def spilled(self, segment_id: int, stop: int) -> None:
+        """What lies in front of ``stop`` can be read from chunks by now: it goes before what cannot."""
+        with self._lock:
+            if segment_id in self._tails:
+                self._spilled[segment_id] = stop
+
     def clear(self) -> None:
         """Forget everything that is held."""
         with self._lock:
             self._tails.clear()
+            self._spilled.clear()
             self._bytes = 0
 
     def counts(self) -> TailCounts:
@@ -133,11 +148,20 @@ class TailCache:
 
     def _forget(self, segment_id: int, tail: _Tail) -> None:
         del self._tails[segment_id]
+        self._spilled.pop(segment_id, None)
         kept = len(tail.starts) - tail.first
         self._bytes -= tail.end - tail.starts[tail.first] + kept * _PIECE_BYTES + _SEGMENT_BYTES
 
-    def _drop_oldest(self) -> None:
-        segment_id, tail = next(iter(self._tails.items()))
+    def _next_to_go(self) -> tuple[int, _Tail]:
+        while self._spilled:
+            segment_id, stop = next(iter(self._spilled.items()))
+            tail = self._tails[segment_id]
+            if tail.starts[tail.first] + len(tail.pieces[tail.first]) <= stop:
+                return segment_id, tail
+            del self._spilled[segment_id]
+        return next(iter(self._tails.items()))
+
+    def _drop_first(self, segment_id: int, tail: _Tail) -> None:
         if tail.first == len(tail.starts) - 1:
             self._forget(segment_id, tail)
             return

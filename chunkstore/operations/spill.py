@@ -117,6 +117,7 @@ def spill(
         owned.spillable[run.segment_id] = target.identity, target.chunk.length
         if not target.offset:
             owned.spilled.discard(run.before)  # it is closed
+    container.tail.spilled(run.segment_id, run.stop)
     return Spilled(run.stop - run.start, len(run.ids), {})
 
 

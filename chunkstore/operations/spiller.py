@@ -55,7 +55,7 @@ class Spiller:
         if not container.inline_bytes:
             self._age_s = 0.0  # it was switched off: what is left goes at once
         self._rows_max = settings.inline_rows_max
-        self._memory_bytes = settings.tail_cache_bytes * 3 // 4 or _NO_MEMORY
+        self._memory_bytes = container.tail.room_bytes or _NO_MEMORY
         self._task: runtime.Task | None = None
         self._stopped = False
         self._knows_all = False

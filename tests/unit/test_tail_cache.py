@@ -59,6 +59,33 @@ def test_it_is_bounded_and_gives_up_what_was_appended_to_longest_ago() -> None:
     assert cache.counts().held_bytes < 1_000
 
 
+def test_what_was_spilled_goes_first() -> None:
+    """What was not has to be asked of the storage once it is forgotten, one request for each extent."""
+    cache = TailCache(20_000)
+    for segment in range(1, 5):
+        for number in range(10):
+            cache.put(segment, number * 100, bytes(100))
+    cache.spilled(3, 800)
+    cache.spilled(4, 250)
+    cache.spilled(77, 100)  # of which nothing is held
+    for number in range(45):
+        cache.put(5, number * 100, bytes(100))
+    assert cache.counts().held_bytes <= 20_000
+    assert found(cache, 1, 0, 1_000) == bytes(1_000) and found(cache, 4, 0, 1_000) is not None
+    assert found(cache, 3, 0, 100) is None and found(cache, 3, 900, 100) == bytes(100)
+    for number in range(45, 49):
+        cache.put(5, number * 100, bytes(100))
+    assert found(cache, 4, 100, 100) is None and found(cache, 4, 200, 800) == bytes(800), "it was spilled in a part"
+    cache.spilled(2, 1_000)
+    for number in range(49, 56):
+        cache.put(5, number * 100, bytes(100))
+    assert found(cache, 2, 600, 100) is None and found(cache, 1, 500, 500) is not None
+    cache.put(2, 5_000, b"new")  # what came between is in chunks
+    for number in range(56, 300):
+        cache.put(5, number * 100, bytes(100))
+        assert cache.counts().held_bytes <= 20_000
+
+
 def test_off_it_holds_nothing() -> None:
     cache = TailCache(0)
     cache.put(1, 0, b"x")
