@@ -293,9 +293,7 @@ def open_replica_on(
                 stored_sizes=parts.stored_sizes(storage, names),
                 uuid=format_.uuid,
                 passes=streams.passes,
-                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed.require_on_history)
-                if fixed
-                else None,
+                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed) if fixed else None,
                 promote=partial(promote, seen, follower) if promotes else None,
                 close_cache=made.close if cache is None else None,
                 close_storage=close,

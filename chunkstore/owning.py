@@ -24,7 +24,7 @@ from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_copy, routed
-from chunkstore.replica import JournalFollower
+from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote"]
@@ -192,7 +192,7 @@ class Seen(NamedTuple):
 
 def promote(
     seen: Seen,
-    follower: JournalFollower,
+    follower: Shown,
     observer: Observer | None,
     optimiser: OptimiserPolicy | None,
     wait_s: float,
@@ -201,6 +201,7 @@ def promote(
     """An owner with the state of ``follower``. Raises as ``Replica.promote``."""
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import read_format
+    from chunkstore_journal.service import ContainerJournal
 
     check_ownership(observer, optimiser, wait_s)
     names, again = seen.names, seen.reopen is not None
@@ -212,7 +213,17 @@ def promote(
             raise Damaged("another container lies here by now: open it anew", object=names.format)
         warm = follower.store if storage.address == seen.storage.address else None
         claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, again, seen.release_root)
-        return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, warm=warm)
+
+        def begin(service: ContainerJournal) -> Ownership:
+            if not accept_rollback:
+                follower.require_on_history(
+                    storage
+                )  # only now: the owner's cache has what was shown, and stays a witness of it
+            return service.take_over(
+                own=None, accept_rollback=accept_rollback, first_rows=parts.first_rows(seen.settings)
+            )
+
+        return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, warm=warm, begin=begin)
     except BaseException:
         if again:
             storage.close()

@@ -25,6 +25,7 @@ from chunkstore.operations.garbage_range import is_removed
 from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.records import TableRecord
 from chunkstore.registry import open_storage
+from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.usage import StoredSizes
 
@@ -117,18 +118,17 @@ def why_absent(
     names: ContainerNames,
     settings: Settings,
     scratch: Callable[[], MetadataCache],
-    require_on_history: Callable[[], int],
+    state: Shown,
     chunk: str,
 ) -> PastCollected | None:
     """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
 
-    ``require_on_history``: raises ``RolledBack`` where the journal does not have the moment that is shown, and says its lsn. Raises that,
-    and what following the journal raises.
+    Raises ``RolledBack`` where the journal does not have the moment that is shown, and what following the journal raises.
     """
     from chunkstore_journal.container import read_format
     from chunkstore_journal.follower import Follower
 
-    lsn = require_on_history()
+    state.require_on_history(storage)
     identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
     room = scratch()
     present = Follower(storage, names, read_format(storage, names), room, settings)
@@ -142,6 +142,7 @@ def why_absent(
     finally:
         present.close()
         room.close()
+    lsn = state.store.head().position.lsn
     return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
 
 

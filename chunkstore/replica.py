@@ -30,7 +30,7 @@ from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.sweep import Found
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
-__all__ = ["JournalFollower", "Replica"]
+__all__ = ["JournalFollower", "Replica", "Shown"]
 
 
 _POLL_S: Final = 0.05
@@ -51,6 +51,13 @@ class JournalFollower(Protocol):
 
     def close(self) -> None:
         """Release resources."""
+
+
+class Shown(JournalFollower, Protocol):
+    """What shows a container of its own, and not a backup."""
+
+    def require_on_history(self, storage: ChunkStorage) -> None:
+        """Raise ``RolledBack`` where the journal in ``storage`` lacks what was shown."""
 
 
 class Replica(ReadableContainer):
@@ -196,7 +203,8 @@ class Replica(ReadableContainer):
         local space as they do. Settings are the replica's, arguments those of ``chunkstore.open``. The root is looked up anew. Afterwards
         the replica is closed; after an error it is as it was.
 
-        Raises what ``chunkstore.open`` raises: ``InvalidArgument``, ``ContainerBusy``, ``NotOwner``, ``Damaged``, ``RolledBack``,
+        Raises what ``chunkstore.open`` raises: ``InvalidArgument``, ``ContainerBusy``, ``NotOwner``, ``Damaged``, ``RolledBack`` (here also
+        where others have gone on with an older state, however far),
         ``StorageFull``, ``StorageUnavailable``, and ``Unsupported`` also for a state of the past; ``DeadlineExceeded`` where another
         thread is catching up; ``Closed``. Retry: safe.
         """

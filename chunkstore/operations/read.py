@@ -12,7 +12,7 @@ Leaves out: read-ahead (``chunkstore.reader``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -259,6 +259,10 @@ def _carry_out(
                 if damage.object in missed:
                     raise
                 missed.add(damage.object)
+                with suppress(ChunkstoreError):
+                    context.storage.open_read(
+                        damage.object
+                    )  # a file that is kept open may have lost its name to another one
             if not deadline.left_s():
                 deadline.fail(f"reading segment {name!r}, whose chunks are replaced meanwhile")
             context.recheck()

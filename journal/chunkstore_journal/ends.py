@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from chunkstore.errors import Damaged, RolledBack
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
-from chunkstore_journal.history import Leg, Opened, Streams
+from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.walk import newest_opened, visible_end
 
-__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "require_seen", "was_given_up"]
+__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "require_held", "require_seen", "was_given_up"]
 
 _WAY_ON = (
     "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
@@ -218,62 +218,80 @@ class SeenEnds:
         self.findings.append(f"accepted: {error.message}")
 
 
-def was_given_up(streams: Streams, newest: int, seen: Position, opening: Opened | None = None) -> bool:
-    """Whether history, which ends in epoch ``newest``, says itself that it goes on without what was seen: an OPEN above its epoch cut it
-    off.
+def was_given_up(streams: Streams, newest: int, seen: Position) -> bool:
+    """Whether history, which ends in epoch ``newest``, says itself that it goes on without what was seen: the OPEN with which it leaves the
+    epochs up to that one cut it off.
 
-    A restore in place says how much has been seen of what it cuts off: more than that is a root that was rolled back besides. Epochs are
-    dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their numbers recur. Who knows the
-    OPEN of what was seen (``opening``) can tell the two apart as far as labels and lsns go; who does not is asked for itself.
+    Epochs are dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their numbers recur, and
+    nothing tells the two apart: then every machine is asked for itself. Raises ``Damaged``, and what the storage raises.
     """
-    epoch = newest
-    while epoch > seen.epoch or (epoch and opening is not None):
-        opened = streams.opened(epoch)
-        if opening is not None and not _is_behind(opened, opening):
-            return False
-        payload = opened.payload
-        if payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP) and not 0 < payload.cut_off_lsn < seen.lsn:
-            return True
-        epoch = payload.previous_epoch
-    return False
+    leaving, epoch = None, newest
+    while epoch > seen.epoch:
+        leaving = streams.opened(epoch)
+        epoch = leaving.payload.previous_epoch
+    return _cuts_off(leaving, seen.lsn)
 
 
-def _is_behind(opened: Opened, seen: Opened) -> bool:
-    """Whether ``opened`` is no OPEN of the history that led to ``seen``, or ``seen`` itself: in that one the lsns and labels of the epochs
-    below are lower (invariant 30)."""
-    if opened.epoch != seen.epoch:
-        before, known = opened.header, seen.header
-        return opened.epoch > seen.epoch or before.lsn >= known.lsn or before.time_ms > known.time_ms
-    return opened.hash != seen.hash
+def _cuts_off(leaving: Opened | None, lsn: int) -> bool:
+    """Whether an OPEN, with which history leaves what was seen to ``lsn``, says that the rest of it is given up. What others have given up
+    further on is their own. A restore in place says how much has been seen of what it cuts off: more is a root that was rolled back
+    besides."""
+    if leaving is None or not leaving.payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):
+        return False
+    return not 0 < leaving.payload.cut_off_lsn < lsn
 
 
 def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what lies in front of the end of
-    ``seen``, or says itself that it goes on without it.
+    ``seen``, or says itself, where it leaves that, that it goes on without it.
 
     A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
     """
-    now, names = GENESIS, streams.names
-    name = names.journal_prefix()
+    names, seen_lsn = streams.names, seen.end.lsn
+    now, name = GENESIS, names.journal_prefix()
+    opened, leaving = None if newest is None else newest.opened, None
     if newest is not None:
         now = newest.position
-        if _lies_on(streams, seen, newest) or was_given_up(streams, now.epoch, seen.position, seen.opened):
-            return
         name = names.log(now.epoch) if streams.mode == "append" else names.slot(now.epoch, now.index)
+    lsn = now.lsn
+    while opened is not None and _is_foreign(opened, seen.opened):
+        leaving, lsn, previous = opened, opened.payload.last_lsn, opened.payload.previous_epoch
+        opened = streams.opened(previous) if previous else None
+    is_same = opened is not None and opened.hash == seen.opened.hash and seen_lsn <= lsn
+    # The newest stream has all of its records, and where an owner was set back with its disk, it goes on with others.
+    if is_same and (leaving is not None or streams.is_there(seen)):
+        return
+    if _cuts_off(leaving, seen_lsn):
+        return
     text = (
-        f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has what was followed, to lsn {seen.end.lsn} of "
-        f"epoch {seen.opened.epoch}: records were lost, or an older state stands in the root's place, opened by others perhaps, or the "
+        f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has what was followed, to lsn {seen_lsn} of epoch "
+        f"{seen.opened.epoch}: records were lost, or an older state stands in the root's place, opened by others perhaps, or the "
         "storage gives old answers. Retry once that is put right; a replica opened anew follows what is there"
     )
-    raise RolledBack(text, object=name, position=now.end, lsn_seen=seen.end.lsn, lsn_now=now.lsn)
+    raise RolledBack(text, object=name, position=now.end, lsn_seen=seen_lsn, lsn_now=now.lsn)
 
 
-def _lies_on(streams: Streams, seen: Leg, newest: Leg) -> bool:
-    opened, lsn = newest.opened, newest.end.lsn
-    while opened.epoch > seen.opened.epoch and opened.payload.previous_epoch:
-        lsn = opened.payload.last_lsn
-        opened = streams.opened(opened.payload.previous_epoch)
-    return opened.hash == seen.opened.hash and seen.end.lsn <= lsn
+def require_held(streams: Streams, seen: Leg) -> None:
+    """As ``require_seen``, of the history that lies there by now: a few requests more."""
+    epoch = newest_opened(streams)
+    if not epoch:
+        require_seen(streams, seen, None)
+        return
+    opened = streams.opened(epoch)
+    end = seen.end if opened.hash == seen.opened.hash else StreamEnd(1, 0, opened.header.lsn, opened.hash)
+    try:
+        require_seen(streams, seen, Leg(opened, end))
+    except RolledBack:
+        require_seen(streams, seen, Leg(opened, visible_end(streams, opened)))  # this tells where it ends
+
+
+def _is_foreign(opened: Opened, seen: Opened) -> bool:
+    """Whether ``opened`` is surely no OPEN of the history that led to ``seen``: in that one the lsns and labels of the epochs below are
+    lower (invariant 30), and none is above."""
+    if opened.epoch == seen.epoch:
+        return opened.hash != seen.hash
+    header, known = opened.header, seen.header
+    return opened.epoch > seen.epoch or header.lsn >= known.lsn or header.time_ms > known.time_ms
 
 
 def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:

@@ -20,7 +20,6 @@ from chunkstore.errors import (
     ChunkstoreError,
     Closed,
     Damaged,
-    RolledBack,
 )
 from chunkstore.metadata.codec import decode_extent
 from chunkstore.metadata.keys import chunk_key
@@ -30,7 +29,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
-from chunkstore_journal.ends import naming_repair, require_seen, was_given_up
+from chunkstore_journal.ends import naming_repair, require_held, require_seen, was_given_up
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
@@ -103,8 +102,8 @@ class Follower:
         except ChunkstoreError as error:
             if self._lost is not None:
                 self._lost = error  # there is still nothing to show, and this is why
-            if isinstance(error, RolledBack):
-                self._forget()  # what was seen of another state that stood there goes with it
+            if isinstance(error, Damaged):
+                self._forget()  # it may be of another state, which stood there before or will
             raise
 
     def _catch_up(self) -> Head:
@@ -230,6 +229,12 @@ class Follower:
             self._lost = error
             self._store = None
 
+    def require_on_history(self, storage: ChunkStorage) -> None:
+        """Raise ``RolledBack`` where the journal in ``storage`` no longer has what was shown, and does not say that it goes on without it:
+        an older state stands in the root's place. Raises ``Damaged``, too, and what the storage raises."""
+        if self._seen is not None:
+            require_held(Streams(storage, self._names, self._format), self._seen)
+
     def close(self) -> None:
         """Release the stores."""
         if self._lost is None:
@@ -287,7 +292,8 @@ class Follower:
         seen = self._seen
         if seen is not None and (leg is None or leg.opened is not seen.opened or leg.end.lsn < seen.end.lsn):
             # What was kept of the streams between may be of another state, where numbers recur.
-            require_seen(Streams(self._storage, self._names, self._format), seen, leg)
+            self._streams = Streams(self._storage, self._names, self._format)
+            require_seen(self._streams, seen, leg)
 
     def _holds(self, position: Position) -> bool:
         """Whether the journal holds what we know of. A gateway that answers with what was is asked again."""

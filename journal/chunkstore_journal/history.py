@@ -305,10 +305,14 @@ class Streams:
             if position.end < HASH_BYTES:
                 return False
             # A record ends with its hash.
-            tail = self.storage.read(ChunkHandle(self.names.log(epoch), False), position.end - HASH_BYTES, HASH_BYTES)
+            tail = self.storage.read(self._as_named(self.names.log(epoch)), position.end - HASH_BYTES, HASH_BYTES)
         except ChunkNotFound:
             return None
         return tail == position.hash if len(tail) == HASH_BYTES else None
+
+    def _as_named(self, name: str) -> ChunkHandle:
+        """A handle of what has the name now, and not when it was last opened: behind a network that is what any read gets."""
+        return ChunkHandle(name, False) if self.storage.capabilities.remote else self.storage.open_read(name)
 
     def is_there(self, leg: Leg) -> bool:
         """Whether the record that ``leg`` ends with still lies where it was seen. One small request, and nothing that was kept is asked.
@@ -319,9 +323,9 @@ class Streams:
         opened, end = leg
         if end.byte:
             return self.holds(leg.position) is True
-        handle = ChunkHandle(self.names.slot(opened.epoch, end.index - 1), False)
+        name = self.names.slot(opened.epoch, end.index - 1)
         try:
-            header = intact_header(self.storage.read(handle, 0, HEADER_BYTES), 0, self.container)
+            header = intact_header(self.storage.read(self._as_named(name), 0, HEADER_BYTES), 0, self.container)
         except ChunkNotFound:
             return False
         return header is not None and (header.lsn, header.token) == (end.lsn, opened.header.token)

@@ -24,9 +24,10 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.storage import ChunkStorage
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.container import read_format
-from chunkstore_journal.ends import require_seen
+from chunkstore_journal.ends import require_held
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.record import RecordHeader
 from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise
@@ -38,7 +39,6 @@ from chunkstore_journal.walk import (
     is_cut_off,
     last_label_ms,
     newest_opened,
-    visible_end,
 )
 
 __all__ = ["Asked", "FixedState", "Moment", "find_moment", "materialise_moment"]
@@ -301,15 +301,10 @@ class FixedState:
         self.findings = found.findings
         return found.store
 
-    def require_on_history(self) -> int:
-        """The lsn that is shown. Raises ``RolledBack`` where the journal no longer has this moment, and does not say that it goes on
-        without it: an older state stands in the root's place; ``Damaged``, and what the storage raises."""
-        known = self._streams
-        streams = Streams(known.storage, known.names, read_format(known.storage, known.names))
-        newest = newest_opened(streams)
-        leg = Leg(streams.opened(newest), visible_end(streams, streams.opened(newest))) if newest else None
-        require_seen(streams, self._moment.leg, leg)
-        return self._moment.lsn
+    def require_on_history(self, storage: ChunkStorage) -> None:
+        """As ``Follower.require_on_history``."""
+        names = self._streams.names
+        require_held(Streams(storage, names, read_format(storage, names)), self._moment.leg)
 
     def close(self) -> None:
         """Delete the store. Safe to repeat."""

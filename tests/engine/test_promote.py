@@ -14,6 +14,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from tests.journal.ends import objects_of, put_back
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
 from tests.support.worlds import World
@@ -160,6 +161,31 @@ def test_a_root_that_lost_records_is_refused_with_what_the_replica_saw(world: Wo
     world._open.append(promoted)
     assert promoted.read("a", 0, 9) == b"x"
     assert any("accepted" in finding for finding in promoted.report.findings)
+
+
+def test_what_others_have_made_of_an_older_state_is_no_state_to_serve(world: World) -> None:
+    """It is longer than what was shown, so that no lsn tells."""
+    storage = world.raw_storage()
+    with world.open() as store:
+        store.create("a")
+    older = objects_of(storage)
+    with world.open() as store:
+        store.append("a", b"shown")
+    replica = world.replica()
+    newer = objects_of(storage)
+    put_back(storage, older)
+    world.forget_cache()
+    for _ in range(4):
+        with world.open() as store:
+            store.append("a", b"strange")
+    grown = objects_of(storage)
+    with pytest.raises(RolledBack):
+        replica.promote()
+    assert objects_of(storage) == grown
+    put_back(storage, newer)
+    promoted = replica.promote()
+    world._open.append(promoted)
+    assert promoted.read("a", 0, 99) == b"shown"
 
 
 def test_two_replicas_that_are_promoted_follow_each_other(world: World) -> None:

@@ -11,6 +11,7 @@ from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal import follower as follower_module
+from chunkstore_journal.payloads import FLAG_GIVEN_UP
 from tests.journal.ends import become, close, objects_of
 from tests.journal.world import Wire, World, keys_of, let_pass, nothing
 
@@ -322,8 +323,9 @@ def test_an_older_copy_of_the_same_epoch_is_noticed(memory_world: World) -> None
     assert follower.catch_up() == shown
 
 
+@pytest.mark.parametrize("later", [0, 2])
 @pytest.mark.parametrize("grown", [1, 9])
-def test_a_live_replica_follows_an_accepted_rollback(memory_world: World, grown: int) -> None:
+def test_a_live_replica_follows_an_accepted_rollback(memory_world: World, grown: int, later: int) -> None:
     """Its claims were lost, too: the numbers of the epochs recur, and the OPEN that gives up what was lost is not of the history that
     was followed."""
     world, shelf = memory_world, MemoryShelf()
@@ -345,8 +347,40 @@ def test_a_live_replica_follows_an_accepted_rollback(memory_world: World, grown:
     for number in range(grown):
         heir.put(f"d{number}")
     close(heir)
+    for number in range(later):
+        heir = world.process(shelf).open()
+        heir.put(f"e{number}")
     assert follower.catch_up().position == heir.journal.head
     assert keys_of(follower.store) == heir.keys()
+
+
+def test_what_strangers_give_up_is_their_own(memory_world: World) -> None:
+    """They have gone on with an older state, lost some of what they made of it, and accepted that: it says nothing of what was shown."""
+    world, shelf, seen = memory_world, MemoryShelf(), MemoryShelf()
+    close(world.process(shelf).open())
+    older = objects_of(world.storage)
+    owner = world.process(seen).open()
+    owner.put("shown")
+    close(owner)
+    follower = world.follower()
+    shown = follower.catch_up()
+    become(world, older)
+    for number in range(3):
+        other = world.process(shelf).open()
+        other.put(f"stranger {number}")
+        close(other)
+        if number == 1:
+            kept = objects_of(world.storage)
+    become(world, kept)
+    heir = world.process(shelf)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
+    for number in range(9):
+        heir.put(f"more {number}")
+    assert world.opened(heir.journal.epoch).payload.flags == FLAG_GIVEN_UP
+    with pytest.raises(RolledBack) as raised:
+        follower.catch_up()
+    assert raised.value.lsn_seen == shown.position.lsn
+    assert keys_of(follower.store) == owner.keys()
 
 
 def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:

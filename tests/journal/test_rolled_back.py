@@ -119,6 +119,23 @@ def test_a_cache_of_what_was_given_up_is_put_aside(world: World) -> None:
     assert isinstance(refused(world, second), RolledBack)
 
 
+def test_what_others_gave_up_further_on_is_their_own(world: World) -> None:
+    """An owner without a cache has gone on behind a cut tail before somebody accepted another loss: who has seen more asks for itself."""
+    first, second = MemoryShelf(), MemoryShelf()
+    owner = closed(world, first)
+    cut_tail(world, owner.journal.head)
+    world.storage.delete(world.names.lease)
+    world.process().open()
+    kept = objects_of(world.storage)
+    close(world.process(second).open())
+    become(world, kept)
+    heir = world.process(second)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
+    assert world.opened(heir.journal.epoch).payload.flags == FLAG_GIVEN_UP
+    assert heir.journal.head.lsn < owner.journal.head.lsn
+    assert isinstance(refused(world, first), RolledBack)
+
+
 def test_another_history_at_a_lower_lsn_is_put_aside(world: World) -> None:
     shelf = MemoryShelf()
     rolled_back(world, shelf, epochs=1)

@@ -173,6 +173,30 @@ def test_hints_that_another_process_replaces_are_read_anew(storage: FilesystemCh
     other.close()
 
 
+@pytest.mark.parametrize("size", [100, 3 << 20])
+def test_a_file_that_lost_its_name_is_not_taken_for_the_other_one(
+    storage: FilesystemChunkStorage, root: Path, size: int
+) -> None:
+    """As where a backup is put in a root's place: short reads of what is long may stay with what is open until the name is opened."""
+
+    def replace(letter: bytes) -> None:
+        (root / "log").unlink()
+        (root / "log").write_bytes(letter * size)
+
+    other = FilesystemChunkStorage(root)
+    handle = ChunkHandle("log", writable=False)
+    other.create("log", b"a" * size)
+    other.close()
+    assert storage.read(handle, size - 8, 8) == b"a" * 8
+    replace(b"b")
+    assert storage.read(handle, size - 8, 9) == b"b" * 8, "where it ends it is looked at"
+    replace(b"c")
+    storage.open_read("log")
+    assert storage.read(handle, 0, 8) == b"c" * 8
+    replace(b"d")
+    assert storage.read(handle, 0, size + 1) == b"d" * size
+
+
 def test_bytes_of_two_files_are_the_content_of_none(
     storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

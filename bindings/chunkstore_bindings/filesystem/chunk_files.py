@@ -2,7 +2,8 @@
 
 Promises: regular files only, never through a symbolic link, never blocking on a pipe; a descriptor in the cache means the
 file that has the name, as far as this machine can tell: small files (they may be hints, which ``put`` replaces) are
-checked at each use, and where other machines may write unseen, small files are opened anew each time.
+checked at each use, others where a read meets their end, is long, or asks for the name (``look_anew``); and where other machines
+may write unseen, small files are opened anew each time.
 Leaves out: reading and writing.
 """
 
@@ -49,10 +50,21 @@ class ChunkFiles:
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""
         file = self.open.get(name)
-        if file is not None and file.recheck and _gone(file):
-            self.cache.drop(name, file)
+        if file is not None and self._is_other(name, file):
             file = None
         return file if file is not None else self._open_file(name, writable=False)
+
+    def look_anew(self, name: str) -> None:
+        """Forget a file that is open for reading, and has lost its name to another one, as where a backup was put in a root's place."""
+        file = self.open.get(name)
+        if file is not None:
+            self._is_other(name, file)
+
+    def _is_other(self, name: str, file: OpenFile) -> bool:
+        if file.writable or not _gone(file):
+            return False
+        self.cache.drop(name, file)
+        return True
 
     def writable(self, name: str) -> OpenFile:
         """The one file of ``name`` that is open for writing. Raises also ``InvalidArgument`` if the chunk is read-only."""

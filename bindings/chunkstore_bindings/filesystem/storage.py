@@ -16,8 +16,9 @@ Promises
 Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries lie in ``<root>/.chunkstore-tmp`` and are never listed.
 A name cannot be a chunk and a folder at once. Empty folders stay.
 
-Leaves out: telling readers that the tree they read was moved (``identity`` tells). A chunk that *another process* deletes may
-stay readable here while its file is open (its bytes cannot have changed: names are never reused). Deletion is not synced: after
+Leaves out: telling readers that the tree they read was moved (``identity`` tells). A chunk that *another process* deletes or
+replaces may stay readable here in short reads, while its file is open and nobody opens the name (its bytes cannot have changed: names are
+never reused, but by whoever puts another state in the root's place). Deletion is not synced: after
 a power cut a deleted chunk may be back.
 """
 
@@ -175,6 +176,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         return seen
 
     def do_open(self, name: str) -> bool:
+        self._files.look_anew(name)
         return self._must_look(name).st_mode & 0o222 != 0
 
     # Reading ---------------------------------------------------------------------------------------------------------
