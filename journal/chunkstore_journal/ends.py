@@ -263,9 +263,11 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
         return
     if _cuts_off(leaving, seen_lsn):
         return
+    is_same_stream = opened is not None and opened.hash == seen.opened.hash
+    where = streams.place_of(seen) if is_same_stream else seen.opened.object
     text = (
         f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has what was followed, to lsn {seen_lsn} of epoch "
-        f"{seen.opened.epoch}: records were lost, or an older state stands in the root's place, opened by others perhaps, or the "
+        f"{seen.opened.epoch} ({where}): records were lost, or an older state stands in the root's place, opened by others perhaps, or the "
         "storage gives old answers. Retry once that is put right; a replica opened anew follows what is there"
     )
     raise RolledBack(text, object=name, position=now.end, lsn_seen=seen_lsn, lsn_now=now.lsn)

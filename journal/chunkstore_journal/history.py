@@ -314,6 +314,11 @@ class Streams:
         """A handle of what has the name now, and not when it was last opened: behind a network that is what any read gets."""
         return ChunkHandle(name, False) if self.storage.capabilities.remote else self.storage.open_read(name)
 
+    def place_of(self, leg: Leg) -> str:
+        """The object that holds the record that ``leg`` ends with."""
+        epoch, end = leg.opened.epoch, leg.end
+        return self.names.log(epoch) if end.byte else self.names.slot(epoch, end.index - 1)
+
     def is_there(self, leg: Leg) -> bool:
         """Whether the record that ``leg`` ends with still lies where it was seen. One small request, and nothing that was kept is asked.
 
@@ -323,9 +328,9 @@ class Streams:
         opened, end = leg
         if end.byte:
             return self.holds(leg.position) is True
-        name = self.names.slot(opened.epoch, end.index - 1)
         try:
-            header = intact_header(self.storage.read(self._as_named(name), 0, HEADER_BYTES), 0, self.container)
+            handle = self._as_named(self.place_of(leg))
+            header = intact_header(self.storage.read(handle, 0, HEADER_BYTES), 0, self.container)
         except ChunkNotFound:
             return False
         return header is not None and (header.lsn, header.token) == (end.lsn, opened.header.token)
