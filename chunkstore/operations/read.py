@@ -259,10 +259,9 @@ def _carry_out(
                 if damage.object in missed:
                     raise
                 missed.add(damage.object)
+                # A file that is kept open may have lost its name to another one.
                 with suppress(ChunkstoreError):
-                    context.storage.open_read(
-                        damage.object
-                    )  # a file that is kept open may have lost its name to another one
+                    context.storage.open_read(damage.object)
             if not deadline.left_s():
                 deadline.fail(f"reading segment {name!r}, whose chunks are replaced meanwhile")
             context.recheck()

@@ -257,14 +257,13 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     while opened is not None and _is_foreign(opened, seen.opened):
         leaving, lsn, previous = opened, opened.payload.last_lsn, opened.payload.previous_epoch
         opened = streams.opened(previous) if previous else None
-    is_same = opened is not None and opened.hash == seen.opened.hash and seen_lsn <= lsn
+    on_stream = opened is not None and opened.hash == seen.opened.hash
     # The newest stream has all of its records, and where an owner was set back with its disk, it goes on with others.
-    if is_same and (leaving is not None or streams.is_there(seen)):
+    if on_stream and seen_lsn <= lsn and (leaving is not None or streams.is_there(seen)):
         return
     if _cuts_off(leaving, seen_lsn):
         return
-    is_same_stream = opened is not None and opened.hash == seen.opened.hash
-    where = streams.place_of(seen) if is_same_stream else seen.opened.object
+    where = streams.place_of(seen) if on_stream else seen.opened.object
     text = (
         f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has what was followed, to lsn {seen_lsn} of epoch "
         f"{seen.opened.epoch} ({where}): records were lost, or an older state stands in the root's place, opened by others perhaps, or the "

@@ -32,14 +32,7 @@ from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.record import RecordHeader
 from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise
 from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
-from chunkstore_journal.walk import (
-    cuts_of,
-    first_kept,
-    has_beginning,
-    is_cut_off,
-    last_label_ms,
-    newest_opened,
-)
+from chunkstore_journal.walk import cuts_of, first_kept, has_beginning, is_cut_off, last_label_ms, newest_opened
 
 __all__ = ["Asked", "FixedState", "Moment", "find_moment", "materialise_moment"]
 

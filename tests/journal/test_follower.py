@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 
 from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
-from chunkstore.journal import JournalBroken
+from chunkstore.journal import Batch, JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore.metadata.port import Head
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal import follower as follower_module
+from chunkstore_journal.follower import Follower
 from chunkstore_journal.payloads import FLAG_GIVEN_UP
-from tests.journal.ends import become, close, objects_of
-from tests.journal.world import Wire, World, keys_of, let_pass, nothing
+from tests.journal.ends import Objects, become, close, objects_of
+from tests.journal.world import Process, Wire, World, keys_of, let_pass, nothing
 
 
 def rotten() -> None:
@@ -227,38 +231,37 @@ def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytes
     assert keys_of(follower.store) == {"a", "b"}
 
 
-def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
-    """An older state in the root's place, in which the newest epoch was never claimed."""
-    world = memory_world
+def rolled_back_under(world: World, count: int) -> tuple[Process, Follower, Head, Objects]:
+    """An older state is put in the root's place, without the newest epoch, of ``count`` records. Its owner, a replica, what that has shown,
+    and the newer state."""
     world.process().open().put("a")
     older = objects_of(world.storage)
     owner = world.process().open()
-    owner.put("b")
-    follower = world.follower()
-    shown = follower.catch_up()
-    newer = objects_of(world.storage)
-    become(world, older)
-    for _ in range(2):
-        with pytest.raises(RolledBack) as raised:
-            follower.catch_up()
-        assert raised.value.lsn_seen == shown.position.lsn
-    become(world, newer)
-    assert follower.catch_up() == shown
-    assert keys_of(follower.store) == {"a", "b"}
-
-
-def test_the_newer_state_heals_what_an_older_one_has_shown(memory_world: World) -> None:
-    """Somebody who had seen nothing of the newer state opened the older one meanwhile: his epoch is not the newer state's."""
-    world = memory_world
-    world.process().open().put("a")
-    older = objects_of(world.storage)
-    owner = world.process().open()
-    for number in range(9):
+    for number in range(count):
         owner.put(f"b{number}")
     follower = world.follower()
     shown = follower.catch_up()
     newer = objects_of(world.storage)
     become(world, older)
+    return owner, follower, shown, newer
+
+
+def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
+    """An older state in the root's place, in which the newest epoch was never claimed."""
+    owner, follower, shown, newer = rolled_back_under(memory_world, 1)
+    for _ in range(2):
+        with pytest.raises(RolledBack) as raised:
+            follower.catch_up()
+        assert raised.value.lsn_seen == shown.position.lsn
+    become(memory_world, newer)
+    assert follower.catch_up() == shown
+    assert keys_of(follower.store) == owner.keys()
+
+
+def test_the_newer_state_heals_what_an_older_one_has_shown(memory_world: World) -> None:
+    """Somebody who had seen nothing of the newer state opened the older one meanwhile: his epoch is not the newer state's."""
+    world = memory_world
+    _, follower, shown, newer = rolled_back_under(world, 9)
     for _ in range(2):
         world.process().open()
     with pytest.raises(RolledBack):
@@ -276,15 +279,7 @@ def test_the_newer_state_heals_what_an_older_one_has_shown(memory_world: World) 
 def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World, strangers: int, later: int) -> None:
     """An older state in the root's place that somebody has opened, and that has grown to what was shown and beyond."""
     world = memory_world
-    world.process().open().put("a")
-    older = objects_of(world.storage)
-    owner = world.process().open()
-    for number in range(6):
-        owner.put(f"b{number}")
-    follower = world.follower()
-    shown = follower.catch_up()
-    newer = objects_of(world.storage)
-    become(world, older)
+    owner, follower, shown, newer = rolled_back_under(world, 6)
     for number in range(strangers):
         other = world.process().open()
         while other.journal.head.lsn < shown.position.lsn - strangers + number + later:
@@ -321,6 +316,27 @@ def test_an_older_copy_of_the_same_epoch_is_noticed(memory_world: World) -> None
             follower.catch_up()
     become(world, newer)
     assert follower.catch_up() == shown
+
+
+def test_other_records_of_the_same_owner_are_noticed(append_world: World) -> None:
+    """A machine that was set back together with its disk: the OPEN is the same, and what follows is not."""
+    world = append_world
+    owner = world.process().open()
+    owner.put("a")
+    twin = copy(owner.journal)
+    digest = owner.store.head().digest
+    owner.put("b")
+    follower = world.follower()
+    shown = follower.catch_up()
+    world.storage.truncate(world.storage.open_write(world.names.log(1)), twin.head.end)
+    with pytest.raises(RolledBack):
+        follower.catch_up()
+    for _ in range(5):
+        twin.append(Batch(RecordKind.HEARTBEAT, [], [], digest, runtime.now_ms()))
+    with pytest.raises(RolledBack) as raised:
+        follower.catch_up()
+    assert (raised.value.lsn_seen, raised.value.lsn_now) == (shown.position.lsn, twin.head.lsn)
+    assert keys_of(follower.store) == {"a", "b"}
 
 
 @pytest.mark.parametrize("later", [0, 2])

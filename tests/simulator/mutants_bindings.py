@@ -173,7 +173,7 @@ BINDING_MUTANTS: Final = (
     _file(
         "file-stale-handle",
         "an open file is trusted after its name was given to another",
-        Patch(f"{_FILES}.chunk_files:ChunkFiles.readable", "self._is_other(name, file)", "False"),
+        Patch(f"{_FILES}.chunk_files:ChunkFiles.readable", "self._drop_nameless(name, file)", "False"),
         Patch(
             f"{_FILES}.storage:FilesystemChunkStorage.do_read", "if file is None or file.recheck:", "if file is None:"
         ),

@@ -50,7 +50,7 @@ class ChunkFiles:
     def readable(self, name: str) -> OpenFile:
         """The file of ``name``. Raises ``ChunkNotFound`` and what opening raises."""
         file = self.open.get(name)
-        if file is not None and self._is_other(name, file):
+        if file is not None and self._drop_nameless(name, file):
             file = None
         return file if file is not None else self._open_file(name, writable=False)
 
@@ -58,9 +58,10 @@ class ChunkFiles:
         """Forget a file that is open for reading, and has lost its name to another one, as where a backup was put in a root's place."""
         file = self.open.get(name)
         if file is not None:
-            self._is_other(name, file)
+            self._drop_nameless(name, file)
 
-    def _is_other(self, name: str, file: OpenFile) -> bool:
+    def _drop_nameless(self, name: str, file: OpenFile) -> bool:
+        """Forget it if it is open for reading and has lost the name; whether it was."""
         if file.writable or not _gone(file):
             return False
         self.cache.drop(name, file)
