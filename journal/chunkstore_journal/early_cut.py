@@ -105,7 +105,10 @@ class Rewind(EarlyCut):
 
     def _cut_off_lsn(self, newest: Opened, closed: ClosedStream, epoch: int) -> int:
         """The highest lsn that anybody may have seen of what is cut off, from stream ``epoch`` on; 0 where that is not known."""
-        lsn = closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn
+        seen = self._seen
+        if seen.gave_up and not seen.given_up_lsn:
+            return 0
+        lsn = max(seen.given_up_lsn, closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn)
         opened = newest
         while opened.epoch > epoch:
             if opened.payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):

@@ -70,6 +70,8 @@ class SeenEnds:
         self.latest_holds = False
         self.gave_up = False
         """Whether the journal does not reach what was seen, and the caller goes on without it."""
+        self.given_up_lsn = 0
+        """The highest lsn that was seen of what is given up; 0: nobody knows."""
         self.cache_is_void = False
         """Whether the cache is ahead of a history that goes on without it: it is to be discarded."""
         self.findings: list[str] = []
@@ -92,7 +94,7 @@ class SeenEnds:
         if lease is not None and lease.epoch >= lost:
             text = f"epoch {lease.epoch} was opened, says the lease, but the {what} of epoch {lost} is gone: "
             self._lease = None
-            self._give_up(Damaged(f"{text}the storage lost names. {_WAY_ON}", object=object))
+            self._give_up(Damaged(f"{text}the storage lost names. {_WAY_ON}", object=object), lease.lsn)
         if self._cache is not None and self.epoch >= lost:
             newest = newest_opened(self._streams, lost - 1)
             end = GENESIS
@@ -161,7 +163,7 @@ class SeenEnds:
             gone = f"{missing(end, lease.lsn)}{self._others(end)}"
             text = f"epoch {lease.epoch} was closed at lsn {lease.lsn}, says the lease: {gone}. {_WAY_ON}"
             self._lease = None
-            self._give_up(Damaged(text, object=name, position=end.end))
+            self._give_up(Damaged(text, object=name, position=end.end), lease.lsn)
         cache = self._cache
         if cache is not None and (cache.position.lsn > end.lsn or cache.position.epoch > end.epoch):
             if was_given_up(self._streams, end.epoch, cache.position):
@@ -180,7 +182,7 @@ class SeenEnds:
         if torn and link.epoch == end.epoch and link.lsn - end.lsn == link.index - end.index:
             text = f"snapshot LATEST has seen lsn {link.lsn}: {missing(end, link.lsn)}"
             self._latest = None
-            self._give_up(Damaged(f"{text}. {_WAY_ON}", object=name, position=end.end))
+            self._give_up(Damaged(f"{text}. {_WAY_ON}", object=name, position=end.end), link.lsn)
             return
         # Not enough to stop for: a hint that anybody may overwrite.
         self.findings.append(f"snapshot {link.name} stands at lsn {link.lsn}, and the journal ends at lsn {end.lsn}")
@@ -209,12 +211,13 @@ class SeenEnds:
             f"this root is older than what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
             f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {_WAY_ON}"
         )
-        self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn))
+        self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn), seen.lsn)
 
-    def _give_up(self, error: Damaged) -> None:
+    def _give_up(self, error: Damaged, lsn: int) -> None:
         if not self._accept:
             raise error
         self.gave_up = True
+        self.given_up_lsn = max(self.given_up_lsn, lsn)
         self.findings.append(f"accepted: {error.message}")
 
 
@@ -234,8 +237,7 @@ def was_given_up(streams: Streams, newest: int, seen: Position) -> bool:
 
 def _cuts_off(leaving: Opened | None, lsn: int) -> bool:
     """Whether an OPEN, with which history leaves what was seen to ``lsn``, says that the rest of it is given up. What others have given up
-    further on is their own. A restore in place says how much has been seen of what it cuts off: more is a root that was rolled back
-    besides."""
+    further on is their own. And it says, where that is known, how much had been seen of that: who has seen more is asked for itself."""
     if leaving is None or not leaving.payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):
         return False
     return not 0 < leaving.payload.cut_off_lsn < lsn

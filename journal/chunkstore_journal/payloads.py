@@ -135,7 +135,7 @@ class OpenPayload(NamedTuple):
     ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE`` (the
     predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
     ``ops`` and ``rows``: reconciliation that takes effect with the OPEN. ``cut_off_lsn``, with RESTORE: nobody has seen more of what
-    history leaves out than up to there; 0: that is not known.
+    history leaves out than up to there; with GIVEN_UP alone: whoever gave it up knew of no more; 0: that is not known.
     """
 
     epoch: int

@@ -136,6 +136,37 @@ def test_what_others_gave_up_further_on_is_their_own(world: World) -> None:
     assert isinstance(refused(world, first), RolledBack)
 
 
+def test_what_was_made_behind_an_acceptance_is_not_given_up_by_it(world: World) -> None:
+    """An older state is tried out somewhere else, which is accepted there; the root goes on meanwhile, and then that takes its place."""
+    first, second = MemoryShelf(), MemoryShelf()
+    backup, newer, _ = rolled_back(world, first, epochs=1)
+    become(world, newer)
+    close(world.process(second).open())
+    seen = objects_of(world.storage)
+    become(world, backup)
+    heir = world.process(second)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
+    close(heir)
+    tried = objects_of(world.storage)
+    become(world, seen)
+    owner = world.process(first).open()
+    owner.put("acknowledged later")
+    close(owner)
+    replicas = MemoryShelf()
+    with following(world, replicas) as follower:
+        follower.catch_up()
+        become(world, tried)
+        with pytest.raises(RolledBack):
+            follower.catch_up()
+    error = refused(world, first)
+    assert isinstance(error, RolledBack)
+    assert error.lsn_seen == owner.journal.head.lsn
+    heir = world.process(first)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
+    assert world.opened(heir.journal.epoch).payload.cut_off_lsn == owner.journal.head.lsn
+    assert heir.keys() == KEYS
+
+
 def test_another_history_at_a_lower_lsn_is_put_aside(world: World) -> None:
     shelf = MemoryShelf()
     rolled_back(world, shelf, epochs=1)
