@@ -17,6 +17,7 @@ from chunkstore.metadata.port import GENESIS, Head, Position
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.objects import LatestHint
 from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
+from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
 
 __all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "require_held", "require_seen", "was_given_up"]
@@ -67,6 +68,8 @@ class SeenEnds:
         self._latest = latest
         self._accept = accept
         self._missing: Position | None = None
+        self._cache_holds: bool | None = None
+        """Whether the record that the cache stands behind lies in the former stream; None: not asked, or nothing lies there."""
         self.latest_holds = False
         self.gave_up = False
         """Whether the journal does not reach what was seen, and the caller goes on without it."""
@@ -108,6 +111,8 @@ class SeenEnds:
         known: Position | None = None
         for what, position in self._points(previous):
             holds = self._streams.holds(position)
+            if self._cache is not None and position is self._cache.position:
+                self._cache_holds = holds
             if holds is None and what and self._streams.mode == "slot":
                 self._missing = position
             if holds is False and what:
@@ -165,7 +170,7 @@ class SeenEnds:
             self._lease = None
             self._give_up(Damaged(text, object=name, position=end.end), lease.lsn)
         cache = self._cache
-        if cache is not None and (cache.position.lsn > end.lsn or cache.position.epoch > end.epoch):
+        if cache is not None and self._is_elsewhere(cache, end):
             if was_given_up(self._streams, end.epoch, cache.position):
                 self.findings.append(
                     f"the local cache was discarded: it stands at lsn {cache.position.lsn}, in a part of history that was given up"
@@ -174,6 +179,25 @@ class SeenEnds:
             else:
                 self._give_up_cache(cache, end, name)
         self._judge_latest(end, name, torn)
+
+    def _is_elsewhere(self, cache: Head, end: Position) -> bool:
+        """Whether the cache has seen what history does not hold: more, or something else, behind which others have gone on. Asks for what
+        bringing it to the end asks for, and where it stands inside an older stream for the header behind it."""
+        at = cache.position
+        if at.lsn > end.lsn or at.epoch > end.epoch:
+            return True
+        if not at.lsn:
+            return False
+        try:
+            former = Leg(self._streams.opened(end.epoch), StreamEnd(end.index, end.end, end.lsn, end.hash))
+            first = route(self._streams, cache, former)[0]
+        except Mismatch:
+            return True
+        except Damaged:
+            return False  # whoever needs what is damaged says so
+        is_inside = first.start == at and at.lsn < first.leg.end.lsn
+        # In the former stream it was asked for its own record before.
+        return is_inside and (at.epoch < end.epoch or self._cache_holds is False) and self._streams.goes_on_without(at)
 
     def _judge_latest(self, end: Position, name: str, torn: bool) -> None:
         if self._latest is None or self._latest.snapshot.lsn <= end.lsn:
@@ -207,8 +231,9 @@ class SeenEnds:
     def _give_up_cache(self, cache: Head, end: Position, object: str) -> None:
         self._cache, self.cache_is_void = None, True
         seen = cache.position
+        what = "is older than" if seen.lsn > end.lsn else "has another history than"
         text = (
-            f"this root is older than what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
+            f"this root {what} what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
             f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {_WAY_ON}"
         )
         self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn), seen.lsn)

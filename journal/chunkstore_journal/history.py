@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from chunkstore.config import KIB
+from chunkstore.config import KIB, MIB
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
-from chunkstore.journal import RecordKind
+from chunkstore.journal import RECORD_MAGIC, RecordKind
 from chunkstore.metadata.port import GENESIS, Position
 from chunkstore.names import ContainerNames
 from chunkstore.runtime import Pool
@@ -20,7 +20,15 @@ from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import OpenPayload, SealPayload, SnapshotLink, decode_open, decode_ops, decode_seal
-from chunkstore_journal.record import HEADER_BYTES, LogReader, Record, RecordHeader, decode_slot, intact_header
+from chunkstore_journal.record import (
+    HEADER_BYTES,
+    LogReader,
+    Record,
+    RecordHeader,
+    decode_slot,
+    intact_header,
+    peek_length,
+)
 from chunkstore_journal.slots import read_if_present, read_whole
 from chunkstore_journal.wire import HASH_BYTES
 
@@ -309,6 +317,26 @@ class Streams:
         except ChunkNotFound:
             return None
         return tail == position.hash if len(tail) == HASH_BYTES else None
+
+    def goes_on_without(self, position: Position) -> bool:
+        """Whether what lies at ``position`` and behind it is intact, and surely not what lay there: a record that follows another one, or
+        one across the place where a record ended. One request. Raises ``StorageUnavailable``."""
+        epoch, index, end = position.epoch, position.index, position.end
+        begin = max(0, end - MIB)
+        name = self.names.slot(epoch, index) if self.mode == "slot" else self.names.log(epoch)
+        try:
+            data = self.storage.read(self._as_named(name), begin, end - begin + HEADER_BYTES)
+        except ChunkNotFound:
+            return False
+        end -= begin
+        if header := intact_header(data, end, self.container):
+            return header.previous_hash != position.hash
+        at = end
+        while (at := data.rfind(RECORD_MAGIC, 0, at)) >= 0:
+            header = intact_header(data, at, self.container)
+            if header is not None and header.epoch == epoch:
+                return at + (peek_length(data, at) or 0) > end
+        return False
 
     def _as_named(self, name: str) -> ChunkHandle:
         """A handle of what has the name now, and not when it was last opened: behind a network that is what any read gets."""

@@ -12,6 +12,7 @@ from chunkstore.metadata.port import Head, Position
 from chunkstore_journal import stream
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.payloads import encode_ops
+from tests.journal.ends import refused
 from tests.journal.world import Process, World, keys_of
 
 
@@ -66,11 +67,14 @@ def plant_cache(world: World, shelf: MemoryShelf, position: Position) -> None:
 
 
 def test_a_cache_with_another_history_is_discarded(world: World) -> None:
-    """A cache that stands on a record which history does not have is thrown away, never merged."""
+    """A cache that stands on a record which history does not have is thrown away, never merged; nobody loses it without a word."""
     shelf = MemoryShelf()
-    owner = filled(world, shelf)
-    plant_cache(world, shelf, Position(5, b"x" * 16, 1, 5, owner.store.head().position.end // 2))
-    heir = world.process(shelf).open()
+    owner = world.process(shelf).open()
+    places = [owner.put(key) for key in sorted(KEYS)]
+    plant_cache(world, shelf, places[4]._replace(hash=b"x" * 16))
+    assert isinstance(refused(world, shelf), RolledBack)
+    heir = world.process(shelf)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
     assert heir.keys() == KEYS
     assert heir.report.source == "journal"
     assert any("cache" in finding for finding in heir.report.findings)

@@ -167,16 +167,31 @@ def test_what_was_made_behind_an_acceptance_is_not_given_up_by_it(world: World) 
     assert heir.keys() == KEYS
 
 
-def test_another_history_at_a_lower_lsn_is_put_aside(world: World) -> None:
+@pytest.mark.parametrize("strangers", [1, 3])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_another_history_that_is_longer_by_now_is_a_rollback(world: World, epochs: int, strangers: int) -> None:
+    """Somebody who has seen nothing has gone on with the older state: whoever has seen the newer one hears so, and may accept it."""
     shelf = MemoryShelf()
-    rolled_back(world, shelf, epochs=1)
-    stranger = world.process().open()
-    for number in range(20):
-        stranger.put(f"another {number}")
-    heir = world.process(shelf).open()
-    assert heir.report.source != "cache"
-    assert any("the local cache" in finding for finding in heir.report.findings)
+    _, newer, lsn = rolled_back(world, shelf, epochs=epochs)
+    for number in range(strangers):
+        stranger = world.process().open()
+        for row in range(20):
+            stranger.put(f"another {number} {row}")
+    other = objects_of(world.storage)
+    error = refused(world, shelf)
+    assert isinstance(error, RolledBack)
+    assert error.lsn_seen == lsn < error.lsn_now
+    assert "another history" in error.message
+    become(world, newer)
+    assert len(world.process(shelf).open().keys()) == len(KEYS) + 3 * epochs, "put right, it goes on"
+    become(world, other)
+    heir = world.process(shelf)
+    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
     assert heir.keys() == stranger.keys()
+    assert any(finding.startswith("accepted: ") for finding in heir.report.findings)
+    heir.put("more")
+    heir = world.process(shelf).open()
+    assert heir.report.findings == ()
 
 
 def test_a_cache_ahead_of_another_history_is_a_rollback(world: World) -> None:

@@ -56,9 +56,27 @@ DISTRUST_MUTANTS: Final = (
         EVERYWHERE,
         (
             Patch("chunkstore_journal.takeover:TakeOver._claim", "self._seen.check_claims(top)", "pass"),
-            Patch(f"{_SEEN}.judge", "(cache.position.lsn > end.lsn or cache.position.epoch > end.epoch)", "False"),
+            Patch(f"{_SEEN}.judge", "self._is_elsewhere(cache, end)", "False"),
         ),
         needs=("rolled_back",),
+    ),
+    single(
+        "longer-root-served",
+        "an older root in which others have gone on until it is longer is served on machines that have seen the newer one",
+        EVERYWHERE,
+        f"{_SEEN}._is_elsewhere",
+        "if not at.lsn:",
+        "if True:",
+        tests=("tests/journal/test_rolled_back.py",),
+    ),
+    single(
+        "acceptance-of-everything",
+        "an accepted rollback counts for what was committed behind it, too",
+        EVERYWHERE,
+        "chunkstore_journal.takeover:TakeOver._build_open",
+        "cut_off_lsn if flags else self._seen.given_up_lsn",
+        "cut_off_lsn",
+        tests=("tests/journal/test_rolled_back.py",),
     ),
     single(
         "cache-without-root",
