@@ -273,9 +273,7 @@ class _Walk:
         self._time_ms = max(self._time_ms, header.time_ms)
         for what, head in self._heads.items():
             if header.lsn == head.position.lsn and record.hash != head.position.hash:
-                # What only remembers is put aside when it is opened; what is in use must be right.
-                severity: Severity = "warning" if what == _MEMORY else "error"
-                yield Finding(12, severity, what, 0, f"it holds another lsn {header.lsn} than history")
+                yield Finding(12, "error", what, 0, f"it holds another lsn {header.lsn} than history")
 
     def end(self, streams: Streams, epoch: int, end: StreamEnd) -> Iterator[Finding]:
         for what, head in self._heads.items():
