@@ -288,10 +288,10 @@ class JournalService(ABC):
 
     @abstractmethod
     def collect(
-        self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True
+        self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True, least: bool = False
     ) -> tuple[int, int]:
         """Delete journal objects and snapshots no longer needed (protocol.md 3.14.5, 6). Returns (objects, bytes). ``go_on`` is asked
-        before each deletion; False ends it there: what is left goes the next time."""
+        before each deletion; False ends it there: what is left goes the next time. ``least``: one snapshot is enough."""
 
     @abstractmethod
     def renew_lease(self, epoch: int, *, released: bool, next_s: float = 0.0) -> None:

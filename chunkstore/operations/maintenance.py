@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from chunkstore import runtime
 from chunkstore.deadline import Deadline, paced_s
-from chunkstore.errors import CacheDamaged, Closed, DeadlineExceeded
+from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded
 from chunkstore.journal import RecordKind
+from chunkstore.metadata.inline_index import held_from
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.looking import audit
 from chunkstore.operations.recovery import Recovery
@@ -49,6 +50,8 @@ class Maintenance:
         self._last_steps: dict[str, runtime.LastStep] = {}
         """The steps of ``close`` that have begun."""
         self._roll_not_before_s = 0.0
+        self._has_shed = False
+        container.space.shed = self._shed
         self._audit_not_before_s = runtime.monotonic_s() + _AUDIT_S
         self._heartbeat_lsn = self._looked_lsn = container.current.queue.head.lsn
         self._leased_s, self._next_beat_s = 0.0, 0.0
@@ -136,6 +139,21 @@ class Maintenance:
         if due and may and current.end_reason is None and not self._recovery.roll():
             # Something hangs: the stream may grow on for a while.
             self._roll_not_before_s = runtime.monotonic_s() + interval_s
+
+    def _shed(self) -> None:
+        """On a full disk: begin new streams, behind a snapshot, so that a collection may delete those before. Not while their records hold
+        bytes of segments, and not again before the stream would give back what safe mode waits for. Raises nothing of ours."""
+        container = self._container
+        is_short = container.current.journal.bytes_written < container.settings.free_bytes_min
+        if self._has_shed and is_short:
+            return
+        with suppress(ChunkstoreError):
+            if container.look(held_from) is None:
+                self._has_shed = True
+                # The OPEN of the first has seen no newer snapshot, and its successors start from the one that it names.
+                if self._recovery.roll():
+                    self.snapshots.take()
+                    self._recovery.roll()
 
     def close(self, after: Sequence[Callable[[], None]]) -> None:
         """Finish what is under way, write CLOSE, release the lease and all resources, then call ``after``. Begins nothing twice.

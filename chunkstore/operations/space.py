@@ -6,6 +6,8 @@ Promises
   has less than that left.
 * What adds nothing (truncate, delete, seal, collect, closing) is never refused for these reasons, and has room for its records on a disk
   that somebody else filled: an object in the container, the reserve, is deleted for it when the disk has less left than it holds.
+* Spilling, which gives space back only once the journal's records can go, leaves what those records need: half the reserve where somebody
+  waits for it, all of it beside.
 * Safe mode ends by itself, a twentieth behind where it began.
 
 Leaves out: which operations add (each verb says so to ``commit_changes``), what the disks have left (storage and metadata store).
@@ -13,6 +15,7 @@ Leaves out: which operations add (each verb says so to ``commit_changes``), what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -91,6 +94,8 @@ class SpaceGuard:
         self._low = {"storage": "", "cache": "", "quota": ""}
         self.reason = ""
         """Why nothing may be added, in words; empty outside safe mode."""
+        self.shed: Callable[[], None] = lambda: None
+        """Lets go of what a journal on a full disk holds, for a collection that follows."""
         self.watchful = settings.quota_bytes > 0
         """Whether what adds has to be admitted at all: in safe mode, and with a quota always."""
 
@@ -131,6 +136,20 @@ class SpaceGuard:
             if not self.reason and adds > 0 and left_bytes < soft_bytes:
                 runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
         self.refuse()
+
+    def leave_room(self, size_bytes: int, *, beside: bool) -> None:
+        """Raise ``StorageFull`` where spilling so many bytes leaves a local disk less than what frees space needs. ``beside``: nobody waits
+        for it, and the reserve stays. Raises what ``free_bytes`` raises, too."""
+        # Beside, more than the reserve holds, by what records and block sizes add: below that the next record would give it up.
+        least_bytes = self.reserve.size_bytes * 5 // 4 if beside else self.reserve.size_bytes // 2
+        if not beside:
+            self.reserve.make_room()
+        free_bytes = self._storage.free_bytes() if least_bytes else None
+        if free_bytes is not None and free_bytes < size_bytes + least_bytes:
+            raise StorageFull(
+                f"the storage disk has {free_bytes} bytes left, too few to spill {size_bytes}; truncate or delete, then collect",
+                object="",
+            )
 
     def refuse(self) -> None:
         """Raise ``StorageFull`` in safe mode."""

@@ -80,17 +80,20 @@ def spill(
     bytes_max: int,
     past: Collection[bytes] = (),
     instead: Callable[[int, int], bytes] | None = None,
+    beside: bool = False,
 ) -> Spilled:
     """Make chunk bytes of a segment's oldest extents but those in ``past``, ``bytes_max`` of them at most; nothing where it has none.
-    ``instead`` gives the bytes of a range of the segment whose extents cannot be read.
+    ``instead`` gives the bytes of a range of the segment whose extents cannot be read. ``beside``: nobody waits for it.
 
-    Atomic, durable. Raises ``SegmentNotFound``, ``Damaged`` (what ``instead`` gave, or memory), ``Conflict`` (the segment has changed
-    meanwhile), what the storage raises, and the errors of commits. Retry: safe.
+    Atomic, durable. Raises ``SegmentNotFound``, ``StorageFull`` (also where too little would be left for truncations and deletions),
+    ``Damaged`` (what ``instead`` gave, or memory), ``Conflict`` (the segment has changed meanwhile), what the storage raises, and the
+    errors of commits. Retry: safe.
     """
-    owned = container.serving(container.deadline())
     run = container.look(partial(_find_run, container.names, name, bytes_max, past))
     if run is None:
         return Spilled(0, 0, {})
+    container.space.leave_room(run.stop - run.start, beside=beside)
+    owned = container.serving(container.deadline())
     try:
         data = _read(container, name, run)
     except (ChunkNotFound, Damaged) as error:

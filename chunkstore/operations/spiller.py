@@ -17,7 +17,7 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Conflict, Damaged, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, SegmentNotFound, StorageFull
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.inline_index import inline_chunks, inline_runs, runs_of, size_of_extents
 from chunkstore.metadata.keys import SEGMENT
@@ -77,20 +77,20 @@ class Spiller:
         if self._task is not None:
             self._task.join(wait_s)
 
-    def spill_all(self, name: str) -> None:
+    def spill_all(self, name: str, *, beside: bool = False) -> None:
         """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``, and behind all else
         ``Damaged`` for extents that stay where they are."""
         with self._container.upkeep.run("spill") as done:
-            self._spill_all(name, done)
+            self._spill_all(name, done, beside=beside)
 
-    def _spill_all(self, name: str, counts: dict[str, int]) -> None:
+    def _spill_all(self, name: str, counts: dict[str, int], *, beside: bool = False) -> None:
         tries, left = 0, self._container.look(partial(_count, name))
         if not left:
             self._backlog.missed(name)
         damaged: dict[bytes, ChunkstoreError] = {}
         while left > 0:
             try:
-                done = spill(self._container, name, bytes_max=self._bytes, past=damaged)
+                done = spill(self._container, name, bytes_max=self._bytes, past=damaged, beside=beside)
             except Conflict:
                 still = self._container.look(partial(_count, name))
                 tries = tries + 1 if still >= left else 0  # who gets on, as another spill does, changes what is left
@@ -150,9 +150,14 @@ class Spiller:
                 if self._stopped or container.closed or container.fence.error is not None:
                     return
                 try:
-                    self.spill_all(name)
+                    self.spill_all(name, beside=True)
                 except SegmentNotFound:
                     self._backlog.missed(name)
+                except StorageFull as error:
+                    if not container.space.disk_low:  # else safe mode has said so
+                        self._failed(error)
+                    self._not_before_s = runtime.monotonic_s() + _PAUSE_S
+                    return
                 except (Damaged, Conflict) as error:  # this segment's alone
                     self._failed(error)
         except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)

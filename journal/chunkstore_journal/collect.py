@@ -64,10 +64,12 @@ class Collector:
         held_from: tuple[int, int] | None,
         dry_run: bool,
         go_on: Callable[[], bool],
+        least: bool,
     ) -> tuple[int, int]:
         """Collect once, as long as ``go_on`` says so before a deletion. ``published``: snapshots whose note this epoch committed;
         ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``; ``held_from``: epoch and index of the oldest
-        record that holds extents: it and all behind it stay. Returns (objects, bytes) deleted."""
+        record that holds extents: it and all behind it stay; ``least``: of snapshots the newest is enough, but for what pins and the
+        horizon keep. Returns (objects, bytes) deleted."""
         self._held_from = held_from or _NOTHING_HELD
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
         trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
@@ -78,7 +80,7 @@ class Collector:
         newest = max(link.lsn for link in trusted)
         # Those of a successor, of whom we may know nothing yet, are not ours to judge: it may have gone back in place, and stand below us.
         stored = [item for item in list_snapshots(self._storage, self._names) if item.epoch <= self._own.epoch]
-        keep_from = self._keep_from(stored, newest, dry_run=dry_run)
+        keep_from = self._keep_from(stored, newest, 1 if least else self._settings.snapshots_kept, dry_run=dry_run)
         if self._own.payload.snapshot is not None:
             # Readers start from the snapshot that the newest OPEN names.
             keep_from = min(keep_from, self._own.payload.snapshot.lsn)
@@ -105,8 +107,8 @@ class Collector:
                     continue  # a former owner's collector was faster
         return objects, size
 
-    def _keep_from(self, stored: Sequence[StoredSnapshot], newest: int, *, dry_run: bool) -> int:
-        """The lsn of the oldest snapshot that stays: the ``snapshots_kept``-th good one, or older for the PITR horizon."""
+    def _keep_from(self, stored: Sequence[StoredSnapshot], newest: int, count: int, *, dry_run: bool) -> int:
+        """The lsn of the oldest snapshot that stays: the ``count``-th good one, or older for the PITR horizon."""
         kept = 0
         keep_from = newest
         newer_ms: int | None = None
@@ -114,7 +116,7 @@ class Collector:
         for snapshot in reversed(stored):
             if snapshot.lsn > newest or not self._is_on_history(snapshot):
                 continue  # being written, or not named by a record yet; or nothing leads from it to where history is now
-            enough = kept >= self._settings.snapshots_kept
+            enough = kept >= count
             if enough and self._settings.pitr_horizon_s > 0:
                 # Restoring to any time within the horizon needs one snapshot from before it.
                 enough = newer_ms is not None and newer_ms < horizon_ms

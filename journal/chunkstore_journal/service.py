@@ -188,7 +188,7 @@ class ContainerJournal(JournalService):
         self._published.append(link)  # not before: what it stands for is collected, and whoever looks goes by LATEST
 
     def collect(
-        self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True
+        self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True, least: bool = False
     ) -> tuple[int, int]:
         if self._collector is None or self._owned is None or epoch != self._owned.epoch:
             raise InvalidArgument(
@@ -198,7 +198,7 @@ class ContainerJournal(JournalService):
         with self._store.view() as view:
             lowest, held = pinned_lsn(view), held_from(view)
         return self._collector.run(
-            head, self._published, pinned_lsn=lowest, held_from=held, dry_run=dry_run, go_on=go_on
+            head, self._published, pinned_lsn=lowest, held_from=held, dry_run=dry_run, go_on=go_on, least=least
         )
 
     def renew_lease(self, epoch: int, *, released: bool, next_s: float = 0.0) -> None:

@@ -388,3 +388,31 @@ def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
         here.store._container.space.tend(here.store._container.current.store)
         assert here.store._container.storage.exists("default/reserve")
         assert problems(here.store.check("deep")) == []
+
+
+def test_a_disk_that_small_appends_have_filled_comes_back_by_itself(
+    disk: SmallDisk, mode: Mode, tmp_path: Path
+) -> None:
+    """All of it is the journal's: spilling beside leaves what deletions need, and a collection lets go of the stream that holds it."""
+    settings: dict[str, Any] = {"spill_s": 6.0, "spill_bytes": 1 << 29, "gc_grace_s": 0.0, "free_bytes_min": 4 * MIB}
+    with shop(mode, on_disk(disk), tmp_path / "cache", **settings) as here:
+        here.append_until_full(12 * KIB)
+        here.verify()
+        time.sleep(7.0)  # the spiller has begun by then
+        assert here.store._container.storage.exists("default/reserve"), "the spiller does not take it"
+        with contextlib.suppress(StorageFull):
+            here.store.spill()
+        here.verify()
+        for name in SEGMENTS:
+            here.store.delete(name)
+        assert here.store.collect().journal_objects > 0
+        usage = here.store.usage()
+        assert (usage.safe_mode, usage.live_bytes, usage.inline_bytes) == (False, 0, 0)
+        assert disk.free_bytes() > 16 * MIB
+        assert here.store._container.storage.exists("default/reserve")
+        here.store.create("again")
+        assert here.store.append("again", b"data") == 0
+        assert problems(here.store.check("deep")) == []
+        here.store.close()
+        with here.open() as successor:
+            assert successor.read("again", 0, 10) == b"data"
