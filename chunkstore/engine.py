@@ -69,6 +69,7 @@ from chunkstore.upkeep.old_layout import OldLayout
 from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
+from chunkstore.writers import Writers
 
 __all__ = ["ChunkedSegmentStorage"]
 
@@ -104,6 +105,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._open_copy = open_copy
         self._waiters_lock, self._close_lock = runtime.lock(), runtime.lock()
         self._waiters: set[runtime.Event] = set()
+        self._writers = Writers()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,
@@ -397,24 +399,28 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         writer_id: bytes | str | None = None,
         expected_offset: int | None = None,
     ) -> StorageWriter:
-        """A buffered, asynchronous appender; see ``StorageWriter``. Raises as ``last_event_number``. Retry: safe."""
+        """A buffered, asynchronous appender; see ``StorageWriter``. One of the same id that is open on this store gives way first. Raises
+        as ``last_event_number``, and ``DeadlineExceeded`` (what that one has under way is undecided still). Retry: safe."""
         check_buffering(flush_bytes, flush_s, buffer_bytes_max, window, expected_offset)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
-        last = 0 if writer is None else self.last_event_number(handle, writer)
-        return StorageWriter(
-            self,
-            handle,
-            AppendWindow(self._container, handle.name, handle.segment_id),
-            flush_bytes=flush_bytes,
-            flush_s=flush_s,
-            buffer_bytes_max=buffer_bytes_max,
-            window=window,
-            writer_id=writer,
-            last_event_number=last,
-            expected_offset=expected_offset,
-        )
+
+        def make() -> StorageWriter:
+            return StorageWriter(
+                self,
+                handle,
+                AppendWindow(self._container, handle.name, handle.segment_id),
+                flush_bytes=flush_bytes,
+                flush_s=flush_s,
+                buffer_bytes_max=buffer_bytes_max,
+                window=window,
+                writer_id=writer,
+                last_event_number=0 if writer is None else self.last_event_number(handle, writer),
+                expected_offset=expected_offset,
+            )
+
+        return make() if writer is None else self._writers.replace(handle.segment_id, writer, make)
 
     def last_event_number(self, segment: SegmentRef, writer_id: bytes | str) -> int:
         """The highest committed event number of a writer in a segment; 0 if there is none.

@@ -283,8 +283,8 @@ class DeadlineExceeded(ChunkstoreError):
 
     fields = ("operation", "deadline_s")
 
-    def __init__(self, operation: str, *, deadline_s: float) -> None:
-        super().__init__(f"{operation} did not finish within {deadline_s:g} s; nothing was changed")
+    def __init__(self, operation: str, *, deadline_s: float, became: str = "nothing was changed") -> None:
+        super().__init__(f"{operation} did not finish within {deadline_s:g} s; {became}")
         self.operation = operation
         self.deadline_s = deadline_s
 

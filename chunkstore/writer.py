@@ -17,17 +17,17 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, Protocol, Self
 
 from chunkstore import processes, runtime
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentHandle
-from chunkstore.operations.append import Underway
 from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
+from chunkstore.writer_batch import Batch, Waiting
 
 __all__ = ["AppendTarget", "StorageWriter"]
 
@@ -36,44 +36,6 @@ _THREAD: Final = "chunkstore-writer"
 _TIMEOUT_S_MAX: Final = 366 * 86_400
 _GROWN_BYTES_MAX: Final = 8 * MIB
 _BUFFER_BYTES_MIN: Final = 16 * MIB
-
-
-class _Waiting(NamedTuple):
-    data: bytes
-    future: Future[int]
-    event_number: int
-
-
-class _Batch:
-    """What becomes one append: its bytes, and the future and length of each piece of them. ``underway``: it has entered the queue."""
-
-    __slots__ = (
-        "began_s",
-        "data",
-        "done",
-        "done_bytes_before",
-        "error",
-        "event_number",
-        "expected_offset",
-        "offset",
-        "pieces",
-        "underway",
-        "written",
-    )
-
-    def __init__(self, items: list[_Waiting], done_bytes_before: int, expected_offset: int | None) -> None:
-        self.data = items[0].data if len(items) == 1 else b"".join(item.data for item in items)
-        self.pieces = [(item.future, len(item.data)) for item in items]
-        self.event_number = items[-1].event_number if items else 0
-        self.began_s = runtime.monotonic_s()
-        self.done_bytes_before = done_bytes_before
-        self.expected_offset = expected_offset
-        self.underway: Underway | None = None
-        self.offset = 0
-        self.error: ChunkstoreError | None = None
-        self.done = False
-        self.written = False
-        """Its bytes are in the storage; a record is to name them."""
 
 
 class AppendTarget(Protocol):
@@ -139,7 +101,7 @@ class StorageWriter:
         self.event_number = last_event_number
         self._expected_offset = expected_offset
         self._condition = runtime.condition()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._waiting_bytes = 0
         self._oldest_s = 0.0
         # Numbers of the last event that is to be committed at once, and of the last one that was.
@@ -148,7 +110,7 @@ class StorageWriter:
         self._closed = False
         self._error: ChunkstoreError | None = None
         # In order; a batch leaves when its futures are set.
-        self._underway: deque[_Batch] = deque()
+        self._underway: deque[Batch] = deque()
         self._underway_bytes = 0
         self._done_bytes = 0
         self._blocked = 0
@@ -207,7 +169,7 @@ class StorageWriter:
             if is_first:
                 self._oldest_s = runtime.monotonic_s()
             self.event_number += 1
-            self._waiting.append(_Waiting(payload, future, self.event_number))
+            self._waiting.append(Waiting(payload, future, self.event_number))
             before_bytes, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + len(payload)
             if is_first or before_bytes < self._due_bytes <= self._waiting_bytes:
                 self._condition.notify_all()
@@ -225,9 +187,9 @@ class StorageWriter:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything appended so far is durable; another call goes on waiting.
 
-        Raises ``InvalidArgument``, ``DeadlineExceeded``, ``Closed`` (in a forked child), and what broke the writer: an error of
-        ``append`` of the store. Nothing behind the failure is acknowledged, and nothing of it happened, but where the failure is
-        ``OutcomeUnknown``; go on with ``resume``.
+        Raises ``InvalidArgument``, ``DeadlineExceeded`` (what was appended is still on its way), ``Closed`` (in a forked child; a newer
+        writer of the id was opened), and what broke the writer: an error of ``append`` of the store. Nothing behind the failure is
+        acknowledged, and nothing of it happened, but where the failure is ``OutcomeUnknown``; go on with ``resume``.
         """
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
@@ -240,13 +202,14 @@ class StorageWriter:
             while self._committed_to < target and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
-                    raise DeadlineExceeded("flush", deadline_s=limit_s)
+                    raise DeadlineExceeded("flush", deadline_s=limit_s, became="what was appended is still on its way")
                 self._condition.wait(left_s)
-            if self._error is not None:
+            if self._error is not None and self._committed_to < target:
                 raise self._error.copy()
 
     def close(self) -> None:
-        """Flush and end. Raises as ``flush``; the writer is closed all the same. Safe to repeat."""
+        """Flush and end. Raises as ``flush``; the writer is closed all the same, and what is under way by then may still be committed:
+        a newer writer of the id waits for that. Safe to repeat."""
         with self._condition:
             already = self._closed
         try:
@@ -260,11 +223,28 @@ class StorageWriter:
                 while self._threads and (left_s := deadline_s - runtime.monotonic_s()) > 0:
                     self._condition.wait(left_s)
 
+    def give_way(self) -> None:
+        """To a newer writer of the same id: begin nothing more, and wait until what is under way has come to its end; the rest fails with
+        ``Closed``. Raises ``DeadlineExceeded`` (something is undecided still; nobody may go on behind it). Retry: safe."""
+        limit_s = self._limit_s(None)
+        deadline_s = runtime.monotonic_s() + limit_s
+        with self._condition:
+            self._failing = True
+            self._condition.notify_all()
+            while self._underway and self._error is None and not self._inherited:
+                left_s = deadline_s - runtime.monotonic_s()
+                if left_s <= 0:
+                    raise DeadlineExceeded("what a former writer of this id has under way", deadline_s=limit_s)
+                self._condition.wait(left_s)
+            if self._inherited or self._error is not None or (self._closed and not self._waiting):
+                return
+        self._break(Closed("this writer, in whose place a newer one of its id was opened,"))
+
     def resume(self, store: AppendTarget) -> StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
 
-        ``new.event_number`` says which: append again every event above. Raises ``InvalidArgument`` without a ``writer_id``, and
-        as ``ChunkedSegmentStorage.writer``. Retry: safe.
+        ``new.event_number`` says which: append again every event above. On the same store this one gives way first. Raises
+        ``InvalidArgument`` without a ``writer_id``, and as ``ChunkedSegmentStorage.writer``. Retry: safe.
         """
         if self.writer_id is None:
             raise InvalidArgument("resume needs a writer with a writer_id", argument="writer_id")
@@ -318,7 +298,7 @@ class StorageWriter:
         unwritten = sum(not batch.written for batch in self._underway)
         return unwritten >= self._width or len(self._underway) >= 2 * self._width
 
-    def _next_batch(self) -> _Batch | None:
+    def _next_batch(self) -> Batch | None:
         """Wait until a batch is due and may be begun, and take it. None when the writer has ended."""
         with self._condition:
             while True:
@@ -350,8 +330,8 @@ class StorageWriter:
                     return self._take_batch(most_bytes)
                 self._condition.wait(max(0.0, self._flush_s - age_s))
 
-    def _take_batch(self, most_bytes: int) -> _Batch:
-        items: list[_Waiting] = []
+    def _take_batch(self, most_bytes: int) -> Batch:
+        items: list[Waiting] = []
         size_bytes = 0
         while self._waiting and (not items or size_bytes + len(self._waiting[0].data) <= most_bytes):
             item = self._waiting.popleft()
@@ -359,7 +339,7 @@ class StorageWriter:
             size_bytes += len(item.data)
         self._waiting_bytes -= size_bytes
         self._oldest_s = runtime.monotonic_s()
-        batch = _Batch(items, self._done_bytes, self._expected_offset)
+        batch = Batch(items, self._done_bytes, self._expected_offset)
         if self._expected_offset is not None:
             self._expected_offset += size_bytes
         self._underway.append(batch)
@@ -367,7 +347,7 @@ class StorageWriter:
         self._condition.notify_all()
         return batch
 
-    def _begin(self, batch: _Batch) -> None:
+    def _begin(self, batch: Batch) -> None:
         """Enter a batch behind the one before; without ``underway`` it is appended when it is the oldest."""
         if self._width == 1:
             return
@@ -388,7 +368,7 @@ class StorageWriter:
         except BaseException as error:  # noqa: BLE001  (told when the batch is finished)
             batch.error = unexpected(error)
 
-    def _finish(self, batch: _Batch) -> None:
+    def _finish(self, batch: Batch) -> None:
         """Write a batch, wait until it is committed, and answer what is in order by then."""
         try:
             if batch.error is None:
@@ -410,7 +390,7 @@ class StorageWriter:
                 self._condition.notify_all()
             self._resolve()
 
-    def _carry_out(self, batch: _Batch) -> int:
+    def _carry_out(self, batch: Batch) -> int:
         if batch.underway is not None:
             try:
                 return self._appends.finish(batch.underway, partial(self._written, batch))
@@ -430,7 +410,7 @@ class StorageWriter:
             event_number=None if self.writer_id is None else batch.event_number,
         )
 
-    def _written(self, batch: _Batch) -> None:
+    def _written(self, batch: Batch) -> None:
         """The bytes of a batch are there: while it waits for its record, the next one may be on its way."""
         with self._condition:
             batch.written = True
@@ -465,7 +445,7 @@ class StorageWriter:
 
     def _fail_behind(self, error: ChunkstoreError) -> None:
         """What is under way comes to its end; nothing else does."""
-        failed = _Batch([], 0, None)
+        failed = Batch([], 0, None)
         failed.error, failed.done = error, True
         with self._condition:
             self._failing = True

@@ -66,6 +66,8 @@ LAYERS = {
     "chunkstore.asker": 4,
     "chunkstore.attaching": 5,
     "chunkstore.writer": 4,
+    "chunkstore.writer_batch": 4,
+    "chunkstore.writers": 4,
     "chunkstore.reader": 4,
     "chunkstore.upkeep": 4,
     "chunkstore.pulsar": 5,

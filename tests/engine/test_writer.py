@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -262,6 +263,52 @@ def test_resuming_on_a_new_owner_is_exactly_once(world: World, cut: str) -> None
     assert again.event_number == 60
     again.close()
     assert problems(second.check("deep")) == []
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_newer_writer_of_an_id_goes_on_alone(world: World, resumes: bool) -> None:
+    """The one before it was not closed, and has batches on their way: what it has committed counts, and no more of it happens."""
+    store, gate = gated(world)
+    first = store.writer("a", writer_id="w", flush_bytes=40, flush_s=0.001)
+    all_events = events(60)
+    gate.shut()
+    futures = [first.append(event) for event in all_events]
+    assert gate.reached.wait(20)
+    refused(DeadlineExceeded, lambda: first.flush(0.05))
+    threading.Timer(0.3, gate.open.set).start()
+    second = first.resume(store) if resumes else store.writer("a", writer_id="w", flush_bytes=4_000)
+    done = second.event_number
+    assert [future.exception(20) is None for future in futures] == [number < done for number in range(60)]
+    assert {type(future.exception(0)) for future in futures[done:]} <= {Closed}
+    assert type(first.append(b"late").exception(20)) is Closed
+    refused(Closed, first.flush)
+    again = [second.append(event) for event in all_events[done:]]
+    second.close()
+    content = b"".join(all_events)
+    assert store.read("a", 0, 9_999) == content
+    for future, event in zip((*futures[:done], *again), all_events, strict=True):
+        assert content[future.result(0) :].startswith(event)
+    assert store.last_event_number("a", "w") == 60
+
+
+def test_nobody_goes_on_behind_a_writer_whose_batch_hangs(world: World) -> None:
+    gate = Gate()
+    store = world.open(wrap=gate.wrap, op_deadline_s=0.5)
+    store.create("a")
+    first = store.writer("a", writer_id="w", flush_s=0.001)
+    gate.shut()
+    future = first.append(b"one")
+    assert gate.reached.wait(20)
+    with pytest.raises(ChunkstoreError):
+        store.writer("a", writer_id="w")
+    gate.open.set()
+    with contextlib.suppress(ChunkstoreError):
+        future.result(20)
+    second = first.resume(store)
+    if second.event_number == 0:
+        second.append(b"one")
+    second.close()
+    assert store.read("a", 0, 9) == b"one"
 
 
 def test_a_writer_with_an_id_takes_up_where_the_last_one_ended(world: World) -> None:
