@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from chunkstore.config import Settings
+from chunkstore.invariants import Finding
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.cut_off import CutOff
@@ -59,7 +60,9 @@ def _repair(
     wait_s: float,
 ) -> RepairReport:
     from chunkstore_journal.container import check_writable, read_format
+    from chunkstore_journal.ends import WAY_ON, contradicts, missing
     from chunkstore_journal.history import open_streams
+    from chunkstore_journal.lease import read_lease
     from chunkstore_journal.mend import interrupted_repair
     from chunkstore_journal.repair import diagnose
     from chunkstore_journal.service import ContainerJournal
@@ -75,8 +78,17 @@ def _repair(
         interrupted = interrupted_repair(found.store) if found.cause is None else None
         if found.damage is None and interrupted is None:
             position = found.store.head().position
+            lease, ends = read_lease(storage, names), tuple[Finding, ...]()
+            if lease is not None and contradicts(lease, position):
+                text = f"{missing(position, lease.lsn)}, says the lease of epoch {position.epoch}. {WAY_ON}"
+                ends = (Finding(5, "damage", "", "", names.lease, 0, text),)
             return RepairReport(
-                container=names.container, sound=True, dry_run=dry_run, last_lsn=position.lsn, last_epoch=position.epoch
+                container=names.container,
+                sound=True,
+                dry_run=dry_run,
+                last_lsn=position.lsn,
+                last_epoch=position.epoch,
+                findings=ends,
             )
         if dry_run:
             return replace(_plan(storage, names, room, interrupted)[0], continued=interrupted is not None)

@@ -202,6 +202,8 @@ def repair(root: options.Root, *, dry_run: options.DryRun = False, here: access.
         print_json(report)
     elif report.sound:
         typer.echo(f"{here.container}: history is sound up to lsn {report.last_lsn}; nothing to repair")
+        for item in report.findings:
+            typer.echo(item.message)
     else:
         _print_repair(report)
     if report.findings:

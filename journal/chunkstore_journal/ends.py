@@ -20,9 +20,18 @@ from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
 from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
 
-__all__ = ["SeenEnds", "contradicts", "missing", "naming_repair", "require_held", "require_seen", "was_given_up"]
+__all__ = [
+    "WAY_ON",
+    "SeenEnds",
+    "contradicts",
+    "missing",
+    "naming_repair",
+    "require_held",
+    "require_seen",
+    "was_given_up",
+]
 
-_WAY_ON = (
+WAY_ON = (
     "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
     "former owner runs any more"
 )
@@ -35,7 +44,7 @@ def naming_repair() -> Iterator[None]:
     try:
         yield
     except Damaged as error:
-        if not isinstance(error, RolledBack) and _WAY_ON not in error.message and _REPAIR not in error.message:
+        if not isinstance(error, RolledBack) and WAY_ON not in error.message and _REPAIR not in error.message:
             error.args = (f"{error.message}. {_REPAIR}",)
         raise
 
@@ -97,7 +106,7 @@ class SeenEnds:
         if lease is not None and lease.epoch >= lost:
             text = f"epoch {lease.epoch} was opened, says the lease, but the {what} of epoch {lost} is gone: "
             self._lease = None
-            self._give_up(Damaged(f"{text}the storage lost names. {_WAY_ON}", object=object), lease.lsn)
+            self._give_up(Damaged(f"{text}the storage lost names. {WAY_ON}", object=object), lease.lsn)
         if self._cache is not None and self.epoch >= lost:
             newest = newest_opened(self._streams, lost - 1)
             end = GENESIS
@@ -166,7 +175,7 @@ class SeenEnds:
         lease = self._lease
         if lease is not None and contradicts(lease, end):
             gone = f"{missing(end, lease.lsn)}{self._others(end)}"
-            text = f"epoch {lease.epoch} was closed at lsn {lease.lsn}, says the lease: {gone}. {_WAY_ON}"
+            text = f"epoch {lease.epoch} was closed at lsn {lease.lsn}, says the lease: {gone}. {WAY_ON}"
             self._lease = None
             self._give_up(Damaged(text, object=name, position=end.end), lease.lsn)
         cache = self._cache
@@ -206,7 +215,7 @@ class SeenEnds:
         if torn and link.epoch == end.epoch and link.lsn - end.lsn == link.index - end.index:
             text = f"snapshot LATEST has seen lsn {link.lsn}: {missing(end, link.lsn)}"
             self._latest = None
-            self._give_up(Damaged(f"{text}. {_WAY_ON}", object=name, position=end.end), link.lsn)
+            self._give_up(Damaged(f"{text}. {WAY_ON}", object=name, position=end.end), link.lsn)
             return
         # Not enough to stop for: a hint that anybody may overwrite.
         self.findings.append(f"snapshot {link.name} stands at lsn {link.lsn}, and the journal ends at lsn {end.lsn}")
@@ -234,7 +243,7 @@ class SeenEnds:
         what = "is older than" if seen.lsn > end.lsn else "has another history than"
         text = (
             f"this root {what} what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
-            f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {_WAY_ON}"
+            f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {WAY_ON}"
         )
         self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn), seen.lsn)
 

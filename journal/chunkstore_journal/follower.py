@@ -285,7 +285,24 @@ class Follower:
                 self._is_on_history = self._is_on_history or position is own
                 start = position
                 break
-        return committed_end(self._streams, opened, start)
+        try:
+            return committed_end(self._streams, opened, start)
+        except Damaged:
+            # What is rotten in front of a snapshot nobody needs any more.
+            later = self._published(opened)
+            if later is None or later.lsn <= start.lsn:
+                raise
+            return committed_end(self._streams, opened, later)
+
+    def _published(self, opened: Opened) -> Position | None:
+        """The point of LATEST's snapshot in this stream, if it really lies there: it was published behind a committed note."""
+        latest = read_latest(self._storage, self._names)
+        if latest is None or latest.snapshot.epoch != opened.epoch:
+            return None
+        link = latest.snapshot
+        position = Position(link.lsn, link.hash, link.epoch, link.index, link.end)
+        is_sound = link.index > 1 and link.lsn - opened.header.lsn == link.index - 1
+        return position if is_sound and self._holds(position) else None
 
     def _require_seen(self, leg: Leg | None) -> None:
         """What this process has seen does not go away, unless history says itself that it goes on without it."""

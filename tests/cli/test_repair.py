@@ -57,6 +57,29 @@ def test_repair(call: Call, wreck: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "slot"])
+def test_records_that_are_missing_behind_a_clean_close_are_named(
+    call: Call, root: str, tmp_path: Path, mode: Literal["append", "slot"]
+) -> None:
+    """There is nothing to repair, and nobody opens it: the way on is another one."""
+    with chunkstore.open(root, settings=chunkstore.Settings(journal_mode=mode)) as store:
+        store.create("a")
+    last = call("journal", root, "--json").lines[-1]
+    path = tmp_path / "store" / last["object"]
+    if mode == "append":
+        path.write_bytes(path.read_bytes()[: last["position"]])
+    else:
+        path.unlink()
+    for flags in (("--dry-run",), ()):
+        told = call("repair", root, *flags, "--json", code=1).document
+        assert told["sound"] and [item["severity"] for item in told["findings"]] == ["damage"]
+        said = call("repair", root, *flags, code=1).out.decode()
+        assert f"lsn {last['lsn']} (1 record) is missing here" in said and "--accept-rollback" in said
+    assert call("put", root, "b", __file__, "--json", code=1).error["error"] == "Damaged"
+    call("put", root, "b", __file__, "--accept-rollback")
+    assert call("repair", root, "--json").document["findings"] == []
+
+
+@pytest.mark.parametrize("mode", ["append", "slot"])
 def test_pins_that_were_given_up_behind_the_cut(
     call: Call, root: str, tmp_path: Path, mode: Literal["append", "slot"]
 ) -> None:

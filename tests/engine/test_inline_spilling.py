@@ -215,7 +215,9 @@ def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
     data = fill(store, "a", 9)
     real = spilling.spill
 
-    def slower(container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes]) -> spilling.Spilled:
+    def slower(
+        container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes], beside: bool
+    ) -> spilling.Spilled:
         if real(container, name, bytes_max=10).extents:
             raise Conflict("planted", expected="what was read", found="something else")
         return spilling.Spilled(0, 0, {})

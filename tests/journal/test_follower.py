@@ -11,7 +11,7 @@ from chunkstore.config import Settings
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
 from chunkstore.journal import Batch, JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore.metadata.port import Head
+from chunkstore.metadata.port import Head, Position
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal import follower as follower_module
 from chunkstore_journal.follower import Follower
@@ -368,6 +368,35 @@ def test_a_live_replica_follows_an_accepted_rollback(memory_world: World, grown:
         heir.put(f"e{number}")
     assert follower.catch_up().position == heir.journal.head
     assert keys_of(follower.store) == heir.keys()
+
+
+def test_rot_in_front_of_a_snapshot_blinds_nobody(world: World) -> None:
+    """Neither who was there before, nor who is opened behind it. Rot behind the snapshot is damage as ever."""
+    owner = world.process().open()
+    owner.put("a")
+    early = world.follower()
+    early.catch_up()
+    second = owner.put("b")
+    owner.put("c")
+    owner.snapshot()
+    third = owner.put("d")
+    owner.put("e")
+
+    def flip(position: Position) -> None:
+        """A bit of the record's own hash, with which it ends."""
+        name = world.names.log(1) if world.mode == "append" else world.names.slot(1, position.index - 1)
+        data = bytearray(world.whole(name))
+        data[position.end - 3] ^= 1  # of a slot the third byte from its end, too
+        world.overwrite(name, bytes(data))
+
+    flip(second)
+    late = world.follower()
+    for follower in (early, late):
+        assert follower.catch_up().position.lsn >= third.lsn
+        assert keys_of(follower.store) >= {"a", "b", "c", "d"}
+    flip(third)
+    with pytest.raises(Damaged):
+        world.follower().catch_up()
 
 
 def test_what_strangers_give_up_is_their_own(memory_world: World) -> None:
