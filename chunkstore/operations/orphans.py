@@ -3,7 +3,7 @@
 Promises: reads only. ``judge`` looks at rows only, which have to be read behind the listing: what is under way is told from what
 nobody will ever refer to by epochs, never by ages. A chunk is referenced when a row names it, by its id or in its ``object`` field,
 whatever else is wrong with that row. ``orphan_findings`` says it for a check: orphans cost space and nothing else ("info"); a chunk
-of an epoch that never opened is "damage": no owner can have written it.
+of an epoch that nobody has claimed is "damage". One that was claimed may be of a restore in place, which copies before its OPEN.
 Leaves out: deleting them (``chunkstore.upkeep.sweep``).
 """
 
@@ -32,7 +32,7 @@ _PAGE: Final = 1000
 
 Standing: TypeAlias = Literal["orphan", "wanted", "under way", "never opened"]
 """An orphan is referenced by nothing, and nobody can refer to it any more. What is under way may still be: it is of the present epoch,
-or of a session of that epoch or of a later one. "never opened": no owner can have written it."""
+or of a session of that epoch or of a later one. "never opened": no owner can have written it, but for a restore in place."""
 
 
 class Suspect(NamedTuple):
@@ -167,6 +167,9 @@ def orphan_findings(context: ReadContext, *, epoch: int, found: Callable[[int], 
 
 
 def _finding(context: ReadContext, item: Suspect, standing: Standing) -> Finding | None:
+    own = chunk_epoch(item.identity)
+    if standing == "never opened" and own and context.storage.exists(context.names.epoch(own)):
+        standing = "under way"
     if standing == "wanted" or (standing == "under way" and (item.age_ms is None or item.age_ms < _IN_FLIGHT_MS)):
         return None
     name = item.info.name
@@ -175,6 +178,6 @@ def _finding(context: ReadContext, item: Suspect, standing: Standing) -> Finding
     age = "of unknown age" if item.age_ms is None else f"{item.age_ms // 1000} s old"
     size = f"{item.info.length} bytes, {age}"
     if standing == "never opened":
-        what = f"epoch {chunk_epoch(item.identity)} never opened, and wrote a chunk, {size}"
+        what = f"epoch {own} never opened, and wrote a chunk, {size}"
         return Finding(ORPHANED, "damage", "", name, name, 0, what)
     return Finding(ORPHANED, "info", "", name, name, 0, f"an orphan that nothing refers to, {size}")

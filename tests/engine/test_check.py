@@ -76,6 +76,8 @@ def test_a_chunk_of_an_epoch_that_never_opened(world: World) -> None:
     store = world.open()
     put_chunk(world, store.epoch + 5)
     assert found(store.check("exists")) == {(23, "damage")}
+    world.raw_storage().create(world.names().epoch(store.epoch + 5), b"of a restore in place that copies, or has died")
+    assert store.check("exists") == []
 
 
 def test_a_strange_name_among_the_chunks(world: World) -> None:
