@@ -38,6 +38,10 @@ _GROWN_BYTES_MAX: Final = 8 * MIB
 _BUFFER_BYTES_MIN: Final = 16 * MIB
 
 
+def _superseded() -> Closed:
+    return Closed("this writer, in whose place a newer one of its id was opened,")
+
+
 class AppendTarget(Protocol):
     """What a writer needs of the store it appends to."""
 
@@ -119,6 +123,8 @@ class StorageWriter:
         """When so much waits, whoever has the turn is woken."""
         self._failing = False
         """A batch has failed: no other one is begun. The writer is broken when all before that one are decided."""
+        self._gives_way = False
+        """A newer writer of the id has been opened."""
         self._resolving = runtime.lock()
         self._vacant = False
         """Whether nobody has the turn: who is done next takes it."""
@@ -134,7 +140,8 @@ class StorageWriter:
         self.close()
 
     def append(self, data: BytesLike, *, timeout_s: float | None = None) -> Future[int]:
-        """Queue ``data`` (copied) and return a future of its offset, set when it is durable.
+        """Queue ``data`` (copied) and return a future of its offset, set when it is durable. Callbacks of futures run in the writer's own
+        threads: one that waits there for this writer (``flush``, ``close``, ``resume``, another future) holds all of it up to a deadline.
 
         Blocks while ``buffer_bytes_max`` are waiting. Raises ``InvalidArgument``, ``Closed``, ``DeadlineExceeded`` (still full
         after ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed
@@ -148,7 +155,7 @@ class StorageWriter:
         future.set_running_or_notify_cancel()
         with self._condition:
             while self._waiting_bytes and self._waiting_bytes + len(payload) > self._buffer_bytes_max:
-                if self._closed or self._error is not None:
+                if self._closed or self._error is not None or self._gives_way:
                     break
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
@@ -162,8 +169,8 @@ class StorageWriter:
                     self._blocked -= 1
             if self._closed:
                 raise Closed("this writer")
-            if self._error is not None:
-                future.set_exception(self._error.copy())
+            if self._error is not None or self._gives_way:
+                future.set_exception(self._error.copy() if self._error is not None else _superseded())
                 return future
             is_first = not self._waiting
             if is_first:
@@ -224,21 +231,29 @@ class StorageWriter:
                     self._condition.wait(left_s)
 
     def give_way(self) -> None:
-        """To a newer writer of the same id: begin nothing more, and wait until what is under way has come to its end; the rest fails with
-        ``Closed``. Raises ``DeadlineExceeded`` (something is undecided still; nobody may go on behind it). Retry: safe."""
+        """To a newer writer of the same id: begin nothing more, and wait until what is under way has come to its end; then the rest fails
+        with ``Closed``. Raises ``DeadlineExceeded`` (something is undecided still; nobody may go on behind it). Retry: safe."""
         limit_s = self._limit_s(None)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
-            self._failing = True
+            self._gives_way = self._failing = True
             self._condition.notify_all()
             while self._underway and self._error is None and not self._inherited:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("what a former writer of this id has under way", deadline_s=limit_s)
                 self._condition.wait(left_s)
-            if self._inherited or self._error is not None or (self._closed and not self._waiting):
+        self._end_for_newer()
+
+    def _end_for_newer(self) -> None:
+        """Once nothing is under way any more."""
+        with self._condition:
+            is_over = (
+                self._underway or self._inherited or self._error is not None or (self._closed and not self._waiting)
+            )
+            if is_over or not self._gives_way:
                 return
-        self._break(Closed("this writer, in whose place a newer one of its id was opened,"))
+        self._break(_superseded())
 
     def resume(self, store: AppendTarget) -> StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
@@ -440,6 +455,7 @@ class StorageWriter:
                     except BaseException as error:  # noqa: BLE001  (of a callback; the others are resolved all the same)
                         raised.append(error)
                     offset += length
+        self._end_for_newer()
         if raised:
             raise raised[0]
 

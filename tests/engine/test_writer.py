@@ -299,9 +299,12 @@ def test_nobody_goes_on_behind_a_writer_whose_batch_hangs(world: World) -> None:
     gate.shut()
     future = first.append(b"one")
     assert gate.reached.wait(20)
+    waiting = first.append(b"two")
     with pytest.raises(ChunkstoreError):
         store.writer("a", writer_id="w")
+    assert type(first.append(b"late").exception(20)) is Closed
     gate.open.set()
+    assert waiting.exception(20) is not None, "it never waits for ever"
     with contextlib.suppress(ChunkstoreError):
         future.result(20)
     second = first.resume(store)
