@@ -149,6 +149,8 @@ class Maintenance:
             return
         with suppress(ChunkstoreError):
             if container.look(held_from) is None:
+                # An owner whose next OPEN finds no room can free nothing any more.
+                container.space.leave_room(self.snapshots.expected_bytes, beside=False)
                 self._has_shed = True
                 # The OPEN of the first has seen no newer snapshot, and its successors start from the one that it names.
                 if self._recovery.roll():

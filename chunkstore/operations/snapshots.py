@@ -120,12 +120,17 @@ class Snapshots:
         container.observer.snapshot_taken(report)
         return report
 
+    @property
+    def expected_bytes(self) -> int:
+        """What one takes, about."""
+        return self._size_bytes or self._container.current.store.entry_count() * _BYTES_PER_ENTRY
+
     def due(self) -> bool:
         """Protocol A8: by slots, whatever is in them; after changes by journal bytes, and by time while the state is small."""
         current, settings = self._container.current, self._container.settings
         if self._wanted:
             return True
-        size_bytes = self._size_bytes or current.store.entry_count() * _BYTES_PER_ENTRY
+        size_bytes = self.expected_bytes
         if current.journal.mode == "slot" and current.queue.head.lsn - self._lsn_at_last >= max(
             settings.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
         ):

@@ -138,7 +138,7 @@ class SpaceGuard:
         self.refuse()
 
     def leave_room(self, size_bytes: int, *, beside: bool) -> None:
-        """Raise ``StorageFull`` where spilling so many bytes leaves a local disk less than what frees space needs. ``beside``: nobody waits
+        """Raise ``StorageFull`` where writing so many bytes leaves a local disk less than what frees space needs. ``beside``: nobody waits
         for it, and the reserve stays. Raises what ``free_bytes`` raises, too."""
         # Beside, more than the reserve holds, by what records and block sizes add: below that the next record would give it up.
         least_bytes = self.reserve.size_bytes * 5 // 4 if beside else self.reserve.size_bytes // 2
@@ -147,7 +147,7 @@ class SpaceGuard:
         free_bytes = self._storage.free_bytes() if least_bytes else None
         if free_bytes is not None and free_bytes < size_bytes + least_bytes:
             raise StorageFull(
-                f"the storage disk has {free_bytes} bytes left, too few to spill {size_bytes}; truncate or delete, then collect",
+                f"the storage disk has {free_bytes} bytes left, too few for {size_bytes} more; truncate or delete, then collect",
                 object="",
             )
 
