@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _WORKERS = 16
+_ASKED_MAX = 5
 
 
 def find_last_claim(streams: Streams) -> int:
@@ -224,17 +225,20 @@ def first_kept(streams: Streams, leg: Leg) -> Position:
 def last_label_ms(streams: Streams, opened: Opened, end: StreamEnd) -> int:
     """The label of time of the last record below ``end``: labels must not go back along history (invariant 30).
 
-    One request, unless the last record of a log is long. What cannot be read is not worth failing for: then the OPEN's label.
+    One request, unless the last record of a log is long. What cannot be read is not worth failing for: then the OPEN's label. What is
+    not found is there, and a gateway answers with what was: it is asked again.
     """
-    if end.index <= 1:
-        return opened.header.time_ms
-    try:
-        if streams.mode == "slot":
-            return streams.read_slot(opened.epoch, end.index - 1).header.time_ms
-        found = last_record(streams, opened, end)
-    except (ChunkNotFound, Damaged):
-        return opened.header.time_ms
-    return opened.header.time_ms if found is None else found.header.time_ms
+    for _ in range(_ASKED_MAX if end.index > 1 else 0):
+        try:
+            if streams.mode == "slot":
+                return streams.read_slot(opened.epoch, end.index - 1).header.time_ms
+            found = last_record(streams, opened, end)
+        except ChunkNotFound:
+            continue
+        except Damaged:
+            break
+        return opened.header.time_ms if found is None else found.header.time_ms
+    return opened.header.time_ms
 
 
 def has_beginning(streams: Streams) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
+    ChunkNotFound,
     ChunkstoreError,
     Damaged,
     InvalidArgument,
@@ -16,8 +18,10 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
+from chunkstore_journal.history import StreamEnd, Streams
 from chunkstore_journal.lease import write_lease
-from tests.journal.world import World, keys_of, let_pass, nothing
+from chunkstore_journal.walk import last_label_ms
+from tests.journal.world import Wire, World, keys_of, let_pass, nothing
 
 
 def test_the_first_owner_starts_at_genesis(world: World) -> None:
@@ -288,3 +292,24 @@ def test_one_strange_byte_in_front_of_a_record_is_damage(append_world: World) ->
     with pytest.raises(Damaged) as raised:
         world.process().open()
     assert (raised.value.object, raised.value.position) == (log, end)
+
+
+def test_the_last_label_is_asked_for_again_where_a_gateway_answers_with_what_was(slot_world: World) -> None:
+    """Else a claimant whose clock is behind would label its OPEN below it."""
+    world = slot_world
+    owner = world.process().open()
+    runtime.sleep_s(0.01)
+    position = owner.put("a")
+    name, left = world.names.slot(1, position.index - 1), [2]
+    wire = Wire(world.storage)
+
+    def before(operation: str, asked: str) -> None:
+        if operation == "read" and asked == name and left[0]:
+            left[0] -= 1
+            raise ChunkNotFound(name)
+
+    wire.before = before
+    opened, end = world.opened(1), StreamEnd(position.index, 0, position.lsn, position.hash)
+    found = last_label_ms(Streams(wire, world.names, world.format), opened, end)
+    assert found == world.streams.read_slot(1, position.index - 1).header.time_ms > opened.header.time_ms
+    assert left == [0]
