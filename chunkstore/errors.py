@@ -279,7 +279,8 @@ class RootUnavailable(StorageUnavailable):
 
 
 class DeadlineExceeded(ChunkstoreError):
-    """The time allowed ran out before anything was done; the operation did not happen."""
+    """The time allowed ran out before anything was done; the operation did not happen. (``flush`` of a writer only waits: what was appended
+    is still on its way, says the message.)"""
 
     fields = ("operation", "deadline_s")
 

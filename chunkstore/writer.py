@@ -241,17 +241,18 @@ class StorageWriter:
             while self._underway and self._error is None and not self._inherited:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
-                    raise DeadlineExceeded("what a former writer of this id has under way", deadline_s=limit_s)
+                    what = "what a former writer of this id has under way"
+                    raise DeadlineExceeded(what, deadline_s=limit_s, became="it ends once that is decided; try again")
                 self._condition.wait(left_s)
         self._end_for_newer()
 
     def _end_for_newer(self) -> None:
         """Once nothing is under way any more."""
+        if not self._gives_way:
+            return  # nearly always; whoever says so later looks itself
         with self._condition:
-            is_over = (
-                self._underway or self._inherited or self._error is not None or (self._closed and not self._waiting)
-            )
-            if is_over or not self._gives_way:
+            is_over = self._inherited or self._error is not None or (self._closed and not self._waiting)
+            if is_over or self._underway:
                 return
         self._break(_superseded())
 

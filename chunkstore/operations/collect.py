@@ -198,13 +198,13 @@ def collect_journal(
 ) -> tuple[int, int]:
     """Delete journal objects and snapshots that are not needed, with ``container.collecting`` held: (objects, bytes). ``go_on`` is asked
     before each; False ends it there. Raises as ``collect``. Retry: safe."""
-    deadline, is_short = container.deadline(), container.space.disk_low
-    if is_short and not dry_run:
+    deadline, is_low = container.deadline(), container.space.disk_low
+    if is_low and not dry_run:
         container.space.shed()
     while True:
         owned, collect = container.serving(deadline), container.service.collect
         try:
-            return collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run, go_on=go_on, least=is_short)
+            return collect(head=owned.store.head(), epoch=owned.epoch, dry_run=dry_run, go_on=go_on, least=is_low)
         except CacheDamaged as damage:
             container.rebuild(damage)
         except InvalidArgument:

@@ -144,8 +144,7 @@ class Maintenance:
         """On a full disk: begin new streams, behind a snapshot, so that a collection may delete those before. Not while their records hold
         bytes of segments, and not again before the stream would give back what safe mode waits for. Raises nothing of ours."""
         container = self._container
-        is_short = container.current.journal.bytes_written < container.settings.free_bytes_min
-        if self._has_shed and is_short:
+        if self._has_shed and container.current.journal.bytes_written < container.settings.free_bytes_min:
             return
         with suppress(ChunkstoreError):
             if container.look(held_from) is None:

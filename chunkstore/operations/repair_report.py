@@ -40,7 +40,8 @@ class RepairReport:
     ``damage`` at ``object`` and ``position``: why history does not go on behind ``last_lsn``, the last good record, of ``last_epoch``.
     ``behind``: records behind it that can be read; ``unreadable``: places there that cannot. ``segments``: what of their bytes is
     kept and lost; ``not_applied``: changes of tables and sessions in records whose bytes are lost; ``pins``: given up there, and again.
-    ``findings``: damage behind the repair, such as chunks that are gone: a merge behind the cut stood for them, a rotten orphan now.
+    ``findings``: damage behind the repair, such as chunks that are gone: a merge behind the cut stood for them, a rotten orphan now;
+    where history is sound, records that are missing behind it, says the lease, with the way on.
     """
 
     container: str
