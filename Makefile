@@ -1,6 +1,7 @@
 # Every target sets up what it needs: see scripts/setup.sh. The second run finds it ready.
 #   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare
-#   make test                       lint, types, all tests; says at the end which guarantees were not tested here
+#   make test                       lint, types, tests: a share of everything; says at the end which guarantees were not tested here
+#   make proofs                     the long tests that make test leaves out: whole demonstrations, kills at random moments, two servers
 #   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
 #   make chaos                      half an hour of processes that fight for one container, five hundred kills
 #   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
@@ -26,7 +27,7 @@ TEST_JOBS ?= $(shell expr $(PROCESSORS) + 1)
 ROOT ?=
 export PYTHON
 
-.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants programs simulate soak-put spark-cluster spark-versions wheel clean
+.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants programs proofs simulate soak-put spark-cluster spark-versions wheel clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -53,7 +54,13 @@ test: lint
 	@scripts/servers.sh
 	@$(RUN) -m tests.support.servers.hdfs_jars
 	@# Without bytecode every worker, and every process that a test starts, would compile everything anew.
-	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal
+	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal -m "not proof" --durations 10
+	@echo "long tests run apart: make proofs"
+
+proofs: $(VENV)/.ready-dev
+	@scripts/servers.sh
+	@$(RUN) -m tests.support.servers.hdfs_jars
+	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal -m proof
 
 lint: $(VENV)/.ready-dev
 	$(RUN) -m ruff check .

@@ -76,8 +76,8 @@ def entries(folder: Path) -> set[Path]:
     return {Path(where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files)}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.proof
 def test_kill_9_at_random_moments(
     start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_small_demonstration_twice_in_one_root(
                 assert got == [event.payload for event in source if event.topic == topic]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_whole_demonstration(start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     report = play(start, root)
@@ -108,6 +108,7 @@ def test_without_the_flights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         flights.events(10)
 
 
+@pytest.mark.proof
 def test_flights_are_in_time_order_and_whole() -> None:
     events = flights.events()
     assert len(events) == flights.FLIGHTS

@@ -114,6 +114,7 @@ def test_files_that_are_no_exports_change_nothing(call: Call, filled: str, other
     assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
 
 
+@pytest.mark.proof
 def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
     with chunkstore.open(root) as store:
         for number in range(20):

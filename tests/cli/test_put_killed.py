@@ -41,7 +41,6 @@ def run(start: Start, *arguments: str | Path) -> bytes:
     return out
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600 if SOAK else 300)
 def test_put_survives_kill_9(start: Start, root: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)

@@ -81,6 +81,7 @@ def test_what_is_missing_is_listed(call: Call, filled: str, new_root: str, tmp_p
     assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
 
 
+@pytest.mark.proof
 def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
     with chunkstore.open(root) as store:
         for number in range(40):

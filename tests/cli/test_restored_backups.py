@@ -59,7 +59,7 @@ class Place:
 FILES = pytest.mark.parametrize("place", ["file-append", "file-slot"], indirect=True)
 
 
-@pytest.fixture(params=["file-append", "s3-slot"])
+@pytest.fixture(params=["file-append", pytest.param("s3-slot", marks=pytest.mark.proof)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     kind, _, mode = request.param.partition("-")
     if kind == "s3":

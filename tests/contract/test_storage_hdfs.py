@@ -18,8 +18,6 @@ from tests.support.servers.hdfs import hdfs_or_end
 # HDFS takes no colon, and would sort letters beyond ASCII first.
 WRITTEN = {":": ";0", ";": ";1", "~": "~0", "\x7f": "~1"}
 
-pytestmark = [pytest.mark.slow]
-
 
 class TestHdfs(ChunkStorageContract):
     options = ""

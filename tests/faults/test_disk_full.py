@@ -32,8 +32,6 @@ DEADLINE_S = 20.0
 UNDECIDED_S = 3.0
 SEGMENTS = ("a", "b", "c")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
@@ -390,6 +388,8 @@ def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
         assert problems(here.store.check("deep")) == []
 
 
+# Each disk and each journal once.
+@pytest.mark.parametrize(("disk", "mode"), [("tmpfs", "slot"), ("ext4", "append")], indirect=True)
 def test_a_disk_that_small_appends_have_filled_comes_back_by_itself(
     disk: SmallDisk, mode: Mode, tmp_path: Path
 ) -> None:

@@ -12,8 +12,6 @@ from tests.faults.ground import FULL_RUN
 
 FLIPS = 1_000 if FULL_RUN else 50
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bits_flip_in_the_cache(kind: str, folder: Path, record_property: Callable[[str, object], None]) -> None:

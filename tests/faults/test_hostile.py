@@ -35,7 +35,7 @@ SECONDS = 2.0
 SECONDS_BY_THE_CLOCK = 30.0
 PEAK_BYTES = 160 * MIB
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("inline")]
+pytestmark = pytest.mark.usefixtures("inline")
 
 
 class Began:

@@ -65,7 +65,6 @@ class MemoryGround(LossGround):
         return self._wire.fired
 
 
-@pytest.mark.slow
 class InMemory(LostReplies):
     mode: Literal["slot", "append"]
     retrying = False

@@ -67,9 +67,8 @@ class S3Ground(LossGround):
         return fired
 
 
-@pytest.mark.slow
 class TestS3(LostReplies):
-    stride = 1 if FULL_RUN else 2
+    stride = 1 if FULL_RUN else 3
 
     @pytest.fixture
     def ground(self, rgw: S3Server) -> Iterator[LossGround]:

@@ -27,7 +27,7 @@ from tests.faults.moved import CONTAINER, WAYS, Disk, Moment, Place, can_mount, 
 from tests.support.alone import alone
 from tests.support.worlds import Mode
 
-ROUNDS = 500 if FULL_RUN else 50
+ROUNDS = 500 if FULL_RUN else 30
 MOVED = "moved, unmounted"
 
 

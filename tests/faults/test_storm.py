@@ -49,8 +49,6 @@ HASTY: dict[str, Any] = {
 }
 TAG = re.compile(rb"\[(\d+)\.(\d+)(x*)\]")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(params=USUAL, ids="-".join)
 def variant(request: pytest.FixtureRequest) -> tuple[Kind, Mode]:

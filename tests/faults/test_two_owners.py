@@ -34,13 +34,13 @@ from tests.support.forwarding import Hooked
 from tests.support.hooked import wait_for
 from tests.support.worlds import Mode, ShelfCache, World
 
-ROUNDS = 300 if FULL_RUN else 8
+ROUNDS = 300 if FULL_RUN else 5
 ENOUGH = 10 * ROUNDS
 """Acknowledged appends of all rounds together; fewer would prove little."""
 REPOSITORY = Path(__file__).parents[2]
 PATHS = os.pathsep.join(str(REPOSITORY / name) for name in (".", "bindings", "journal"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900 if FULL_RUN else 240)]
+pytestmark = pytest.mark.timeout(900 if FULL_RUN else 240)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.engine import (
 from tests.faults.ground import FULL_RUN
 from tests.support.worlds import World
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 # Refused before a storage is asked.
@@ -45,12 +45,14 @@ TestAsking = suite(
     test_asking.test_hostile_boxes_harm_nobody.__name__,
 )
 TestBasic = suite(test_basic)
-# How many there are, and how much is written meanwhile, is the same to every storage.
-_CROWDS = {
+# Long, and about readers more than about the storage.
+_LONG = {
     test_replica.test_during_heavy_writes_it_sees_prefixes_only.__name__,
     test_replica.test_several_replicas_with_caches_of_their_own.__name__,
+    test_replica.test_over_take_overs_snapshots_and_collections.__name__,
+    test_replica.test_a_read_says_what_is_wrong_in_an_older_state.__name__,
 }
-TestReplica = suite(test_replica, *(name for name in vars(test_replica) if name not in _CROWDS))
+TestReplica = suite(test_replica, *(name for name in vars(test_replica) if name not in _LONG))
 TestRecovery = suite(test_recovery, test_recovery.test_bytes_without_a_record_are_cut_off.__name__)
 
 

@@ -206,7 +206,6 @@ def test_the_rpc_port_is_called_that(fake: FakeWebHdfs, storage: HdfsChunkStorag
         storage.exists("a")
 
 
-@pytest.mark.slow
 def test_the_real_rpc_port_is_called_that() -> None:
     cluster = hdfs_or_end()
     storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{cluster.rpc_port}/x", deadline_s=60)
@@ -215,7 +214,6 @@ def test_the_real_rpc_port_is_called_that() -> None:
     storage.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["x" * 255, "deep/" * 120 + "x", "d" * 255 + "/" + "e" * 255, "a b+c%20&d=e#f?g", "\n"]
 )

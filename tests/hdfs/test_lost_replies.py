@@ -25,7 +25,7 @@ from tests.support.hdfs_wire import HdfsWire, changes, op_of, target_of
 from tests.support.servers.faultproxy import Request
 from tests.support.servers.hdfs import hdfs_or_end
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 _numbers = itertools.count(1)
 QUICK = RetryPolicy(tries_max=6, budget_s=10.0, pause_s_first=0.005, pause_s_max=0.05)
@@ -122,7 +122,7 @@ class Acknowledged(LostReplies):
 
 @pytest.mark.parametrize("kind", WORKS if FULL_RUN else [*SHORT, *OTHERS], ids=lambda kind: kind.name)
 class TestModel(Acknowledged):
-    stride = 1 if FULL_RUN else 3
+    stride = 1 if FULL_RUN else 5
     test_every_reply_is_lost_once = plain_test
 
     @pytest.fixture

@@ -38,7 +38,7 @@ SOON_S = 1.5
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "model"])
+@pytest.fixture(params=["real", "model"])
 def tree(request: pytest.FixtureRequest) -> Iterator[Tree]:
     if request.param == "real":
         yield Tree(hdfs_or_end())
@@ -104,9 +104,10 @@ def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_pat
         assert store.check("deep") == []
 
 
-# Every way of a real Hadoop; of the model one that is followed and one that is not (all of it at any moment below).
+# Of a real Hadoop every way (here those that numbers do not follow); of the model one that is followed and one that is
+# not (all of it at any moment below).
 ZOMBIES = [
-    *(pytest.param("real", way, marks=pytest.mark.slow) for way in WAYS),
+    *(pytest.param("real", way, marks=[] if way in WITHOUT_NUMBERS else pytest.mark.proof) for way in WAYS),
     *(("model", way) for way in WAYS if FULL_RUN or way in ("renamed_container", "removed")),
 ]
 
@@ -273,7 +274,6 @@ def test_the_folder_of_temporaries_is_made_again(tree: Tree, home: str) -> None:
     storage.close()
 
 
-@pytest.mark.slow
 def test_a_folder_that_only_a_snapshot_keeps_is_not_made_anew() -> None:
     """The name node still leads its number to the path that it had."""
     cluster = hdfs_or_end()

@@ -13,9 +13,10 @@ from tests.support.round_trip import round_trip
 from tests.support.servers.hdfs import HdfsCluster
 from tests.support.servers.s3server import S3Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.proof
 def test_from_disk_to_rgw_to_hdfs_and_back(
     rgw: S3Server, hdfs: HdfsCluster, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

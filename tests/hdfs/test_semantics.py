@@ -15,8 +15,6 @@ import requests
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import hdfs_or_end
 
-pytestmark = pytest.mark.slow
-
 
 class Cluster:
     """Raw WebHDFS below a folder of its own."""

@@ -37,7 +37,7 @@ from tests.support.real_servers import (
 )
 from tests.support.servers.hdfs import HdfsCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
@@ -111,6 +111,7 @@ def test_a_quota_and_its_end(hdfs: HdfsCluster, tmp_path: Path) -> None:
         assert store.check("deep") == []
 
 
+@pytest.mark.proof
 def test_a_data_node_without_room_is_full(hdfs: HdfsCluster) -> None:
     storage = HdfsChunkStorage(hdfs.root(), deadline_s=60)
     storage.create("a", b"there")
@@ -269,6 +270,7 @@ def test_what_each_call_costs_in_requests(hdfs: HdfsCluster) -> None:
 # Processes
 
 
+@pytest.mark.proof
 def test_two_processes_and_zombies(
     hdfs: HdfsCluster, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -290,6 +292,7 @@ def test_small_appends(hdfs: HdfsCluster, tmp_path: Path) -> None:
     check_small_appends(hdfs.root(), tmp_path)
 
 
+@pytest.mark.proof
 def test_the_command_line(hdfs: HdfsCluster, tmp_path: Path) -> None:
     check_command_line(hdfs.root(), tmp_path)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.chaos.run import Options, run_chaos
 from tests.support.paths import SOURCES
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 
 KILLS = 6
 
@@ -36,6 +36,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[
         record_property(key, value)
 
 
+@pytest.mark.proof
 def test_an_owner_without_an_application_and_a_cron_job_among_them(tmp_path: Path) -> None:
     options = Options(
         seconds=10, kills=6, rate=150, check_every_s=4, mode="append", full_disk="no", cast="upkeep", root=str(tmp_path)

@@ -126,8 +126,8 @@ def test_a_merge_costs_what_it_says_beforehand(
         assert store.read("s", 0, 1) == b"\0" and store.check("deep") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("opened", [True, False], ids=["opened-and-empty", "claimed-and-never-opened"])
+@pytest.mark.proof
 def test_a_take_over_with_many_epochs_behind_it(rgw: S3Server, tmp_path: Path, opened: bool) -> None:
     bucket = rgw.make_bucket()
     root = rgw.root(bucket)

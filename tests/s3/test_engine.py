@@ -14,7 +14,7 @@ from tests.faults.ground import FULL_RUN
 from tests.support.servers.s3server import S3Server
 from tests.support.worlds import RemoteWorld, World
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
@@ -29,6 +29,7 @@ _LONG = {
     "test_everything_is_there_again",  # below
     "test_an_epoch_whose_changes_cancel_out_is_followed_all_the_same",
     "test_many_epochs_each_writing",
+    "test_take_overs_under_load_lose_and_double_nothing",  # tests/s3/test_gateway.py: processes
     "test_the_other_kind_of_metadata_shows_the_same",
     "test_whatever_the_deposed_owner_is_asked_first_it_says_so",
 }

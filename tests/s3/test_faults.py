@@ -286,7 +286,6 @@ class Lives:
             assert problems(store.check("deep")) == []
 
 
-@pytest.mark.slow
 def test_every_conditional_request_lands_late(rgw: S3Server, proxied: Proxied, tmp_path: Path) -> None:
     """All in one life: what is held is given up by its sender, sent anew, and lands when the life is over."""
     lives = Lives(rgw, proxied(rgw), tmp_path)
@@ -311,7 +310,6 @@ def test_every_conditional_request_lands_late(rgw: S3Server, proxied: Proxied, t
 
 if FULL_RUN:
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("fault", ["lose_reply", "lose_request", "hold"])
     def test_every_conditional_request_is_hit_once(rgw: S3Server, proxied: Proxied, tmp_path: Path, fault: str) -> None:
         lives = Lives(rgw, proxied(rgw), tmp_path)

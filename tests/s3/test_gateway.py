@@ -28,7 +28,7 @@ from tests.support.real_servers import (
 from tests.support.servers.running import running
 from tests.support.servers.s3server import S3Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def durable(s3_environment: None) -> Iterator[Any]:
 VICTIMS = [("rgw",), ("mon", "osd", "rgw"), *([("osd", "rgw"), ("osd",)] if FULL_RUN else [])]
 
 
+@pytest.mark.proof
 def test_kill_9_of_the_server_in_the_middle_of_commits(durable: Any, tmp_path: Path) -> None:
     root = durable.root(durable.make_bucket(), "k", read_timeout_s=5)
     settings = Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, op_deadline_s=60)
@@ -82,6 +83,7 @@ def test_the_command_line(rgw: S3Server, tmp_path: Path) -> None:
     check_command_line(rgw.root(rgw.make_bucket(), "cli"), tmp_path)
 
 
+@pytest.mark.proof
 def test_the_demonstration(rgw: S3Server, tmp_path: Path) -> None:
     check_demonstration(rgw.root(rgw.make_bucket(), "demo"), tmp_path)
 

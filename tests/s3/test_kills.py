@@ -23,7 +23,7 @@ from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.s3server import S3Server
 
 PARTS: dict[str, Any] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB, "concurrency": 1}
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 NAMES = ["n/00", "n/01"]
 
 

@@ -15,7 +15,6 @@ from tests.support.rot import flip
 from tests.support.servers.s3server import S3Server
 from tests.support.worlds import RemoteWorld
 
-pytestmark = pytest.mark.slow
 BLOCK = 64
 
 

@@ -71,6 +71,7 @@ def run_client(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.proof
 def test_a_local_server(tmp_path: Path) -> None:
     if missing_of_connect():
         pytest.skip(missing_of_connect())

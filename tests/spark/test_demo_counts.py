@@ -11,6 +11,7 @@ import pytest
 from chunkstore.cli import main
 
 
+@pytest.mark.proof
 def test_spark_counts_what_the_demonstration_stored(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

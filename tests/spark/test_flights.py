@@ -47,7 +47,7 @@ def patiently(step: Callable[[list[str]], None]) -> Callable[[list[str]], None]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.slow
+@pytest.mark.proof
 def test_the_guide(spark: Any, to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     """``run`` exits where a number is not the source's. The commands that it prints are those of the guide."""
     monkeypatch.chdir(tmp_path)

@@ -101,6 +101,7 @@ def test_a_batch_and_its_mistakes(ground: Ground) -> None:
         assert store.epoch == 1
 
 
+@pytest.mark.proof
 def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
     with ground.open():
         ground.bring(2)
@@ -119,6 +120,7 @@ def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
     assert sorted(ground.written()) == ground.brought
 
 
+@pytest.mark.proof
 def test_two_frames_of_one_micro_batch(ground: Ground) -> None:
     """The second one's number says that it is there already. It was dropped, and nobody told."""
     ground.bring(3)
@@ -162,6 +164,7 @@ def test_a_stream_of_a_driver_that_owns_the_container(ground: Ground) -> None:
         assert store.epoch == 1
 
 
+@pytest.mark.proof
 def test_ledgers_are_read_again_as_they_were_written(ground: Ground) -> None:
     columns = ("id div 2000 AS ledger", "id % 2000 AS entry", "CAST(concat('entry ', id) AS BINARY) AS payload")
     frame = ground.spark.range(0, 4000, 1, 4).selectExpr(*columns)  # two tasks for each ledger
