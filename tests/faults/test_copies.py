@@ -131,7 +131,7 @@ with store._container.current.store.environment.handle.begin(write=True):
 def test_original_and_copies_in_any_order(tmp_path: Path) -> None:
     """A share of ``python -m tests.faults.copies``."""
     first = random.randrange(1 << 40)
-    for seed in range(first, first + (300 if FULL_RUN else 20)):
+    for seed in range(first, first + (300 if FULL_RUN else 12)):
         folder = tmp_path / str(seed)
         folder.mkdir()
         print(f"seed {seed}")

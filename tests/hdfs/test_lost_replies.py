@@ -135,6 +135,7 @@ class TestModel(Acknowledged):
 REAL = of("commit")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", [*of("append"), *DECIDING] if FULL_RUN else REAL, ids=lambda kind: kind.name)
 class TestRealServers(Acknowledged):
     test_every_reply_is_lost_once = plain_test

@@ -79,6 +79,7 @@ def test_small_appends(rgw: S3Server, tmp_path: Path) -> None:
     check_small_appends(rgw.root(rgw.make_bucket(), "small"), tmp_path)
 
 
+@pytest.mark.proof
 def test_the_command_line(rgw: S3Server, tmp_path: Path) -> None:
     check_command_line(rgw.root(rgw.make_bucket(), "cli"), tmp_path)
 
