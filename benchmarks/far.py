@@ -21,7 +21,7 @@ from typing import Any
 import chunkstore
 from benchmarks.delay import delayed
 from benchmarks.harness import Report, median, time_s
-from chunkstore.changes import Create
+from chunkstore.changes import Append, Create
 from chunkstore.config import KIB, MIB
 from tests.support.requests_spent import Requests
 from tests.support.servers.rgw import Rgw
@@ -263,6 +263,40 @@ def _ranges(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStora
     pool.shutdown()
 
 
+def _take_overs(report: Report, server: Rgw, path: Path, port: int, behind: str, quick: bool) -> None:
+    """With many live extents, to none: the same appends spilled."""
+    extents, rounds = (10_000, 1) if quick else (100_000, 5)
+    names = [f"s{number}" for number in range(100)]
+    bucket = server.make_bucket()
+    settings = chunkstore.Settings(cache_dir=str(path), lease_s=0, spill_s=86_400.0, spill_bytes=1 << 30)
+    for kind in ("extents", "spilled"):
+        # Made behind the delay, so that opening it there is opening it where it was made; filled near the server, which is quicker.
+        chunkstore.open(server.root(bucket, kind, port=port), settings=settings).close()
+        with chunkstore.open(server.root(bucket, kind), settings=settings) as store:
+            store.commit([Create(name) for name in names])
+            for _ in range(extents // len(names)):
+                store.commit([Append(name, b"x" * 128) for name in names])
+            if kind == "spilled":
+                store.spill()
+            store.snapshot()
+    for warm in (True, False):
+        taken: dict[str, list[float]] = {"extents": [], "spilled": []}
+        for number in range(rounds + 1):
+            for kind in sorted(taken, reverse=bool(number % 2)):
+                where = path / f"behind-{kind}" if warm else path / f"cold-{kind}-{number}"
+                root, began_s = server.root(bucket, kind, port=port), time_s()
+                with chunkstore.open(root, settings=replace(settings, cache_dir=str(where))):
+                    taken[kind].append(time_s() - began_s)
+        extents_s, spilled_s = (median(taken[kind][1:]) for kind in ("extents", "spilled"))
+        report.add(
+            f"{behind}: take-over, {'warm' if warm else 'cold'} cache, {extents} extents to none",
+            extents_s / spilled_s,
+            "ratio",
+            at_most=1.5,
+            detail=f"{extents_s:.3f} s, {spilled_s:.3f} s",
+        )
+
+
 def far(report: Report, server: Rgw, path: Path, delay_ms: int, *, quick: bool) -> None:
     """All of it behind one delay."""
     with delayed(server.port, delay_ms / 1e3) as port:
@@ -272,5 +306,7 @@ def far(report: Report, server: Rgw, path: Path, delay_ms: int, *, quick: bool) 
                 _appends(report, place, store, f"{delay_ms} ms", quick)
                 _streams(report, place, store, f"{delay_ms} ms")
                 _ranges(report, place, store, f"{delay_ms} ms")
+            if place.is_far:
+                _take_overs(report, server, path / f"take-over-{delay_ms}", port, f"{delay_ms} ms", quick)
         finally:
             place.close()

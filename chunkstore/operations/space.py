@@ -190,9 +190,10 @@ class SpaceGuard:
         if free_bytes is None or free_bytes >= mark:
             if low:
                 self._set(disk, "")
-        elif not low:
+        else:
             name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
-            self._set(disk, f"the {disk} disk has {free_bytes} bytes left, fewer than {name}={least}")
+            fewer = f"fewer than {name}={least}" if free_bytes < least else f"and {mark} end it ({name}={least})"
+            self._set(disk, f"the {disk} disk has {free_bytes} bytes left, {fewer}")
 
     def _set(self, what: str, reason: str) -> None:
         with self._lock:

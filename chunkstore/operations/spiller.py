@@ -119,6 +119,15 @@ class Spiller:
         if damages:
             raise damages[0]
 
+    def make_way(self, needed_bytes: int) -> None:
+        """On a full disk, for a collection: spill all that the journal holds of segments, so that it may go, where that and
+        ``needed_bytes`` find room; a part would take room and give none back. Raises nothing of ours."""
+        container = self._container
+        with suppress(ChunkstoreError):
+            if size_bytes := sum(size_bytes for _, size_bytes, _ in container.look(_left_behind)):
+                container.space.leave_room(size_bytes + needed_bytes, beside=False)
+                self.spill_these()
+
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
         if not self._knows_all or name in self._backlog.held():

@@ -127,6 +127,8 @@ class UpkeepCalls:
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
         self._container.check_owner()
+        if not dry_run and self._container.space.disk_low:
+            self._spiller.make_way(self._maintenance.snapshots.expected_bytes)
         try:
             return collect(self._container, dry_run=dry_run)
         finally:

@@ -17,7 +17,7 @@ from chunkstore.metadata.port import MetadataCache, MetadataView, Op, RowChange
 from chunkstore_journal.claim import ClaimAttempt, ClosedStream
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.past import Asked, Moment, find_moment, materialise_moment
-from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
+from chunkstore_journal.payloads import FLAG_RESTORE
 from chunkstore_journal.record import encode_record
 from chunkstore_journal.recovery import Materialised, commit_of
 from chunkstore_journal.takeover import TakeOver, adopted_position
@@ -104,16 +104,11 @@ class Rewind(EarlyCut):
         return ownership
 
     def _cut_off_lsn(self, newest: Opened, closed: ClosedStream, epoch: int) -> int:
-        """The highest lsn that anybody may have seen of what is cut off, from stream ``epoch`` on; 0 where that is not known."""
-        seen = self._seen
-        if seen.gave_up and not seen.given_up_lsn:
-            return 0
-        lsn = max(seen.given_up_lsn, closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn)
+        """The highest lsn of what this and former restores cut off, from stream ``epoch`` on."""
+        lsn = closed.end.lsn if closed.embedded is None else closed.embedded.header.lsn
         opened = newest
         while opened.epoch > epoch:
-            if opened.payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):
-                if not opened.payload.cut_off_lsn:
-                    return 0
+            if opened.payload.flags & FLAG_RESTORE:
                 lsn = max(lsn, opened.payload.cut_off_lsn)
             opened = self._streams.opened(opened.payload.previous_epoch)
         return lsn

@@ -16,7 +16,7 @@ from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.objects import LatestHint
-from chunkstore_journal.payloads import FLAG_GIVEN_UP, FLAG_RESTORE
+from chunkstore_journal.payloads import FLAG_RESTORE
 from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
 
@@ -28,7 +28,7 @@ __all__ = [
     "naming_repair",
     "require_held",
     "require_seen",
-    "was_given_up",
+    "was_cut_off",
 ]
 
 WAY_ON = (
@@ -82,8 +82,6 @@ class SeenEnds:
         self.latest_holds = False
         self.gave_up = False
         """Whether the journal does not reach what was seen, and the caller goes on without it."""
-        self.given_up_lsn = 0
-        """The highest lsn that was seen of what is given up; 0: nobody knows."""
         self.cache_is_void = False
         """Whether the cache is ahead of a history that goes on without it: it is to be discarded."""
         self.findings: list[str] = []
@@ -106,7 +104,7 @@ class SeenEnds:
         if lease is not None and lease.epoch >= lost:
             text = f"epoch {lease.epoch} was opened, says the lease, but the {what} of epoch {lost} is gone: "
             self._lease = None
-            self._give_up(Damaged(f"{text}the storage lost names. {WAY_ON}", object=object), lease.lsn)
+            self._give_up(Damaged(f"{text}the storage lost names. {WAY_ON}", object=object))
         if self._cache is not None and self.epoch >= lost:
             newest = newest_opened(self._streams, lost - 1)
             end = GENESIS
@@ -177,12 +175,12 @@ class SeenEnds:
             gone = f"{missing(end, lease.lsn)}{self._others(end)}"
             text = f"epoch {lease.epoch} was closed at lsn {lease.lsn}, says the lease: {gone}. {WAY_ON}"
             self._lease = None
-            self._give_up(Damaged(text, object=name, position=end.end), lease.lsn)
+            self._give_up(Damaged(text, object=name, position=end.end))
         cache = self._cache
         if cache is not None and self._is_elsewhere(cache, end):
-            if was_given_up(self._streams, end.epoch, cache.position):
+            if was_cut_off(self._streams, end.epoch, cache.position):
                 self.findings.append(
-                    f"the local cache was discarded: it stands at lsn {cache.position.lsn}, in a part of history that was given up"
+                    f"the local cache was discarded: it stands at lsn {cache.position.lsn}, in what a restore in place has cut off"
                 )
                 self._cache, self.cache_is_void = None, True
             else:
@@ -215,7 +213,7 @@ class SeenEnds:
         if torn and link.epoch == end.epoch and link.lsn - end.lsn == link.index - end.index:
             text = f"snapshot LATEST has seen lsn {link.lsn}: {missing(end, link.lsn)}"
             self._latest = None
-            self._give_up(Damaged(f"{text}. {WAY_ON}", object=name, position=end.end), link.lsn)
+            self._give_up(Damaged(f"{text}. {WAY_ON}", object=name, position=end.end))
             return
         # Not enough to stop for: a hint that anybody may overwrite.
         self.findings.append(f"snapshot {link.name} stands at lsn {link.lsn}, and the journal ends at lsn {end.lsn}")
@@ -245,41 +243,38 @@ class SeenEnds:
             f"this root {what} what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
             f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {WAY_ON}"
         )
-        self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn), seen.lsn)
+        self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn))
 
-    def _give_up(self, error: Damaged, lsn: int) -> None:
+    def _give_up(self, error: Damaged) -> None:
         if not self._accept:
             raise error
         self.gave_up = True
-        self.given_up_lsn = max(self.given_up_lsn, lsn)
         self.findings.append(f"accepted: {error.message}")
 
 
-def was_given_up(streams: Streams, newest: int, seen: Position) -> bool:
-    """Whether history, which ends in epoch ``newest``, says itself that it goes on without what was seen: the OPEN with which it leaves the
-    epochs up to that one cut it off.
-
-    Epochs are dense and never claimed twice as long as the storage keeps its names; where claims were lost, too, their numbers recur, and
-    nothing tells the two apart: then every machine is asked for itself. Raises ``Damaged``, and what the storage raises.
-    """
+def was_cut_off(streams: Streams, newest: int, seen: Position) -> bool:
+    """Whether history, which ends in epoch ``newest``, has left what was seen by a restore in place: the OPEN with which it leaves the
+    epochs up to that one cut it off. A few requests. Raises ``Damaged``, and what the storage raises."""
     leaving, epoch = None, newest
     while epoch > seen.epoch:
         leaving = streams.opened(epoch)
         epoch = leaving.payload.previous_epoch
-    return _cuts_off(leaving, seen.lsn)
+    return _cuts_off(streams, leaving, seen)
 
 
-def _cuts_off(leaving: Opened | None, lsn: int) -> bool:
-    """Whether an OPEN, with which history leaves what was seen to ``lsn``, says that the rest of it is given up. What others have given up
-    further on is their own. And it says, where that is known, how much had been seen of that: who has seen more is asked for itself."""
-    if leaving is None or not leaving.payload.flags & (FLAG_RESTORE | FLAG_GIVEN_UP):
+def _cuts_off(streams: Streams, leaving: Opened | None, seen: Position) -> bool:
+    """Whether an OPEN, with which history leaves what was seen, is that of a restore in place which cut it off. That had all of it at hand,
+    so it is there, or was collected since; numbers of epochs and lsns recur in other histories. Who accepts a rollback knows nothing of
+    what others have seen, so an acceptance speaks for nobody else."""
+    if leaving is None or not leaving.payload.flags & FLAG_RESTORE:
         return False
-    return not 0 < leaving.payload.cut_off_lsn < lsn
+    holds = streams.holds(seen)
+    return seen.lsn <= leaving.payload.cut_off_lsn if holds is None else holds
 
 
 def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what lies in front of the end of
-    ``seen``, or says itself, where it leaves that, that it goes on without it.
+    ``seen``, or has left it by a restore in place.
 
     A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
     """
@@ -297,7 +292,7 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     # The newest stream has all of its records, and where an owner was set back with its disk, it goes on with others.
     if on_stream and seen_lsn <= lsn and (leaving is not None or streams.is_there(seen)):
         return
-    if _cuts_off(leaving, seen_lsn):
+    if _cuts_off(streams, leaving, seen.position):
         return
     where = streams.place_of(seen) if on_stream else seen.opened.object
     text = (

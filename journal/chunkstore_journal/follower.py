@@ -29,7 +29,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
-from chunkstore_journal.ends import naming_repair, require_held, require_seen, was_given_up
+from chunkstore_journal.ends import naming_repair, require_held, require_seen, was_cut_off
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
@@ -144,7 +144,7 @@ class Follower:
         return found.store.head()
 
     def _note_ahead(self, head: Head, lsn: int, epoch: int) -> None:
-        if head.position.lsn > lsn and not was_given_up(self._streams, epoch, head.position):
+        if head.position.lsn > lsn and not was_cut_off(self._streams, epoch, head.position):
             self.ahead = (
                 f"this replica had applied lsn {head.position.lsn}, and the journal ends at lsn {lsn}: records were lost, or this is a "
                 "restored backup or a copy"
@@ -305,7 +305,7 @@ class Follower:
         return position if is_sound and self._holds(position) else None
 
     def _require_seen(self, leg: Leg | None) -> None:
-        """What this process has seen does not go away, unless history says itself that it goes on without it."""
+        """What this process has seen does not go away, but by a restore in place."""
         seen = self._seen
         if seen is not None and (leg is None or leg.opened is not seen.opened or leg.end.lsn < seen.end.lsn):
             # What was kept of the streams between may be of another state, where numbers recur.

@@ -134,8 +134,8 @@ class OpenPayload(NamedTuple):
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
     ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE`` (the
     predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
-    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN. ``cut_off_lsn``, with RESTORE: nobody has seen more of what
-    history leaves out than up to there; with GIVEN_UP alone: whoever gave it up knew of no more; 0: that is not known.
+    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN. ``cut_off_lsn``, with RESTORE: the highest
+    lsn of what restores in place leave out; 0: not known.
     """
 
     epoch: int

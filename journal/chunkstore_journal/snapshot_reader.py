@@ -1,6 +1,6 @@
 """Reading snapshots, and the rows of exports: frames, blocks and the verdict at the end (protocol 3.11).
 
-Promises: bounded memory (one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
+Promises: bounded memory (a window, and one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
 checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. The consumer of
 the pairs must reach that end (``verified``) before using them.
 Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the chain).
@@ -54,7 +54,8 @@ SNAPSHOT_HEADER_BYTES_MAX = 4096
 """Reading this many bytes of a snapshot is enough for ``decode_snapshot_header``."""
 FILE_HASH_BYTES = 32
 DIGEST_BYTES = 32
-_WINDOW_BYTES = 1 * MIB
+_WINDOW_BYTES_MIN, _WINDOW_BYTES_MAX = 1 * MIB, 4 * MIB
+"""Windows double: little is read in vain of what is short, and what is long takes few round trips."""
 _KINDS = ROW_KINDS | {INLINE[0], RUN[0], EXTENT[0]}
 
 
@@ -152,6 +153,7 @@ class FrameSource:
         self._data = b""
         self._at = 0
         self._next_read = 0
+        self._window_bytes = _WINDOW_BYTES_MIN
         self.hash = blake2b(digest_size=FILE_HASH_BYTES)
 
     @property
@@ -163,10 +165,11 @@ class FrameSource:
         """Up to ``length`` bytes from the present position, without moving; short only at the object's end."""
         missing = length - (len(self._data) - self._at)
         if missing > 0:
-            more = self._read(self._next_read, max(missing, _WINDOW_BYTES))
+            self._data, self._at = self._data[self._at :], 0  # before the next window is there: not both in memory
+            more = self._read(self._next_read, max(missing, self._window_bytes))
+            self._window_bytes = min(2 * self._window_bytes, _WINDOW_BYTES_MAX)
             self._next_read += len(more)
-            self._data = self._data[self._at :] + more
-            self._at = 0
+            self._data += more
         return self._data[self._at : self._at + length]
 
     def at_end(self) -> bool:

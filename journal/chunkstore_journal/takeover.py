@@ -305,7 +305,7 @@ class TakeOver:
             flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
             ops=ops,
             rows=rows,
-            cut_off_lsn=cut_off_lsn if flags else self._seen.given_up_lsn,
+            cut_off_lsn=cut_off_lsn,
         )
         log = self._names.log(previous.epoch) if previous is not None else ""
         moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, rows, object=log)

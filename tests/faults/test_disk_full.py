@@ -416,3 +416,24 @@ def test_a_disk_that_small_appends_have_filled_comes_back_by_itself(
         here.store.close()
         with here.open() as successor:
             assert successor.read("again", 0, 10) == b"data"
+
+
+@pytest.mark.parametrize(("disk", "mode"), [("tmpfs", "append"), ("ext4", "slot")], indirect=True)
+def test_a_collection_spills_what_holds_the_journal_of_a_full_disk(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
+    """What is left of segments that stay lies between records of those that were deleted."""
+    settings: dict[str, Any] = {"spill_s": 600.0, "spill_bytes": 1 << 29, "gc_grace_s": 0.0, "free_bytes_min": 8 * MIB}
+    with shop(mode, on_disk(disk), tmp_path / "cache", **settings) as here:
+        here.append_until_full(12 * KIB)
+        left, *others = SEGMENTS
+        for name in others:
+            here.store.delete(name)
+            del here.content[name]
+        assert here.store.usage().safe_mode
+        with pytest.raises(StorageFull, match=f" has {disk.free_bytes()} bytes left"):
+            here.store.create("one more")
+        here.store.collect()
+        usage = here.store.usage()
+        assert (usage.safe_mode, usage.inline_bytes) == (False, 0)
+        here.append(left, b"goes on")
+        here.verify()
+        assert problems(here.store.check("deep")) == []

@@ -33,6 +33,7 @@ from chunkstore_journal.snapshot import (
 from chunkstore_journal.snapshot_reader import FrameKind
 from chunkstore_journal.wire import pack
 from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH, PAIRS
+from tests.support.recording import Recording
 
 NAMES = ContainerNames("orders")
 Pair = tuple[bytes, bytes]
@@ -204,19 +205,21 @@ def test_a_store_that_stops_early_gets_no_head() -> None:
     assert store.finished is None
 
 
-def test_memory_is_bounded_by_blocks_not_by_the_snapshot() -> None:
+def test_memory_is_bounded_by_windows_and_round_trips_are_few() -> None:
     storage = _storage()
     pairs = _many(60_000, 400)
     report = _write(storage, pairs)
     assert report.size_bytes > 24 * MIB
+    recording = Recording(storage)
     tracemalloc.start()
     try:
-        for _ in read_snapshot(storage, report.name, container=CONTAINER):
+        for _ in read_snapshot(recording, report.name, container=CONTAINER):
             pass
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 14 * MIB
+    assert len(recording.take()) <= 10
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
