@@ -47,6 +47,7 @@ def check(report: dict[str, Any], rows: int) -> None:
     assert report["check_findings"] == 0
 
 
+@pytest.mark.proof
 def test_a_small_demonstration_twice_in_one_root(
     start: Start, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
