@@ -263,13 +263,20 @@ def was_cut_off(streams: Streams, newest: int, seen: Position) -> bool:
 
 
 def _cuts_off(streams: Streams, leaving: Opened | None, seen: Position) -> bool:
-    """Whether an OPEN, with which history leaves what was seen, is that of a restore in place which cut it off. That had all of it at hand,
-    so it is there, or was collected since; numbers of epochs and lsns recur in other histories. Who accepts a rollback knows nothing of
-    what others have seen, so an acceptance speaks for nobody else."""
+    """Whether an OPEN, with which history leaves what was seen, is that of a restore in place, or of a repair, which cut it off: what lies
+    there tells, for numbers of epochs and lsns recur in other histories. Where nothing does any more, a restore counts up to the lsn that
+    it knew. A repair, which knows of none, counts for what is damaged or missing, too. Who accepts a rollback knows nothing of what others
+    have seen: that speaks for nobody else."""
     if leaving is None or not leaving.payload.flags & FLAG_RESTORE:
         return False
-    holds = streams.holds(seen)
-    return seen.lsn <= leaving.payload.cut_off_lsn if holds is None else holds
+    cut_off_lsn = leaving.payload.cut_off_lsn
+    try:
+        holds = streams.holds(seen)
+    except Damaged:
+        holds = None
+    if holds is None:
+        return not 0 < cut_off_lsn < seen.lsn
+    return holds or (not cut_off_lsn and not streams.goes_on_without(seen))
 
 
 def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:

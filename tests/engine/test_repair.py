@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import chunkstore
+from benchmarks.append_floor import settle_cache
 from chunkstore.assembly import journal_records, open_replica
 from chunkstore.changes import Append, Create, TablePut
 from chunkstore.config import RollingPolicy
@@ -65,6 +68,30 @@ def test_a_record_that_is_damaged(
     report = place.repair()
     assert report.segments == told.segments and report.last_lsn == told.last_lsn
     place.judge(report)
+
+
+@pytest.mark.parametrize("damage", [flip, remove, zero], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_machine_that_has_seen_what_a_repair_cuts_off_goes_on(
+    mode: str, damage: Callable[[Place, int, random.Random], None], tmp_path: Path
+) -> None:
+    """Its cache stands behind the very record that is damaged."""
+    place = Place(mode, tmp_path)
+    with place.open() as store:
+        store.create("a")
+        for number in range(5):
+            store.append("a", b"%d" % number)
+        settle_cache(store)
+        seen, settings = store._container.current.queue.head.lsn, place.settings(fresh=False)
+        shutil.copytree(settings.cache_dir, tmp_path / "copied")  # type: ignore[arg-type]
+        store.append("a", b"5")
+    with place.open() as store:
+        store.append("a", b"6")
+    damage(place, seen, random.Random(mode))
+    assert not place.repair().sound
+    with chunkstore.open(place.root, settings=replace(settings, cache_dir=str(tmp_path / "copied"))) as store:
+        assert [found for found in store.report.findings if f"it stands at lsn {seen}" in found]
+        assert store.read("a", 0, 4) == b"0123"
 
 
 @pytest.mark.parametrize("seed", range(4))
