@@ -1,5 +1,5 @@
 """S3 at a distance: appends alone and in crowds, a ``StorageWriter``, ``append_many``, reading along and ranged reads, each beside plain
-boto3 behind the same delay.
+boto3 behind the same delay; and take-overs with many live extents beside ones with none.
 
 Part of ``bench_s3``. The delay is a proxy's (``benchmarks.delay``), also at 0 ms, so that its own cost is in every figure.
 Leaves out: bandwidth, which is loopback's.

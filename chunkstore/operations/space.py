@@ -192,7 +192,11 @@ class SpaceGuard:
                 self._set(disk, "")
         else:
             name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
-            fewer = f"fewer than {name}={least}" if free_bytes < least else f"and {mark} end it ({name}={least})"
+            fewer = (
+                f"fewer than {name}={least}"
+                if free_bytes < least
+                else f"fewer than the {mark} that end it ({name}={least})"
+            )
             self._set(disk, f"the {disk} disk has {free_bytes} bytes left, {fewer}")
 
     def _set(self, what: str, reason: str) -> None:

@@ -124,9 +124,10 @@ class Spiller:
         ``needed_bytes`` find room; a part would take room and give none back. Raises nothing of ours."""
         container = self._container
         with suppress(ChunkstoreError):
-            if size_bytes := sum(size_bytes for _, size_bytes, _ in container.look(_left_behind)):
+            if held := container.look(_left_behind):
+                size_bytes = sum(size_bytes for _, size_bytes, _ in held)
                 container.space.leave_room(size_bytes + needed_bytes, beside=False)
-                self.spill_these()
+                self.spill_these([name for name, *_ in held])
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""

@@ -120,7 +120,7 @@ class UpkeepCalls:
 
     def collect(self, *, dry_run: bool = False) -> CollectReport:
         """One synchronous collection: pins that have expired, garbage chunks past their grace that no pin keeps, then journal records and
-        snapshots that are not needed.
+        snapshots that are not needed. On a full disk it first spills what the journal holds of segments, where all of that finds room.
 
         Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
         ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),

@@ -179,9 +179,8 @@ class SeenEnds:
         cache = self._cache
         if cache is not None and self._is_elsewhere(cache, end):
             if was_cut_off(self._streams, end.epoch, cache.position):
-                self.findings.append(
-                    f"the local cache was discarded: it stands at lsn {cache.position.lsn}, in what a restore in place has cut off"
-                )
+                where = f"it stands at lsn {cache.position.lsn}, in what a restore in place or a repair has cut off"
+                self.findings.append(f"the local cache was discarded: {where}")
                 self._cache, self.cache_is_void = None, True
             else:
                 self._give_up_cache(cache, end, name)
@@ -253,8 +252,8 @@ class SeenEnds:
 
 
 def was_cut_off(streams: Streams, newest: int, seen: Position) -> bool:
-    """Whether history, which ends in epoch ``newest``, has left what was seen by a restore in place: the OPEN with which it leaves the
-    epochs up to that one cut it off. A few requests. Raises ``Damaged``, and what the storage raises."""
+    """Whether history, which ends in epoch ``newest``, has left what was seen by a restore in place or a repair: the OPEN with which it
+    leaves the epochs up to that one cut it off. A few requests. Raises ``Damaged``, and what the storage raises."""
     leaving, epoch = None, newest
     while epoch > seen.epoch:
         leaving = streams.opened(epoch)
@@ -281,7 +280,7 @@ def _cuts_off(streams: Streams, leaving: Opened | None, seen: Position) -> bool:
 
 def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what lies in front of the end of
-    ``seen``, or has left it by a restore in place.
+    ``seen``, or has left it by a restore in place or a repair.
 
     A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
     """

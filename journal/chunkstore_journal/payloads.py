@@ -135,7 +135,7 @@ class OpenPayload(NamedTuple):
     ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE`` (the
     predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
     ``ops`` and ``rows``: reconciliation that takes effect with the OPEN. ``cut_off_lsn``, with RESTORE: the highest
-    lsn of what restores in place leave out; 0: not known.
+    lsn of what restores in place leave out; 0: not known, as of a repair.
     """
 
     epoch: int

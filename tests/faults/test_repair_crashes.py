@@ -21,7 +21,6 @@ from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.lease import write_lease
 from chunkstore_journal.walk import find_last_claim
-from tests.faults.ground import FULL_RUN
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
 from tests.support.packed import unpack
@@ -77,11 +76,11 @@ def killed_at(folder: Path, number: int, *, after: bool) -> bool:
 
 def killings(fresh: Path, folder: Path) -> Iterator[tuple[int, str]]:
     """A repair of what is in ``fresh`` killed in ``folder``, each time one call later: at which, and the cache of whoever goes on."""
-    for turn, number in enumerate(itertools.count(1, 1 if FULL_RUN else 3)):
+    for number in itertools.count(1):
         shutil.copytree(fresh, folder)
-        if not killed_at(folder, number, after=turn % 2 == 0):
+        if not killed_at(folder, number, after=number % 2 == 0):
             return
-        yield number, "cache" if turn % 3 else "another machine"
+        yield number, "cache" if number % 3 else "another machine"
         shutil.rmtree(folder)
 
 
@@ -101,7 +100,7 @@ def test_killed_anywhere(wreck: str, tmp_path: Path) -> None:
             continued += report.continued
         assert contents(folder) == expected, number
         assert repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
-    assert number >= 10 and continued > 0
+    assert number >= 10 and continued > 2
 
 
 def pieces(folder: Path) -> list[bytes | None]:
@@ -145,7 +144,7 @@ def test_killed_anywhere_with_damaged_bytes_of_appends(
         continued += repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, cache)).continued
         assert repair(FilesystemChunkStorage(str(folder / "root")), settings=settings(folder, "c")).sound
         assert pieces(folder) == expected, number
-    assert number >= 8 and (continued > 0 or not cut)
+    assert number >= 8 and (continued > 1 or not cut)
 
 
 def test_opened_between_an_interrupted_repair_and_its_end(tmp_path: Path) -> None:
