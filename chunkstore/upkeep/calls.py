@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from chunkstore import runtime
 from chunkstore.arguments import check_pin, check_prefixes
 from chunkstore.changes import Change, TablePut
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import LAYOUT_NAMESPACE, RETENTION_NAMESPACE
@@ -134,6 +134,8 @@ class UpkeepCalls:
         finally:
             if not dry_run:
                 self._space.forget()
+                with suppress(ChunkstoreError):
+                    self._container.space.tend(self._container.current.store)  # what it gave back counts at once
 
     def spill(self, segments: Sequence[str] = ()) -> None:
         """Make bytes of chunks of all that these segments (none: all) have in records of the journal. It happens by itself, sooner or later
