@@ -364,9 +364,14 @@ class Client(UpkeepVerbs, ImportVerbs):
                     )
                     settled.append((settle, writer.append(data)))
             if again:
-                with suppress(ChunkstoreError):
-                    writer.flush()
-                if writer._error is not None:  # else it is only late, and goes on
+                hasty = Random(f"hasty {writer.writer_id!r} {last}")
+                late, patience_s = False, self._plan.latency_s * hasty.random() if hasty.random() < 0.4 else None
+                try:
+                    writer.flush(patience_s)
+                except ChunkstoreError:
+                    late = hasty.random() < 0.7
+                # What is only late goes on, or a newer one takes its place.
+                if late or writer._error is not None:
                     with self._judged("resuming a writer"):
                         resumed = writer.resume(store)
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import Mutant, Patch
+from tests.simulator.mutant import EVERYWHERE, Mutant, Patch
 
 __all__ = ["WINDOW_MUTANTS"]
 
@@ -62,5 +62,11 @@ WINDOW_MUTANTS: Final = (
         _KINDS,
         (Patch(f"{_WINDOW}.close", "self._closed = True", "pass"),),
         tests=_TESTS,
+    ),
+    Mutant(
+        "writer-gives-no-way",
+        "a writer of the same id begins while what its former has under way is not decided",
+        EVERYWHERE,
+        (Patch(f"{_WRITER}.give_way", "self._gives_way = self._failing = True", "return"),),
     ),
 )
