@@ -19,6 +19,7 @@ from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
+from chunkstore.names import NO_CHUNK
 from chunkstore.records import GarbageRecord, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.metadata_tables import TABLES, TableTask
@@ -183,7 +184,8 @@ def _garbage(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -
 
     chunk = replica.read_context.names.chunk
     for item in replica.look(scanned):
-        yield (chunk(item.first), chunk(item.last), *item[2:7])
+        # What a spill removed are rows, and a segment may end without chunks: such garbage names none.
+        yield (*(None if end == NO_CHUNK else chunk(end) for end in item[:2]), *item[2:7])
 
 
 def _journal(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
