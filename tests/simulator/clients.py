@@ -355,6 +355,7 @@ class Client(UpkeepVerbs, ImportVerbs):
         """Append through a writer until it breaks. ``again``: returns the writer that goes on, and how many it goes on behind."""
         settled: list[tuple[Callable[..., None], Any]] = []
         last, identity, resumed = writer.event_number, writer._handle.segment_id, None
+        replaced = False
         try:
             with self._judged("writer"):
                 for data in tags:
@@ -372,6 +373,7 @@ class Client(UpkeepVerbs, ImportVerbs):
                     late = hasty.random() < 0.7
                 # What is only late goes on, or a newer one takes its place.
                 if late or writer._error is not None:
+                    replaced = True
                     with self._judged("resuming a writer"):
                         resumed = writer.resume(store)
         finally:
@@ -380,7 +382,7 @@ class Client(UpkeepVerbs, ImportVerbs):
                 resumed = None
             committed = writer.event_number - last if resumed is None else resumed.event_number - last
             try:
-                with suppress(*() if resumed is None else (ChunkstoreError,)), self._judged("closing a writer"):
+                with suppress(*(ChunkstoreError,) if replaced else ()), self._judged("closing a writer"):
                     writer.close()
             finally:
                 for number, (settle, future) in enumerate(settled, 1):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -380,6 +380,27 @@ def test_short_reads_are_finished(storage: FilesystemChunkStorage, monkeypatch: 
     buffer = bytearray(150)
     assert storage.read_into(handle, 10, buffer) == 90
     assert buffer == data[10:] + bytes(60)
+
+
+def test_a_short_read_past_the_page_cache_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins at whole blocks: a short one may end before what was asked for begins."""
+    data = bytes(range(256)) * 1000
+    (tmp_path / "a").write_bytes(data)
+    real, lengths = os.preadv, [100_000, 5, 40_000, 0x10000]
+
+    def short(fd: int, buffers: Sequence[Any], offset: int) -> int:
+        return min(lengths.pop(0) if lengths else len(data), real(fd, buffers, offset))
+
+    monkeypatch.setattr(os, "preadv", short)
+    fd = os.open(tmp_path / "a", os.O_RDONLY)
+    try:
+        assert posix.read_span_direct(fd, 70_000, 220_000) == data[70_000:220_000]
+        assert not lengths
+        for beyond in (len(data), len(data) + 100_000):
+            assert posix.read_span_direct(fd, beyond, beyond + 5) == b""
+        assert posix.read_span_direct(fd, len(data) - 1, len(data) + 100_000) == data[-1:]
+    finally:
+        os.close(fd)
 
 
 def test_a_torn_create_is_removed(storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

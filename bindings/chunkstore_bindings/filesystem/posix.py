@@ -50,6 +50,7 @@ _ONE_CALL_BYTES = 0x7FFFF000
 """What Linux moves by one system call."""
 _DIRECT_BYTES = 4 << 20
 _DIRECT_BLOCK_BYTES = 1 << 16
+_DIRECT_TRIES = 4
 """A multiple of what any file system asks for."""
 _COPY_BYTES = 4 << 20
 _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
@@ -151,14 +152,17 @@ def read_span_direct(fd: int, start: int, end: int) -> bytes:
         return b""
     parts: list[bytes] = []
     size = min(_DIRECT_BYTES, end - start + _DIRECT_BLOCK_BYTES)
+    tries_left = _DIRECT_TRIES
     with mmap.mmap(-1, size + -size % _DIRECT_BLOCK_BYTES) as block:
-        while start < end:
+        while start < end and tries_left:
             base = start - start % _DIRECT_BLOCK_BYTES
             count = min(os.preadv(fd, (block,), base), end - base)
-            if base + count <= start:
-                break
-            parts.append(block[start - base : count])
-            start = base + count
+            if base + count > start:
+                parts.append(block[start - base : count])
+                start, tries_left = base + count, _DIRECT_TRIES
+            else:
+                # The file ends there, or it was a short read that did not reach where the last one ended.
+                tries_left = tries_left - 1 if count else 0
     return b"".join(parts)
 
 
