@@ -17,7 +17,7 @@ from chunkstore.backup.exporting import (
 )
 from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
-from chunkstore.backup.imports import drop_import, import_file, merge_file
+from chunkstore.backup.imports import drop_import, import_, import_file, merge_file
 from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
 from chunkstore.backup.keeping import Audit, Removed, audit, check_keep, remove
 from chunkstore.backup.merging import PendingImport, pending_imports
@@ -54,6 +54,7 @@ __all__ = [
     "drop_import",
     "export",
     "export_headers",
+    "import_",
     "import_file",
     "import_headers",
     "list_backups",

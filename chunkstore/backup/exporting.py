@@ -28,6 +28,7 @@ from chunkstore.backup.files import (
     write_export,
 )
 from chunkstore.backup.selection import Choice, Selection, check_choice
+from chunkstore.backup.subjects import Subject, opened_to_read
 from chunkstore.blocks import Borders
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -110,7 +111,7 @@ class ExportVerification(NamedTuple):
 
 
 def export(
-    store: ChunkedSegmentStorage | Replica,
+    store: Subject,
     path: str | os.PathLike[str],
     segments: Sequence[str] = (),
     *,
@@ -119,9 +120,14 @@ def export(
     pin_name: str | None = None,
     expires_s: float | None = None,
     pins: Pins | None = None,
+    container: str = "default",
+    settings: Settings | None = None,
+    wait_s: float | None = None,
 ) -> ExportReport:
     """Write what the metadata say now into a new file, under a pin that stays.
 
+    ``store``: an owner, or a replica; or a root, whose ``container`` is opened with ``settings`` for it: claimed for the pin, only read
+    where none is made. ``wait_s``: as of ``chunkstore.open``; None: so long that a live owner is seen (``ContainerBusy``).
     ``segments``: their names, or prefixes with ``*`` behind them; ``topic``: the segments of its ledgers; neither: everything. A part is
     whole in itself: with a segment come its writers' last events, with a ledger what says what it is. ``pin_name``: else the file's own
     name behind ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
@@ -135,17 +141,21 @@ def export(
     choice = check_choice(segments, topic)
     check_pin("", expires_s, None)
     target = check_path(path)
-    maker = pins_of(store, pins) if pin else None
     name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name
-    if maker is not None:
+    if pin:
         check_segment_name(name, "pin_name")
+    claims = pin and pins is None
     temporary = f"{target}.{runtime.token(8).hex()}.tmp"
-    with _removed_unless_done(temporary):
+    with (
+        opened_to_read(store, pins=claims, container=container, settings=settings, wait_s=wait_s) as shown,
+        _removed_unless_done(temporary),
+    ):
+        maker = pins_of(shown, pins) if pin else None
         sink = FileSink(temporary)
         try:
-            made = made_pin(store, maker, name, f"export to {target[-200:]}", expires_s)
+            made = made_pin(shown, maker, name, f"export to {target[-200:]}", expires_s)
             try:
-                return _write(store, sink, target, choice, made)
+                return _write(shown, sink, target, choice, made)
             except BaseException:
                 if maker is not None:
                     with suppress(ChunkstoreError):

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from chunkstore import parts
+from chunkstore.assembly import open_replica
 from chunkstore.backup.adopting import adopt as adopt_from
 from chunkstore.backup.adopting import pin_for_new
 from chunkstore.backup.founding import Carry, carry_here
@@ -22,16 +23,17 @@ from chunkstore.backup.merging import merge_id, require_room
 from chunkstore.backup.renaming import NamePlan, plan_names
 from chunkstore.backup.restore import RestoreReport, into_new
 from chunkstore.backup.sources import Moment, is_export, open_export_source, open_past
+from chunkstore.backup.subjects import opened_as_owner
 from chunkstore.backup.survey import Source, require_complete, survey
 from chunkstore.backup.target import require_nothing
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, InvalidArgument
+from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
 from chunkstore.metadata.importing import IMPORT_ID_BYTES
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 
-__all__ = ["Target", "drop_import", "import_file", "merge_file"]
+__all__ = ["Target", "drop_import", "import_", "import_file", "merge_file"]
 
 Target: TypeAlias = (
     ChunkedSegmentStorage | Replica | Callable[[], AbstractContextManager[ChunkedSegmentStorage | Replica]]
@@ -39,6 +41,83 @@ Target: TypeAlias = (
 """A container that works: its owner, or what makes one, once the source was looked at; to look only, a replica, too."""
 
 _NO_OWNER: Final = "a replica takes nothing in: give the container's owner"
+
+
+def import_(
+    root: str,
+    source: str | os.PathLike[str],
+    segments: Sequence[str] = (),
+    *,
+    rename: Mapping[str, str] | None = None,
+    prefix: str = "",
+    source_root: str | None = None,
+    source_container: str | None = None,
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    container: str = "default",
+    new: bool | None = None,
+    settings: Settings | None = None,
+    wait_s: float | None = None,
+    accept_rollback: bool = False,
+    adopt: bool = False,
+    no_pin: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> RestoreReport:
+    """Take what ``source`` holds, or some segments of it, into ``container`` at ``root``: as ``merge_file`` where there is one that works,
+    which is claimed for it as by ``chunkstore.open`` (``accept_rollback``; ``wait_s`` None: so long that a live owner is seen,
+    ``ContainerBusy``); else as ``import_file``, as a new one.
+
+    ``new``: True, only as a new one; False, only into one that is there. ``source_container``: else ``container``. Else as these two, also
+    what is promised and raised. Retry: safe, and goes on where it was.
+    """
+    if is_export(root):
+        text = f"{root!r} is an export file: say first the root that takes it in, then the file"
+        raise InvalidArgument(text, argument="root")
+    chosen = parts.checked_settings(settings)
+    watched_s = parts.watch_s(chosen) if wait_s is None else wait_s
+    looked_at = partial(open_replica, root, container=container, settings=chosen)
+    do: Callable[..., RestoreReport]
+    if new is False or (new is None and _is_whole(looked_at)):
+        owned = partial(
+            opened_as_owner,
+            root,
+            container=container,
+            settings=chosen,
+            wait_s=watched_s,
+            accept_rollback=accept_rollback,
+        )
+        do = partial(merge_file, looked_at if dry_run else owned)
+    else:
+        do = partial(import_file, root, container=container, wait_s=watched_s)
+    return do(
+        source,
+        segments,
+        rename=rename,
+        prefix=prefix,
+        source_root=source_root,
+        source_container=container if source_container is None else source_container,
+        lsn=lsn,
+        time=time,
+        settings=chosen,
+        adopt=adopt,
+        no_pin=no_pin,
+        dry_run=dry_run,
+        progress=progress,
+    )
+
+
+def _is_whole(looked_at: Callable[[], Replica]) -> bool:
+    """Whether there is a container that works. One that an import is making is gone on with."""
+    try:
+        looked_at().close()
+        return True
+    except ContainerNotFound:
+        return False
+    except Unsupported as error:
+        if error.feature != "unfinished_import":
+            raise
+        return False
 
 
 def import_file(

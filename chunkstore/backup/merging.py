@@ -63,7 +63,7 @@ def require_room(store: ChunkedSegmentStorage | Replica, source: Source, identit
     found, fetch = store.look(partial(find_merge, identity=identity)), store.read_context.fetch
     phase = ImportPhase.SEGMENTS if found is None else found[0].phase
     if phase is ImportPhase.DROPPED:
-        text = f"to go on; 'chunkstore import drop INTO {identity.hex()}' ends that"
+        text = f"to go on; 'chunkstore import drop ROOT {identity.hex()}' ends that"
         raise Conflict("this import", expected=text, found="being dropped")
     after = ""
     while phase is not ImportPhase.TABLES:

@@ -39,6 +39,7 @@ from chunkstore.backup.files import (
 from chunkstore.backup.keeping import Given, check_keep, give_up
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
+from chunkstore.backup.subjects import Subject, opened_to_read
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -82,7 +83,7 @@ class BackupReport(NamedTuple):
 
 
 def backup(
-    store: ChunkedSegmentStorage | Replica,
+    store: Subject,
     backup_root: str | ChunkStorage,
     *,
     keep: int | None = None,
@@ -93,12 +94,16 @@ def backup(
     audit: bool = False,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
+    container: str = "default",
+    settings: Settings | None = None,
+    wait_s: float | None = None,
 ) -> BackupReport:
     """Make one more backup of what the container holds now: copy the chunks that the last one does not name, then the metadata.
 
-    ``backup_root``: a root of its own, or a storage of one, which stays open; one may hold backups of several containers. ``keep``,
-    ``keep_days``: afterwards only the newest so many stay, and those that are no older (either suffices; without both all stay). ``pin``:
-    keep what is copied until then; without one the run fails where a chunk is collected meanwhile. ``pins``: as for ``export``.
+    ``store``, ``container``, ``settings``, ``wait_s``: as for ``export``. ``backup_root``: a root of its own, or a storage of one, which
+    stays open; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so many stay, and those that
+    are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one the run fails where a chunk
+    is collected meanwhile. ``pins``: as for ``export``.
     ``verify``: what a server is to copy (from bucket to bucket of one S3) is read first and compared with its CRC; else the server is
     trusted with it. What passes through here always is, what is linked on one file system never. ``audit``: list all copies first, and
     copy anew what the last backup names and is lost. ``before`` is told what it is going to cost, ``progress`` bytes.
@@ -109,20 +114,21 @@ def backup(
     ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
-    kept = check_keep(keep, keep_days)
-    maker = pins_of(store, pins) if pin else None
-    context = store.read_context
-    names, uuid = BackupNames(store.container), container_uuid(context.storage, context.names)
+    kept, claims = check_keep(keep, keep_days), pin and pins is None
     with (
-        parts.storage_of(backup_root, store.settings) as target,
-        closing(runtime.pool("chunkstore-backup", store.settings.io_workers)) as pool,
+        opened_to_read(store, pins=claims, container=container, settings=settings, wait_s=wait_s) as shown,
+        parts.storage_of(backup_root, shown.settings) as target,
+        closing(runtime.pool("chunkstore-backup", shown.settings.io_workers)) as pool,
     ):
+        maker = pins_of(shown, pins) if pin else None
+        context = shown.read_context
+        names, uuid = BackupNames(shown.container), container_uuid(context.storage, context.names)
         keep_private(target)
         runs.claim_root(target, names, uuid)
-        if isinstance(store, ChunkedSegmentStorage):
+        if isinstance(shown, ChunkedSegmentStorage):
             with suppress(ChunkstoreError):
-                store.spill()  # one object instead of many; what stays in records is copied from there
-        run = _Run(store, target, names, pool, maker, progress or (lambda _: None), audit, verify=verify)
+                shown.spill()  # one object instead of many; what stays in records is copied from there
+        run = _Run(shown, target, names, pool, maker, progress or (lambda _: None), audit, verify=verify)
         made = run.make(before or (lambda _: None))
         try:
             given = None if kept is None else give_up(target, names, kept, made, pool)

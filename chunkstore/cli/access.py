@@ -16,22 +16,16 @@ from typing import Any, Final, get_type_hints
 from rich.console import Console
 
 import chunkstore
+from chunkstore import parts
 from chunkstore.cli import options
 from chunkstore.cli.output import print_facts, print_json, print_table
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument
 
-__all__ = ["Asking", "Claiming", "Owning", "Reading", "watch_s", "with_options"]
+__all__ = ["Asking", "Claiming", "Owning", "Reading", "with_options"]
 
-_LEASES_WATCHED = 2.2
-"""A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
 _ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
 """Of the shared options in ``--help``."""
-
-
-def watch_s(settings: Settings) -> float:
-    """How long to watch the present owner for signs of life before it is pushed aside."""
-    return _LEASES_WATCHED * settings.lease_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +86,7 @@ class Claiming(Reading):
     @property
     def wait_s(self) -> float:
         """How long to watch the present owner before it is pushed aside."""
-        return 0.0 if self.take_over else watch_s(self.settings)
+        return 0.0 if self.take_over else parts.watch_s(self.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

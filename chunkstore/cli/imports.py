@@ -6,32 +6,32 @@ claim nothing. Leaves out: importing (``chunkstore.backup``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 import typer
 
-from chunkstore import ChunkedSegmentStorage, Replica
 from chunkstore import backup as backups
 from chunkstore.cli import access, options
 from chunkstore.cli.output import meter
 from chunkstore.cli.restore import show_report
-from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
+from chunkstore.errors import InvalidArgument
 
 __all__ = ["import_"]
 
 
-Source = Annotated[
+Root = Annotated[
     str,
     typer.Argument(
-        metavar="DATA|ls|drop",
-        help="An export file, or a root of backups or of a container; 'ls' lists imports that have not ended, 'drop' ends one.",
+        metavar="ROOT|ls|drop",
+        help="Of the container that takes it in, or of a new one; 'ls' lists imports that have not ended, 'drop' ends one.",
     ),
 ]
-Into = Annotated[str, typer.Argument(metavar="INTO", help="Root of the container that takes it in, or of a new one.")]
+Source = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="An export file, or a root of backups or of a container; with ls, drop: ROOT."),
+]
 Segments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
@@ -62,13 +62,13 @@ NoPin = Annotated[
 Merge = Annotated[bool, typer.Option("--merge", help="Only into a container that is there.")]
 New = Annotated[bool, typer.Option("--new", help="Only as a new container.")]
 Name = Annotated[
-    str | None, typer.Option("--as", metavar="NAME", help="Name of the container at INTO.", show_default="--container")
+    str | None, typer.Option("--as", metavar="NAME", help="Name of the container at ROOT.", show_default="--container")
 ]
 
 
 def import_(
+    root: Root,
     source: Source,
-    root: Into,
     segments: Segments = None,
     *,
     source_root: SourceRoot = None,
@@ -84,31 +84,27 @@ def import_(
     dry_run: options.DryRun = False,
     here: access.Owning,
 ) -> None:
-    """Copy segments from an export, a backup or a container: into the container at INTO, or, where there is none, as a new one.
+    """Copy segments from an export, a backup or a container: into the container at ROOT, or, where there is none, as a new one.
 
     Interrupted, the same command goes on.
     """
     target = here.container if name is None else name
-    there = replace(here, container=target)
-    looked_at, owned = partial(there.replica, root), partial(there.owner, root)
-    if source == "ls":
-        with looked_at() as replica:
+    if root in ("ls", "drop"):
+        there = replace(here, container=target)
+        if root == "drop":
+            _drop(there, source, segments or [])
+            return
+        with there.replica(source) as replica:
             _show_pending(here, backups.pending_imports(replica))
-        return
-    if source == "drop":
-        _drop(here, owned, segments or [])
         return
     if merge and new:
         raise InvalidArgument("--merge and --new say different things: say one of them", argument="--merge")
     if no_pin and not adopt:
         raise InvalidArgument("--no-pin is about what --adopt leaves where it is", argument="--no-pin")
     names, moment = _renames(renames or ()), options.moment_of(time, "--time")
-    if merge or (not new and _is_whole(looked_at)):
-        do = partial(backups.merge_file, looked_at if dry_run else owned)
-    else:
-        do = partial(backups.import_file, root, container=target, wait_s=here.wait_s)
     with meter(f"import {source}", None, as_json=here.as_json) as progress:
-        report = do(
+        report = backups.import_(
+            root,
             source,
             segments or (),
             rename=names,
@@ -117,7 +113,11 @@ def import_(
             source_container=here.container,
             lsn=lsn,
             time=moment,
+            container=target,
+            new=True if new else False if merge else None,
             settings=here.settings,
+            wait_s=here.wait_s,
+            accept_rollback=here.accept_rollback,
             adopt=adopt,
             no_pin=no_pin,
             dry_run=dry_run,
@@ -136,25 +136,10 @@ def _renames(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _is_whole(looked_at: Callable[[], AbstractContextManager[Replica]]) -> bool:
-    """Whether there is a container that works. One that an import is making is gone on with."""
-    try:
-        with looked_at():
-            return True
-    except ContainerNotFound:
-        return False
-    except Unsupported as error:
-        if error.feature != "unfinished_import":
-            raise
-        return False
-
-
-def _drop(
-    here: access.Owning, owned: Callable[[], AbstractContextManager[ChunkedSegmentStorage]], ids: list[str]
-) -> None:
+def _drop(here: access.Owning, root: str, ids: list[str]) -> None:
     if len(ids) != 1:
-        raise InvalidArgument("say which import, as 'import ls INTO' does: import drop INTO ID", argument="ID")
-    with owned() as store:
+        raise InvalidArgument("say which import, as 'import ls ROOT' does: import drop ROOT ID", argument="ID")
+    with here.owner(root) as store:
         backups.drop_import(store, ids[0])
     here.show({"id": ids[0], "dropped": True}, {"dropped": ids[0]})
 

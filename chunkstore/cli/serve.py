@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 
 import chunkstore
-from chunkstore import assembly, processes, runtime
+from chunkstore import assembly, parts, processes, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
@@ -236,7 +236,7 @@ class _Serving:
 
     def _watch_s(self) -> float:
         """How long to watch the owner. Who stands by has the time to wait for a lease that rests: ringing each time would keep it awake."""
-        usual_s = access.watch_s(self._settings)
+        usual_s = parts.watch_s(self._settings)
         if self._warm is not None:
             with suppress(ChunkstoreError):
                 lease = assembly.describe_owner(self._root, self.container)["lease"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from chunkstore.backup.files import write_export
 from chunkstore.errors import (
     ChunksMissing,
     Conflict,
+    ContainerBusy,
     ContainerNotFound,
     Damaged,
     InvalidArgument,
@@ -101,6 +103,43 @@ def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, setti
         for given in ({"prefix": "x/"}, {"rename": {iter_contexts(store, TOPIC)[0].data: "x"}}):
             refused(InvalidArgument, partial(backup.merge_file, store, file, ["offload/*"], settings=settings, **given))
         assert content(store) == expected and backup.pending_imports(store) == []
+
+
+def test_roots_in_the_place_of_what_is_open(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
+    """As the commands of these names: opened for it, politely, and closed behind it."""
+    file, other, backups = tmp_path / "a.cks", (tmp_path / "other").as_uri(), (tmp_path / "backups").as_uri()
+    settings = replace(settings, lease_s=0.2)
+    with chunkstore.open(root, settings=settings) as store:
+        expected, epoch = content(store), store.epoch
+        alive = [
+            lambda: backup.export(root, file, settings=settings),
+            lambda: backup.backup(root, backups, settings=settings),
+            lambda: backup.import_(root, backups, ["orders-1"], prefix="x/", settings=settings),
+        ]
+        assert backup.export(root, file, pin=False, settings=settings).pin is None
+        backup.backup(root, backups, pin=False, settings=settings)
+        file.unlink()
+        refused(ContainerBusy, *alive)
+    report = backup.export(root, file, settings=settings)
+    assert report.pin is not None and report.pin.name == "export-a.cks"
+    assert backup.backup(root, backups, settings=settings).backup.lsn > report.lsn
+    for new in (None, False, True):
+        dry = partial(backup.import_, other, file, ["orders-*"], new=new, prefix="y/", settings=settings, dry_run=True)
+        refused(ContainerNotFound, dry) if new is False else dry()
+    backup.import_(other, file, settings=settings)
+    assert not backup.import_(other, backups, ["orders-0"], rename={"orders-0": "again"}, settings=settings).dry_run
+    refused(
+        InvalidArgument,
+        lambda: backup.import_(other, file, settings=settings),
+        lambda: backup.import_(other, file, ["orders-*"], new=True, prefix="z/", settings=settings),
+        lambda: backup.import_(str(file), other, settings=settings),
+        lambda: backup.export(7, tmp_path / "b.cks"),  # type: ignore[arg-type]
+    )
+    with chunkstore.open(other, settings=settings) as store:
+        found = content(store)
+        assert found.pop("again") == expected["orders-0"] and found == expected
+    with chunkstore.open(root, settings=settings) as store:
+        assert store.epoch == epoch + 3, "export, backup, and this one"
 
 
 def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:

@@ -37,15 +37,15 @@ def other(tmp_path: Path) -> str:
 def test_one_segment_that_was_deleted_by_mistake_comes_back(call: Call, filled: str, other: str) -> None:
     call("backup", filled, other)
     call("rm", filled, "orders-7")
-    dry = call("import", other, filled, "orders-7", "--dry-run", "--json").document
+    dry = call("import", filled, other, "orders-7", "--dry-run", "--json").document
     assert dry["dry_run"] and (dry["segments"], dry["chunks"], dry["missing"]) == (1, 10, [])
-    done = call("import", other, filled, "orders-7", "--json").document
+    done = call("import", filled, other, "orders-7", "--json").document
     assert done == {**dry, "dry_run": False}
     assert call("cat", filled, "orders-7").out == pattern(0, 10_000)
     assert call("check", filled, "--deep", "--json").document["ok"]
-    said = call("import", other, filled, "orders-7", "--json", code=2).error
+    said = call("import", filled, other, "orders-7", "--json", code=2).error
     assert said["fields"] == {"argument": "rename"} and "'orders-7'" in said["message"]
-    assert b"imported" in call("import", other, filled, "--rename", "orders-7=seven", "--prefix", "old/").out
+    assert b"imported" in call("import", filled, other, "--rename", "orders-7=seven", "--prefix", "old/").out
     assert call("cat", filled, "seven").out == pattern(0, 10_000) and call("cat", filled, "old/orders-8").out == b"xyz"
     assert call("import", "ls", filled, "--json").out == b""
 
@@ -55,24 +55,24 @@ def test_an_export_into_a_new_container_and_into_one_that_is_there(
 ) -> None:
     file = tmp_path / "orders.cks"
     call("export", filled, file)
-    done = call("import", file, other, "--json").document
+    done = call("import", other, file, "--json").document
     assert (done["container"], done["segments"], done["rows"]) == ("default", 2, 0)
     with chunkstore.open(other) as store:
         assert all(info.id >> 32 == 1 for info in store.segments())
         assert store.read("orders-7", 0, 99_999) == pattern(0, 10_000)
         assert store.append("orders-7", b"again", writer_id="w", event_number=3) == 0
-    call("import", file, other, "--new", code=2)
-    call("import", file, other, "orders-8", "--rename", "orders-8=8", "--merge")
+    call("import", other, file, "--new", code=2)
+    call("import", other, file, "orders-8", "--rename", "orders-8=8", "--merge")
     assert call("cat", other, "8").out == b"xyz"
-    call("import", file, other, "orders-8", "--as", "second", "--new")
+    call("import", other, file, "orders-8", "--as", "second", "--new")
     assert call("cat", other, "orders-8", "--container", "second").out == b"xyz"
-    assert call("import", filled, other, "orders-8", "--as", "third", "--lsn", "5", "--json").document["lsn"] == 5
+    assert call("import", other, filled, "orders-8", "--as", "third", "--lsn", "5", "--json").document["lsn"] == 5
 
 
 def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.cks"
     call("export", filled, file)
-    call("import", file, other, "--merge", code=1)
+    call("import", other, file, "--merge", code=1)
     for given in (
         ("--merge", "--new"),
         ("--rename", "orders-7"),
@@ -84,16 +84,17 @@ def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
         ("--time", "3"),
         ("--from", other + "-2"),
     ):
-        call("import", file, other, *given, code=1 if given[0] == "--from" else 2)
-    call("import", file, other, "nowhere", code=1)
-    call("import", filled, other, "--from", filled, code=2)
+        call("import", other, file, *given, code=1 if given[0] == "--from" else 2)
+    call("import", other, file, "nowhere", code=1)
+    call("import", other, filled, "--from", filled, code=2)
+    assert "first the root" in call("import", file, other, "--json", code=2).error["message"]
     call("import", "drop", filled, code=2)
     call("import", "drop", filled, "0123", code=2)
     call("import", "ls", other, code=1)
     # Another container of the same name, where the export's is looked for.
     with chunkstore.open(other + "-3") as store:
         store.create("orders-7")
-    assert "another one" in call("import", file, other, "--from", other + "-3", "--json", code=2).error["message"]
+    assert "another one" in call("import", other, file, "--from", other + "-3", "--json", code=2).error["message"]
     assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
 
 
@@ -108,8 +109,8 @@ def test_files_that_are_no_exports_change_nothing(call: Call, filled: str, other
         if number % 3:
             bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
         file.write_bytes(bytes(bad))
-        assert call("import", file, other, "--json", code=1).error["error"] == "Damaged"
-        assert call("import", file, filled, "--prefix", "x/", "--json", code=1).error["error"] == "Damaged"
+        assert call("import", other, file, "--json", code=1).error["error"] == "Damaged"
+        assert call("import", filled, file, "--prefix", "x/", "--json", code=1).error["error"] == "Damaged"
     assert call("owner", filled, "--json").document["claimed_epoch"] == lsn, "nobody was fenced for it"
     assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
 
@@ -124,7 +125,7 @@ def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: s
     other = (tmp_path / "other").as_uri()
     with chunkstore.open(other) as store:
         store.create("mine")
-    arguments = ("import", str(tmp_path / "all.cks"), other, "--take-over", "--json")
+    arguments = ("import", other, str(tmp_path / "all.cks"), "--take-over", "--json")
     kill_and_go_on(start, arguments, tmp_path / "other", kills=2)
     with chunkstore.open(other) as store:
         for number in range(20):
@@ -135,9 +136,9 @@ def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: s
 
 
 def test_adopting_copies_nothing(call: Call, filled: str, other: str, tmp_path: Path) -> None:
-    said = call("import", filled, other, "--no-pin", "--json", code=2).error
+    said = call("import", other, filled, "--no-pin", "--json", code=2).error
     assert said["fields"] == {"argument": "--no-pin"}
-    done = call("import", filled, other, "orders-7", "--adopt", "--no-pin", "--json").document
+    done = call("import", other, filled, "orders-7", "--adopt", "--no-pin", "--json").document
     assert (done["segments"], done["chunks"]) == (1, 10)
     assert call("cat", other, "orders-7").out == pattern(0, 10_000)
     assert call("usage", other, "--json").document["foreign_bytes"] == 10_000

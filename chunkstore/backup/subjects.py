@@ -1,0 +1,56 @@
+"""What exports, backups and imports work at: an owner or a replica of the caller's, or a root, which is opened for it.
+
+Promises: what was opened here is closed; what is the caller's stays open. Leaves out: opening (``chunkstore.assembly``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from chunkstore import parts
+from chunkstore.assembly import open_replica, open_store
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import InvalidArgument
+from chunkstore.replica import Replica
+
+__all__ = ["Subject", "opened_as_owner", "opened_to_read"]
+
+Subject: TypeAlias = ChunkedSegmentStorage | Replica | str
+
+
+@contextmanager
+def opened_to_read(
+    subject: Subject, *, pins: bool, container: str, settings: Settings | None, wait_s: float | None
+) -> Iterator[ChunkedSegmentStorage | Replica]:
+    """``subject`` itself; of a root an owner where ``pins`` are to be made, else a replica. Raises ``InvalidArgument``, and as
+    opening these."""
+    if isinstance(subject, ChunkedSegmentStorage | Replica):
+        yield subject
+        return
+    if not isinstance(subject, str):
+        text = f"give an owner, a replica, or a root as text, not {type(subject).__name__}"
+        raise InvalidArgument(text, argument="store")
+    opened: ChunkedSegmentStorage | Replica = (
+        opened_as_owner(subject, container=container, settings=settings, wait_s=wait_s)
+        if pins
+        else open_replica(subject, container=container, settings=settings)
+    )
+    with opened:
+        yield opened
+
+
+def opened_as_owner(
+    root: str, *, container: str, settings: Settings | None, wait_s: float | None, accept_rollback: bool = False
+) -> ChunkedSegmentStorage:
+    """The container at ``root``, claimed. ``wait_s`` None: politely, a live owner is ``ContainerBusy``. Raises as ``chunkstore.open``."""
+    return open_store(
+        root,
+        container=container,
+        create=False,
+        settings=settings,
+        wait_s=parts.watch_s(parts.checked_settings(settings)) if wait_s is None else wait_s,
+        accept_rollback=accept_rollback,
+    )
