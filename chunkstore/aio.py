@@ -199,4 +199,7 @@ def _give_up(under_way: Future[Any]) -> None:
         return
     found = under_way.result()
     if isinstance(found, _FACED) and hasattr(found, "close"):
-        found.close()
+        # Not here: this may be the loop's own thread.
+        closer = ThreadPoolExecutor(1, thread_name_prefix="chunkstore-aio")
+        closer.submit(found.close)
+        closer.shutdown(wait=False)
