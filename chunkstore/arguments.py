@@ -23,6 +23,7 @@ __all__ = [
     "check_buffer",
     "check_buffering",
     "check_data_buffer",
+    "check_flags",
     "check_kept_folder",
     "check_key",
     "check_listing",
@@ -52,6 +53,13 @@ def check_number(value: object, argument: str) -> None:
     """Raise ``InvalidArgument`` of ``argument`` unless ``value`` is a whole number from 0 on."""
     if type(value) is not int or value < 0:
         raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def check_flags(**given: object) -> None:
+    """Raise ``InvalidArgument`` unless each is True or False: a text such as "no" would count as True."""
+    for argument, value in given.items():
+        if type(value) is not bool:
+            raise InvalidArgument(f"{argument} must be True or False, not {value!r}", argument=argument)
 
 
 def check_range(offset: object, length: object) -> None:

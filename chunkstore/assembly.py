@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore import parts
-from chunkstore.arguments import check_moment
+from chunkstore.arguments import check_flags, check_moment
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -153,7 +153,8 @@ def open_store_on(
     with _closed_if_this_fails(storage.close if close_storage else None):
         chosen = parts.checked_settings(settings)
         names = ContainerNames(container)
-        check_ownership(observer, optimiser, wait_s)
+        check_ownership(observer, optimiser, wait_s, accept_rollback)
+        check_flags(create=create)
         check_layout(chosen)
         storage = guarded(storage)
         created = False

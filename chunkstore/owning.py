@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from chunkstore import parts
+from chunkstore.arguments import check_flags
 from chunkstore.config import Layout, OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
@@ -30,8 +31,9 @@ from chunkstore.storage import ChunkStorage
 __all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote"]
 
 
-def check_ownership(observer: object, optimiser: object, wait_s: object) -> None:
+def check_ownership(observer: object, optimiser: object, wait_s: object, accept_rollback: object) -> None:
     """Check what an owner is made with. Raises ``InvalidArgument``."""
+    check_flags(accept_rollback=accept_rollback)
     if observer is not None and not isinstance(observer, Observer):
         raise InvalidArgument(
             f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
@@ -203,7 +205,7 @@ def promote(
     from chunkstore_journal.container import read_format
     from chunkstore_journal.service import ContainerJournal
 
-    check_ownership(observer, optimiser, wait_s)
+    check_ownership(observer, optimiser, wait_s, accept_rollback)
     names, again = seen.names, seen.reopen is not None
     # What lies there now, not what the replica holds on to: that may have been moved away.
     storage = seen.storage if seen.reopen is None else guarded(seen.reopen())

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_buffer, check_listing, check_number, check_range
+from chunkstore.arguments import check_buffer, check_flags, check_listing, check_number, check_range
 from chunkstore.blocks import Borders
 from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
@@ -273,6 +273,7 @@ class ReadableContainer:
         """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. With ``on_damage="skip"`` blocks that are damaged are
         left out, and named by the reader's ``skipped``. Raises as ``read``. Retry: safe."""
         check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
+        check_flags(follow=follow)
         info = self.info(segment)
         return StorageReader(
             self,

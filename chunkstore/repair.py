@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from chunkstore.arguments import check_flags
 from chunkstore.config import Settings
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import MetadataCache
@@ -46,6 +47,7 @@ def repair(
     from chunkstore_bindings.wrappers.guarded import guarded
 
     chosen, names = checked_settings(settings), ContainerNames(container)
+    check_flags(dry_run=dry_run)
     with storage_of(root, settings) as opened:
         return _repair(guarded(opened), names, chosen, cache, dry_run=dry_run, wait_s=float(wait_s))
 

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin
+from chunkstore.arguments import check_flags, check_pin
 from chunkstore.backup.files import (
     Export,
     ExportHeader,
@@ -140,6 +140,7 @@ def export(
     """
     choice = check_choice(segments, topic)
     check_pin("", expires_s, None)
+    check_flags(pin=pin)
     target = check_path(path)
     name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name
     if pin:

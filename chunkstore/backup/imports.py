@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from chunkstore import parts
+from chunkstore.arguments import check_flags
 from chunkstore.assembly import open_replica
 from chunkstore.backup.adopting import adopt as adopt_from
 from chunkstore.backup.adopting import pin_for_new
@@ -74,6 +75,7 @@ def import_(
     if is_export(root):
         text = f"{root!r} is an export file: say first the root that takes it in, then the file"
         raise InvalidArgument(text, argument="root")
+    check_flags(new=new is True if new is None else new)
     chosen = parts.checked_settings(settings)
     watched_s = parts.watch_s(chosen) if wait_s is None else wait_s
     looked_at = partial(open_replica, root, container=container, settings=chosen)
@@ -163,6 +165,7 @@ def import_file(
         ContainerNames(container)
     moment = Moment(lsn, time)
     opened = partial(_opened, source, source_root, source_container, moment, plan, chosen, merges=False)
+    check_flags(adopt=adopt, no_pin=no_pin, dry_run=dry_run)
     _check_adopted(source, adopt=adopt)
     with opened() as looked_at, parts.storage_of(new_root, settings) as new:
         target = looked_at.names.container if container is None else container
@@ -234,6 +237,7 @@ def merge_file(
     chosen, plan = parts.checked_settings(settings), plan_names(segments, rename, prefix)
     moment = Moment(lsn, time)
     opened = partial(_opened, source, source_root, source_container, moment, plan, chosen, merges=True)
+    check_flags(adopt=adopt, no_pin=no_pin, dry_run=dry_run)
     _check_adopted(source, adopt=adopt)
     with opened() as found:
         if dry_run or not adopt:

@@ -16,6 +16,7 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple, NoReturn
 
 from chunkstore import parts, runtime
+from chunkstore.arguments import check_flags
 from chunkstore.assembly import open_replica_on
 from chunkstore.backup.sources import Moment, lsn_of_pin
 from chunkstore.backup.survey import MissingChunk
@@ -116,6 +117,7 @@ def restore_in_place(
     """
     chosen, names = parts.checked_settings(settings), ContainerNames(container)
     Moment(lsn, time, snapshot).check()
+    check_flags(dry_run=dry_run)
     if lsn is None and time is None and snapshot is None:
         raise InvalidArgument("name the moment to go back to: lsn, time or snapshot", argument="lsn")
 

@@ -36,6 +36,7 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 from chunkstore import parts, runtime
+from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies, without
 from chunkstore.backup.files import delete_export, open_stored_export
@@ -147,6 +148,7 @@ def remove(
     the storage raises. Retry: safe.
     """
     names, chosen = BackupNames(container), parts.checked_settings(settings)
+    check_flags(dry_run=dry_run)
     if parse_run(names.done(run), names.done("")) is None:
         raise InvalidArgument("a backup is named by the 32 hex digits that 'backup ls' shows", argument="run")
     with (

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from chunkstore import parts
+from chunkstore.arguments import check_flags
 from chunkstore.backup.founding import Carry, Chunks, State, carry_here
 from chunkstore.backup.sources import Caches, Moment, open_past
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
@@ -76,6 +77,7 @@ def restore(
     ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
     chosen = parts.checked_settings(settings)
+    check_flags(dry_run=dry_run)
     target = ContainerNames(container if new_container is None else new_container).container
     moment = Moment(lsn, time, snapshot)
     with (

@@ -22,6 +22,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Final, NamedTuple
 
 from chunkstore import parts, runtime
+from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
 from chunkstore.backup.exporting import FileSink, Pins, made_pin, pins_of, read_export, write_rows_of
@@ -114,6 +115,7 @@ def backup(
     ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
+    check_flags(pin=pin, verify=verify, audit=audit)
     kept, claims = check_keep(keep, keep_days), pin and pins is None
     with (
         opened_to_read(store, pins=claims, container=container, settings=settings, wait_s=wait_s) as shown,

@@ -200,6 +200,8 @@ def backup(
         raise InvalidArgument("'rm' takes the NAME of a backup, and --dry-run; nothing else does", argument="NAME")
     if metrics and root != "ls":
         raise InvalidArgument("--metrics is about 'backup ls'", argument="--metrics")
+    if metrics and here.as_json:
+        raise InvalidArgument("--metrics is text for Prometheus: leave out --json", argument="--metrics")
     if root == "rm":
         _remove(here, backup_root, str(dropped), dry_run=dry_run)
         return

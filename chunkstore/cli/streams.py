@@ -35,7 +35,10 @@ class OutputFailed(ChunkstoreError):
 def opened_input(name: str, buffering: int = -1) -> Iterator[BinaryIO]:
     """A file to read, or standard input (``-``). Raises ``InvalidArgument``: it cannot be opened."""
     if name == "-":
-        yield sys.stdin.buffer
+        # None, where whoever began this process had closed it.
+        if (standard := cast("TextIO | None", sys.stdin)) is None:
+            raise InvalidArgument("standard input is closed: name a file, or open it", argument="FILE")
+        yield standard.buffer
         return
     try:
         file = open(name, "rb", buffering=buffering)  # noqa: SIM115  (closed below; only the opening is misuse)

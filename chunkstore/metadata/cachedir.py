@@ -72,7 +72,8 @@ def translate_os(error: OSError, path: str) -> ChunkstoreError:
     if error.errno in (ENOSPC, EDQUOT):
         return StorageFull(f"no space left for the metadata cache {path}; free some, or set cache_dir", object=path)
     return StorageUnavailable(
-        f"the metadata cache {path} cannot be used: {error}; it can be deleted at any time", object=path
+        f"the metadata cache {path} cannot be used: {error}; set cache_dir to a folder of local disk that can be written",
+        object=path,
     )
 
 

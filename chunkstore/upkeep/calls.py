@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin, check_prefixes
+from chunkstore.arguments import check_flags, check_pin, check_prefixes
 from chunkstore.changes import Change, TablePut
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -126,6 +126,7 @@ class UpkeepCalls:
         ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
+        check_flags(dry_run=dry_run)
         self._container.check_owner()
         if not dry_run and self._container.space.disk_low:
             self._spiller.make_way(self._maintenance.snapshots.expected_bytes)
@@ -216,6 +217,7 @@ class UpkeepCalls:
         10,000 chunks go by age at once. Raises ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation), ``StorageFull``,
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it was.
         """
+        check_flags(dry_run=dry_run)
         self._container.check_owner()
         if dry_run:
             return apply_all(partial(plan_step, self._context))
@@ -241,6 +243,7 @@ class UpkeepCalls:
         (of one commit), ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, it goes on where it was.
         """
         chosen = check_policy(policy)
+        check_flags(dry_run=dry_run)
         container, context = self._container, self._context
         container.check_owner()
         if dry_run:
@@ -277,6 +280,7 @@ class UpkeepCalls:
         interrupted: then nothing was deleted. Retry: safe.
         """
         age_s = check_age(age_s_min)
+        check_flags(delete=delete)
         self._container.check_owner()
         with self._container.upkeep.run("sweep") as done:
             report = self._sweep(delete=delete, keep_in=keep_in, age_s_min=age_s)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import check_flags
 from chunkstore.config import OptimiserPolicy
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, NotOwner
 from chunkstore.operations.container import OwnedContainer, unexpected
@@ -155,6 +156,7 @@ class StorageOptimiser:
         Not atomic: what a step has done stays done when a later one fails. Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another
         one is under way, too), ``OutcomeUnknown`` (of a commit), ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe.
         """
+        check_flags(dry_run=dry_run)
         self._container.check_owner()
         return self._container.alone(self._lock, "step of the optimiser", partial(self._run_once, dry_run=dry_run))
 

@@ -137,6 +137,7 @@ def test_a_backup_is_dropped_by_its_name(call: Call, filled: str, tmp_path: Path
 
 def test_the_age_of_the_newest_backup_for_an_alert(call: Call, filled: str, tmp_path: Path) -> None:
     def figures() -> dict[str, float]:
+        call("backup", "ls", target, "--metrics", "--json", code=2)
         lines = call("backup", "ls", target, "--metrics").out.decode().splitlines()
         return {name: float(value) for name, value in (line.split() for line in lines if not line.startswith("#"))}
 

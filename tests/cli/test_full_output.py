@@ -73,6 +73,14 @@ def test_a_closed_standard_output_is_one_line(filled: str) -> None:
         assert b"cannot write to standard output: it is closed" in err
 
 
+def test_a_closed_standard_input_is_one_line(filled: str) -> None:
+    """As under cron, and of daemons."""
+    for verb in (("put", filled, "b", "-"), ("offload", filled, "--topic", "t", "--ledger", "1", "-")):
+        code, err = run(*verb, to="<&- >/dev/null")
+        assert (code, err.count(b"\n")) == (2, 1), err
+        assert b"standard input is closed" in err
+
+
 def test_a_full_standard_error_leaves_the_exit_code() -> None:
     assert run("nonsense", to="2>/dev/full")[0] == 2
     assert run("ls", "file:///nowhere", to="2>/dev/full")[0] == 1

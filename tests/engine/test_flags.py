@@ -1,0 +1,71 @@
+"""What is True or False is nothing else: a text such as "no" would count as True, and discard or delete what it was to keep."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore import backup
+from chunkstore.repair import repair
+from tests.support.data import refused
+
+
+def refuses(call: Any, argument: str) -> None:
+    for value in ("no", "False", 0, 1, None):
+        with pytest.raises(chunkstore.InvalidArgument, match=f"{argument} must be True or False") as caught:
+            call(**{argument: value})
+        assert caught.value.argument == argument
+
+
+def test_no_is_not_yes(tmp_path: Path) -> None:
+    root, other, file = (tmp_path / "root").as_uri(), (tmp_path / "other").as_uri(), tmp_path / "a.cks"
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, gc_grace_s=0)
+
+    def bound(function: Any, *arguments: Any) -> Any:
+        return lambda **given: function(*arguments, settings=settings, **given)
+
+    with chunkstore.open(root, settings=settings, optimiser=chunkstore.OptimiserPolicy()) as store:
+        store.create("a")
+        lsn = store._container.current.store.head().position.lsn
+        store.append("a", b"data")
+        backup.export(store, file)
+        head = store._container.current.store.head()
+        for call in (store.collect, store.apply_retention, store.defrag, store.optimiser.run_once):
+            refuses(call, "dry_run")
+        refuses(store.sweep, "delete")
+        refuses(lambda **given: store.reader("a", **given), "follow")
+        refuses(lambda **given: backup.export(store, tmp_path / "b.cks", **given), "pin")
+        for argument in ("pin", "verify", "audit"):
+            refuses(lambda **given: backup.backup(store, other, **given), argument)
+        for argument in ("dry_run", "adopt", "no_pin"):
+            refuses(lambda **given: backup.merge_file(store, file, settings=settings, **given), argument)
+            refuses(bound(backup.import_file, other, file), argument)
+        with chunkstore.open_replica(root, settings=settings) as replica:
+            refuses(replica.promote, "accept_rollback")
+        assert store._container.current.store.head() == head
+    for argument in ("create", "accept_rollback"):
+        refuses(bound(chunkstore.open, root), argument)
+    refuses(bound(repair, root), "dry_run")
+    refuses(bound(backup.restore, root, other), "dry_run")
+    refuses(lambda **given: backup.restore_in_place(root, lsn=lsn, settings=settings, **given), "dry_run")
+    refused(chunkstore.InvalidArgument, lambda: backup.import_(other, file, settings=settings, new="no"))  # type: ignore[arg-type]
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_text_does_not_accept_a_rollback(tmp_path: Path) -> None:
+    root, settings = (tmp_path / "root").as_uri(), chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    with chunkstore.open(root, settings=settings) as store:
+        store.create("a")
+    shutil.copytree(tmp_path / "root", tmp_path / "copy")
+    with chunkstore.open(root, settings=settings) as store:
+        store.append("a", b"acknowledged")
+    shutil.rmtree(tmp_path / "root")
+    shutil.move(tmp_path / "copy", tmp_path / "root")
+    with pytest.raises(chunkstore.InvalidArgument):
+        chunkstore.open(root, settings=settings, accept_rollback="no")  # type: ignore[arg-type]
+    with pytest.raises(chunkstore.RolledBack):
+        chunkstore.open(root, settings=settings)
