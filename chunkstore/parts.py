@@ -191,9 +191,10 @@ def require_no_headers(storage: ChunkStorage, names: ContainerNames, settings: S
     if settings.layout == "INSTALL_NEW" and (name := find_old_root(storage, names.container)):
         raise InvalidArgument(
             f"segments of the old layout lie at {storage.url} ({name!r} for one), and there is no container. If they belong to another "
-            "root, below this one, name a root beside that. Else choose what becomes of them by Settings.layout: NO_UPGRADE: open_replica reads them, nothing is written; CODE_ONLY_UPGRADE: they are imported, and header "
-            "files go on being written, so that the old code can go back; LAYOUT_UPGRADE: they are imported, and no header is written any "
-            "more, irreversibly; INSTALL_NEW, the default: is for roots without such files, so name another root",
+            "root, below this one, name a root beside that. Else choose what becomes of them by Settings.layout: NO_UPGRADE: open_replica "
+            "reads them, nothing is written; CODE_ONLY_UPGRADE: they are imported, and header files go on being written, so that the old "
+            "code can go back; LAYOUT_UPGRADE: they are imported, and no header is written any more, irreversibly; INSTALL_NEW, the "
+            "default: is for roots without such files, so name another root",
             argument="layout",
         )
 
