@@ -18,6 +18,7 @@ from chunkstore.arguments import check_flags
 from chunkstore.assembly import open_replica
 from chunkstore.backup.adopting import adopt as adopt_from
 from chunkstore.backup.adopting import pin_for_new
+from chunkstore.backup.exporting import read_export
 from chunkstore.backup.founding import Carry, carry_here
 from chunkstore.backup.importing import drop_merge, merge_into
 from chunkstore.backup.merging import merge_id, require_room
@@ -151,9 +152,9 @@ def import_file(
     the new one; else that of the old one. Else as ``restore``: what comes along, how it goes on, what it raises. Of a part: the
     retention policies of its segments and the rows of its ledgers come along, other tables do not.
 
-    ``adopt``: chunks are not copied, they stay at ``source``, which is a root then, and are pinned there; ``no_pin``: without
-    (``chunkstore.backup.adopt``). What is foreign there, too, is copied. A moment has to lie behind the pin, which the first such import of
-    ``source`` makes.
+    ``adopt``: chunks are not copied, they stay where they are, and are pinned there; ``no_pin``: without (``chunkstore.backup.adopt``), as
+    it has to be for an export, whose own pin keeps them as long as nobody gives it up. What is foreign there, too, is copied. A moment has
+    to lie behind the pin, which the first such import of ``source`` makes.
 
     ``carry``: who brings the chunks, about ``carry_bytes`` at a time.
 
@@ -166,7 +167,7 @@ def import_file(
     moment = Moment(lsn, time)
     opened = partial(_opened, source, source_root, source_container, moment, plan, chosen, merges=False)
     check_flags(adopt=adopt, no_pin=no_pin, dry_run=dry_run)
-    _check_adopted(source, adopt=adopt)
+    _check_adopted(source, adopt=adopt, no_pin=no_pin)
     with opened() as looked_at, parts.storage_of(new_root, settings) as new:
         target = looked_at.names.container if container is None else container
         make = partial(
@@ -186,9 +187,10 @@ def import_file(
         with suppress(ContainerNotFound):
             require_nothing(new, ContainerNames(target))
         require_complete(survey(looked_at))
+        adopted_root, adopted = _adopted_from(source, source_root, source_container)
         row, pinned_lsn = pin_for_new(
-            os.fspath(source),
-            container=source_container,
+            adopted_root,
+            container=adopted,
             settings=chosen,
             new_root=new.url,
             new_container=target,
@@ -223,9 +225,9 @@ def merge_file(
     events; their own retention policies, where the container has none for the name; rows of ledgers whose segments all come along. Other
     tables come with everything. A row that is there already has to say the same. ``dry_run``: only look.
 
-    ``adopt``: chunks are not copied, they stay at ``source``, which is a root then, and are pinned there; ``no_pin``: without
-    (``chunkstore.backup.adopt``). What is foreign there, too, is copied. A moment has to lie behind the pin, which the first such import of
-    ``source`` makes.
+    ``adopt``: chunks are not copied, they stay where they are, and are pinned there; ``no_pin``: without (``chunkstore.backup.adopt``), as
+    it has to be for an export, whose own pin keeps them as long as nobody gives it up. What is foreign there, too, is copied. A moment has
+    to lie behind the pin, which the first such import of ``source`` makes.
 
     Durable. Not atomic: an import that was interrupted goes on with the same call, and is one of ``pending_imports`` until then;
     ``drop_import`` ends it. Raises ``InvalidArgument`` (names that are taken, too long, or held by rows of ledgers; another container at
@@ -238,7 +240,7 @@ def merge_file(
     moment = Moment(lsn, time)
     opened = partial(_opened, source, source_root, source_container, moment, plan, chosen, merges=True)
     check_flags(adopt=adopt, no_pin=no_pin, dry_run=dry_run)
-    _check_adopted(source, adopt=adopt)
+    _check_adopted(source, adopt=adopt, no_pin=no_pin)
     with opened() as found:
         if dry_run or not adopt:
             return merge_source(found, target, dry_run=dry_run, progress=progress)
@@ -246,7 +248,8 @@ def merge_file(
     with nullcontext(target) if isinstance(target, ChunkedSegmentStorage | Replica) else target() as store:
         if isinstance(store, Replica):
             raise InvalidArgument(_NO_OWNER, argument="target")
-        made = adopt_from(store, os.fspath(source), container=source_container, no_pin=no_pin)
+        adopted_root, adopted = _adopted_from(source, source_root, source_container)
+        made = adopt_from(store, adopted_root, container=adopted, no_pin=no_pin)
         made.close()
         # What was seen before the pin may be gone.
         with opened() as found:
@@ -271,10 +274,18 @@ def merge_source(
         return RestoreReport(store.container, source.origin.lsn, *report, dry_run=dry_run)
 
 
-def _check_adopted(source: str | os.PathLike[str], *, adopt: bool) -> None:
-    if adopt and is_export(source):
-        text = "adopt from the container's root: the pin of an export is not ours to rely on"
+def _check_adopted(source: str | os.PathLike[str], *, adopt: bool, no_pin: bool) -> None:
+    if adopt and not no_pin and is_export(source):
+        text = "the pin of an export is not ours to rely on: adopt from the container's root, or say no_pin and see that its pin stays"
         raise InvalidArgument(text, argument="adopt")
+
+
+def _adopted_from(source: str | os.PathLike[str], source_root: str | None, container: str) -> tuple[str, str]:
+    """Root and container whose chunks are adopted."""
+    if not is_export(source):
+        return os.fspath(source), container
+    header = read_export(source).header
+    return header.root if source_root is None else source_root, header.name
 
 
 def _behind_pin(found: Source, lsn: int) -> Source:

@@ -388,12 +388,31 @@ def test_backups_are_adopted_without_a_pin_only(world: World, tmp_path: Path) ->
     vault, settings = f"file://{tmp_path}/vault", world.settings(metadata="lmdb")
     with world.open(SOURCE) as owner:
         backup(owner, vault)
-        export(owner, tmp_path / "file", pin=False)
     with world.open() as store:
         with pytest.raises(Unsupported, match="no_pin"):
             merge_file(store, vault, source_container=SOURCE, adopt=True, settings=settings)
-        with pytest.raises(InvalidArgument, match="export"):
-            merge_file(store, tmp_path / "file", adopt=True, no_pin=True, settings=settings)
         merge_file(store, vault, source_container=SOURCE, adopt=True, no_pin=True, settings=settings)
         assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
         assert store.usage().foreign_bytes == len(data)
+
+
+def test_an_export_is_adopted_under_its_own_pin(world: World, tmp_path: Path) -> None:
+    data, file, settings = build_source(world), tmp_path / "file", world.settings(metadata="lmdb")
+    new, theirs = f"file://{tmp_path}/new", world.objects(f"{SOURCE}/d/")
+    with world.open(SOURCE) as owner:
+        export(owner, file)
+        owner.append("s", b"later")
+        owner.delete("s")
+        owner.collect()
+    with world.open() as store:
+        with pytest.raises(InvalidArgument, match="no_pin") as refused:
+            merge_file(store, file, adopt=True, settings=settings)
+        assert refused.value.argument == "adopt" and list(store.segments()) == []
+        merge_file(store, file, adopt=True, no_pin=True, settings=settings)
+        assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
+        assert {chunk.kind for chunk in store.layout("s")} == {"foreign"}
+        assert store.usage().foreign_bytes == len(data)
+    import_file(new, file, container="mine", adopt=True, no_pin=True, settings=settings)
+    with open_replica(new, container="mine", settings=settings) as replica:
+        assert (replica.read("s", 0, 100), replica.check("deep")) == (data, [])
+    assert set(theirs) <= set(world.objects(f"{SOURCE}/d/"))
