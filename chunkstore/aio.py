@@ -22,7 +22,7 @@ from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from chunkstore import assembly
 from chunkstore.asker import Asker
@@ -37,6 +37,7 @@ from chunkstore.writer import StorageWriter
 
 __all__ = ["Call", "Face", "open", "open_asker", "open_replica"]
 
+T = TypeVar("T")
 _BATCH: Final = 256
 """Items of an iterator that are fetched at a time, where they are ready at once."""
 _FACED: Final = (
@@ -99,6 +100,7 @@ class Face:
         self._threads = threads
         self._owns_threads = owns_threads
         self._ready: list[Any] = []
+        self._fetching: Future[list[Any]] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -124,9 +126,15 @@ class Face:
 
     async def __anext__(self) -> Any:
         if not self._ready:
-            # A reader waits for what comes next: it is not asked for more than is wanted.
-            most = 1 if isinstance(self.wrapped, StorageReader) else _BATCH
-            self._ready = await _carry_out(self._threads, lambda: list(islice(self.wrapped, most))[::-1])
+            if self._fetching is None:
+                # A reader waits for what comes next: it is not asked for more than is wanted.
+                most = 1 if isinstance(self.wrapped, StorageReader) else _BATCH
+                self._fetching = _submit(self._threads, lambda: list(islice(self.wrapped, most))[::-1])
+            # Who gives up waiting loses nothing: what comes then is the next one's.
+            fetched = asyncio.wrap_future(self._fetching)
+            await asyncio.shield(asyncio.wait([fetched]))
+            self._fetching = None
+            self._ready = fetched.result()
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.pop()
@@ -134,6 +142,9 @@ class Face:
     async def close(self) -> None:
         """As of what is wrapped."""
         try:
+            if self._fetching is not None and not isinstance(self.wrapped, StorageReader):
+                # Python refuses to close a generator that a thread is in; a reader ends who waits in it.
+                await asyncio.wait([asyncio.wrap_future(self._fetching)])
             await _carry_out(self._threads, getattr(self.wrapped, "close", lambda: None))
         finally:
             self._leave_threads()
@@ -175,16 +186,21 @@ async def _open(count: int, do: Callable[[], Any]) -> Face:
 
 
 async def _carry_out(threads: ThreadPoolExecutor, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Run it in a thread. Raises what it raises, and ``Closed`` where the threads are gone with the store."""
-    try:
-        under_way = threads.submit(copy_context().run, partial(method, *arguments, **named))
-    except RuntimeError as error:
-        raise Closed("this store") from error
+    """Run it in a thread. Raises what it raises, and as ``_submit``."""
+    under_way = _submit(threads, partial(method, *arguments, **named))
     try:
         return _faced(await asyncio.wrap_future(under_way), threads)
     except asyncio.CancelledError:
         under_way.add_done_callback(_give_up)
         raise
+
+
+def _submit(threads: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
+    """Raises ``Closed`` where the threads are gone with the store."""
+    try:
+        return threads.submit(copy_context().run, call)
+    except RuntimeError as error:
+        raise Closed("this store") from error
 
 
 def _faced(found: Any, threads: ThreadPoolExecutor) -> Any:

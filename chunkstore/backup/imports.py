@@ -76,7 +76,8 @@ def import_(
     if is_export(root):
         text = f"{root!r} is an export file: say first the root that takes it in, then the file"
         raise InvalidArgument(text, argument="root")
-    check_flags(new=new is True if new is None else new)
+    if new is not None:
+        check_flags(new=new)
     chosen = parts.checked_settings(settings)
     watched_s = parts.watch_s(chosen) if wait_s is None else wait_s
     looked_at = partial(open_replica, root, container=container, settings=chosen)

@@ -123,7 +123,7 @@ class UpkeepCalls:
         snapshots that are not needed. On a full disk it first spills what the journal holds of segments, where all of that finds room.
 
         Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
-        ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
+        ``InvalidArgument``, ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
         check_flags(dry_run=dry_run)
@@ -214,8 +214,8 @@ class UpkeepCalls:
         """Truncate every segment with a policy at the start of the first chunk that the policy does not give up.
 
         Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
-        10,000 chunks go by age at once. Raises ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation), ``StorageFull``,
-        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it was.
+        10,000 chunks go by age at once. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation),
+        ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it was.
         """
         check_flags(dry_run=dry_run)
         self._container.check_owner()

@@ -153,8 +153,9 @@ class StorageOptimiser:
         """Let each job make a whole pass now, in this thread, paused or not, within the policy's limits. ``dry_run``: change nothing, say
         what it would do.
 
-        Not atomic: what a step has done stays done when a later one fails. Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another
-        one is under way, too), ``OutcomeUnknown`` (of a commit), ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe.
+        Not atomic: what a step has done stays done when a later one fails. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``,
+        ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a commit), ``StorageFull``, ``StorageUnavailable``,
+        ``Damaged``. Retry: safe.
         """
         check_flags(dry_run=dry_run)
         self._container.check_owner()

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,47 @@ def test_a_follower_hears_of_appends(root: str) -> None:
     run(main)
 
 
+def test_who_gives_up_waiting_for_a_follower_loses_nothing(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS) as store:
+            await store.create("a")
+            async with store.reader("a", follow=True) as reader:
+                for number in range(3):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(anext(reader), 0.1)
+                    await store.append("a", b"%d" % number)
+                    await asyncio.sleep(0.1)  # somebody waits in a thread for it, unheard
+                    assert await anext(reader) == b"%d" % number
+
+    run(main)
+
+
+def test_who_gives_up_waiting_for_a_list_is_told_so_only(root: str) -> None:
+    going_on = threading.Event()
+
+    def slow() -> Iterator[int]:
+        going_on.wait(10)
+        yield 1
+
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS) as store:
+            store.wrapped.numbers = slow
+
+            async def read() -> None:
+                async for _ in store.numbers():
+                    pass
+
+            reading = asyncio.create_task(read())
+            await asyncio.sleep(0.1)
+            reading.cancel()
+            await asyncio.sleep(0.1)
+            going_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+    run(main)
+
+
 def test_errors_are_those_of_the_method(root: str) -> None:
     async def main() -> None:
         with pytest.raises(chunkstore.ContainerNotFound):
@@ -171,7 +212,7 @@ def test_context_variables_are_the_callers(root: str) -> None:
     run(main)
 
 
-def test_a_call_that_nobody_awaits_is_told(root: str) -> None:
+def test_a_call_that_nobody_awaits_is_not_made(root: str) -> None:
     async def main() -> None:
         async with aio.open(root, settings=SETTINGS) as store:
             call = store.create("a")

@@ -50,8 +50,9 @@ _ONE_CALL_BYTES = 0x7FFFF000
 """What Linux moves by one system call."""
 _DIRECT_BYTES = 4 << 20
 _DIRECT_BLOCK_BYTES = 1 << 16
-_DIRECT_TRIES = 4
 """A multiple of what any file system asks for."""
+_DIRECT_TRIES = 4
+"""Reads that bring nothing new, before the file counts as ended."""
 _COPY_BYTES = 4 << 20
 _NO_COPY_RANGE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 
