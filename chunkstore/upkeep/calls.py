@@ -215,7 +215,8 @@ class UpkeepCalls:
 
         Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
         10,000 chunks go by age at once. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation),
-        ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it was.
+        ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it
+        was.
         """
         check_flags(dry_run=dry_run)
         self._container.check_owner()
