@@ -91,11 +91,11 @@ def measure(report: Report, spark: Any, path: Path, total: int, rounds: int) -> 
 
     cases: dict[str, Callable[[], Any]] = {
         "parquet": lambda: asked(spark.read.schema(schema).parquet(*files)),
-        "95 % in files": lambda: asked(lake(spark, "most", root)),
-        "all in files": lambda: asked(lake(spark, "all", root)),
+        "95 % in files": lambda: asked(lake(spark, "most", root, files=options["path"])),
+        "all in files": lambda: asked(lake(spark, "all", root, files=options["path"])),
         "container": lambda: asked(spark.read.format("chunkstore").option("topic", TOPIC).load(root)),
     }
-    schema = lake(spark, "all", root).schema
+    schema = lake(spark, "all", root, files=options["path"]).schema
     times: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(cases), len(cases)):

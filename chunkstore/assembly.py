@@ -22,14 +22,14 @@ from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
 from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataView
-from chunkstore.metadata.roots import find_root
+from chunkstore.metadata.roots import find_root, pin_prefix
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, Seen, check_layout, check_ownership, promote
 from chunkstore.records import RootRecord
-from chunkstore.registry import open_storage, routed
+from chunkstore.registry import open_storage, require_named, routed
 from chunkstore.replica import JournalFollower, Replica
 from chunkstore.storage import ChunkStorage
 
@@ -166,7 +166,7 @@ def open_store_on(
                 raise
             format_ = create_container(storage, names, chosen, probe=probe_storage)
             created = True
-        release = partial(_release_root, chosen)
+        release = partial(_release_root, chosen, _own_pins(storage, names, format_.uuid))
         claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
@@ -279,7 +279,8 @@ def open_replica_on(
                     found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
                 return found
 
-            seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, partial(_release_root, chosen))
+            release = partial(_release_root, chosen, _own_pins(storage, names, format_.uuid))
+            seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, release)
             promotes = (
                 not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
             )
@@ -340,9 +341,20 @@ def _behind_door(
     return door, door.close if close_storage else close_roots
 
 
-def _release_root(settings: Settings, root: RootRecord) -> bool:
-    """Ask the owner of the container that was adopted from to give our pin up; whether that is certain. Raises nothing of ours."""
+def _own_pins(storage: ChunkStorage, names: ContainerNames, uuid: bytes) -> tuple[str, str]:
+    """How the names begin of pins that a container, or who made it, has made elsewhere."""
+    return pin_prefix(names.container, storage.address, uuid), pin_prefix(names.container, storage.address)
+
+
+def _release_root(settings: Settings, own_pins: tuple[str, ...], root: RootRecord) -> bool:
+    """Ask the owner of the container that was adopted from to give our pin up; whether the root's row can go. Raises nothing of ours.
+
+    A pin that is not our own stays there, and nothing is opened; a root that ``Settings.foreign_roots`` does not name waits until it does.
+    """
+    if not root.pin.startswith(own_pins):
+        return True
     try:
+        require_named(root.url, settings)
         with open_asker(root.url, container=root.container, settings=settings) as asker:
             if asker.replica.uuid == root.uuid and any(pin.name == root.pin for pin in asker.replica.pins()):
                 asker.unpin(root.pin, wait_s=min(_RELEASE_S, settings.op_deadline_s))

@@ -7,6 +7,7 @@ Leaves out: components (storage, metadata store, clock) travel apart, through ``
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
@@ -235,6 +236,8 @@ class Settings:
       retry_tries_max: ... and this often, the first time included.
       read_bytes_per_s_max, write_bytes_per_s_max: what the store may read from, and write to, its storage; 0 is no limit.
       read_requests_per_s_max, write_requests_per_s_max: the same for calls of the storage.
+      foreign_roots: URLs of roots that stored text may lead to, with all that is below them: adopted chunks, chunks of an export. Any
+        other root that is not the container's own is ``RootRefused`` before it is opened. A URL's query must be that of the root.
     """
 
     cache_dir: str | None = None
@@ -280,6 +283,7 @@ class Settings:
     write_bytes_per_s_max: float = 0.0
     read_requests_per_s_max: float = 0.0
     write_requests_per_s_max: float = 0.0
+    foreign_roots: tuple[str, ...] = ()
     default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
 
     def __post_init__(self) -> None:
@@ -305,6 +309,12 @@ class Settings:
             whole = isinstance(getattr(_DEFAULTS, name, value), int)
             good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
             _require(self, good and low <= value <= high, name, f"a number from {low:g} to {high:g}")
+        roots = self.foreign_roots
+        good = isinstance(roots, tuple) and all(isinstance(root, str) and _URL.match(root) for root in roots)
+        if not good:
+            raise InvalidArgument(
+                "Settings.foreign_roots must be a tuple of URLs with a scheme", argument="foreign_roots"
+            )
         _require(self, isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool")
         _require(self, isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy")
 
@@ -353,6 +363,7 @@ class OptimiserPolicy:
 
 
 _YEAR_S = 366 * 86_400.0
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("linger_s", 0, 10),
     ("header_s", 0.01, _YEAR_S),

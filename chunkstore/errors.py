@@ -18,6 +18,7 @@ A class exists only where a caller would act differently::
         AccessDenied         mend the root or its permissions, then retry; it did not happen
         CacheDamaged         the same: the metadata cache is made anew meanwhile
         RootUnavailable      a root that chunks were adopted from is not there: bring it back, then retry
+          RootRefused        the same, and an AccessDenied: it was not opened; name it in Settings.foreign_roots, then retry
       DeadlineExceeded       retry with more time; it did not happen
       ContainerNotFound      create it, or mend the root
       ContainerBusy          a live owner exists: wait, or take over
@@ -60,6 +61,7 @@ __all__ = [
     "OutcomeUnknown",
     "PastCollected",
     "RolledBack",
+    "RootRefused",
     "RootUnavailable",
     "SegmentExists",
     "SegmentNotFound",
@@ -247,7 +249,7 @@ class AccessDenied(StorageUnavailable):
     The operation certainly did not happen, and waiting mends nothing, but where ``until_ms`` (since 1970) is known: a lock's end.
     """
 
-    fields = ("object", "until_ms")
+    fields: ClassVar[tuple[str, ...]] = ("object", "until_ms")
 
     def __init__(self, message: str, *, object: str = "", until_ms: int | None = None) -> None:
         super().__init__(message, object=object)
@@ -268,13 +270,29 @@ class RootUnavailable(StorageUnavailable):
     Only what reads these chunks fails; nothing is damaged. Bring the root back as it was, with what this process needs to read it.
     """
 
-    fields = ("object", "root")
+    fields: ClassVar[tuple[str, ...]] = ("object", "root")
 
     def __init__(self, root: str, reason: str, *, object: str = "", remedy: str = "") -> None:
         what = f"{object}: " if object else ""
         of = "" if remedy else ", from which chunks were adopted,"
         remedy = remedy or "bring it back where it was, and give this process what it needs to read it"
         super().__init__(f"{what}the root {root}{of} cannot be read ({reason}); {remedy}", object=object)
+        self.root = root
+
+
+class RootRefused(RootUnavailable, AccessDenied):
+    """Stored text names a root that neither the caller nor ``Settings.foreign_roots`` names; ``root`` is its URL, without credentials.
+
+    Nothing of it was opened, listed or asked. What needs it fails, and nothing else.
+    """
+
+    fields = ("object", "until_ms", "root")
+
+    def __init__(self, root: str, *, object: str = "", remedy: str = "") -> None:
+        what = f"{object}: " if object else ""
+        text = f"{what}stored text names the root {root}, and Settings.foreign_roots does not, so it was not opened"
+        remedy = remedy or "if you trust it, name it there (command line: --foreign-root; Spark: foreignRoots)"
+        AccessDenied.__init__(self, f"{text}; {remedy}", object=object)
         self.root = root
 
 

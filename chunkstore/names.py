@@ -296,10 +296,10 @@ class ContainerNames:
             return self.chunk(identity)
         if record.kind == KIND_INLINE:
             return f"@0+{record.object_offset}/{self.place(record.object)}"
-        if not record.object_offset:
-            return record.object
+        if record.crc32c is None and not record.object.startswith("@0/"):
+            raise Damaged("it is in another root, and has no CRC32C that would verify it", object=record.object)
         root, _, rest = record.object.partition("/")
-        return f"{root}+{record.object_offset}/{rest}"
+        return f"{root}+{record.object_offset}/{rest}" if record.object_offset else record.object
 
     def stored_at(self, identity: bytes, record: ChunkRecord) -> tuple[str, int]:
         """The object of our own root that holds a chunk's bytes, and where they begin there. Of a foreign one that would be elsewhere."""

@@ -109,7 +109,11 @@ def _write(root: str, container: str, settings: Settings, epoch: int, path: str)
 
 
 def _settings(found: dict[str, Any]) -> Settings:
-    return Settings(**{**found, "default_rolling": RollingPolicy(**found["default_rolling"])})
+    built = {
+        "default_rolling": RollingPolicy(**found["default_rolling"]),
+        "foreign_roots": tuple(found["foreign_roots"]),
+    }
+    return Settings(**{**found, **built})
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from chunkstore.backup.files import container_uuid
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
-from chunkstore.metadata.roots import scan_roots
+from chunkstore.metadata.roots import pin_prefix, scan_roots
 from chunkstore.names import BackupNames
 from chunkstore.records import ACTIVE, RootRecord
 from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage
 
 __all__ = ["Adoption", "adopt", "pin_for_new"]
 
@@ -69,7 +70,8 @@ def adopt(
             text = "a container does not adopt what is its own, in whatever copy: name another container"
             raise InvalidArgument(text, argument="root")
         _check_pinnable(source, no_pin=no_pin)
-        name = "" if no_pin else _known_pin(store, source) or f"adopted-{runtime.token(8).hex()}"
+        prefix = pin_prefix(store.container, store.read_context.storage.address, own)
+        name = "" if no_pin else _known_pin(store, source, prefix) or prefix + runtime.token(8).hex()
         number = store.add_root(_row(source, name))
         note = _note(store.container, store.read_context.storage.url)
         lsn = 0 if no_pin else _pin(store.settings, root, source, name, note, pins)
@@ -78,7 +80,7 @@ def adopt(
 
 
 def pin_for_new(
-    root: str, *, container: str, settings: Settings, new_root: str, new_container: str, no_pin: bool
+    root: str, *, container: str, settings: Settings, new: ChunkStorage, new_container: str, no_pin: bool
 ) -> tuple[RootRecord, int]:
     """For a container that is yet to be made of that at ``root``: the pin, and the row that will remember it (``add_root``); the pin's lsn.
 
@@ -88,9 +90,11 @@ def pin_for_new(
         _check_pinnable(source, no_pin=no_pin)
         if no_pin:
             return _row(source, ""), 0
-        note = _note(new_container, new_root)
-        there = (pin.name for pin in source.pins() if pin.note == note and pin.expires_at is None)
-        name = next(there, f"adopted-{runtime.token(8).hex()}")
+        # Its uuid is chosen when it is made, after this pin.
+        note, prefix = _note(new_container, new.url), pin_prefix(new_container, new.address)
+        made = (pin for pin in source.pins() if pin.note == note and pin.expires_at is None)
+        there = (pin.name for pin in made if pin.name.startswith(prefix))
+        name = next(there, prefix + runtime.token(8).hex())
         return _row(source, name), _pin(settings, root, source, name, note, None)
 
 
@@ -107,9 +111,9 @@ def _check_pinnable(source: Replica, *, no_pin: bool) -> None:
         raise _cannot_pin(source, "these are backups, whose copies go when they are given up")
 
 
-def _known_pin(store: ChunkedSegmentStorage, source: Replica) -> str:
-    """The pin under which there are chunks of the source already, if it is still there."""
-    there = {pin.name for pin in source.pins()}
+def _known_pin(store: ChunkedSegmentStorage, source: Replica, prefix: str) -> str:
+    """The pin of ours under which there are chunks of the source already, if it is still there."""
+    there = {pin.name for pin in source.pins() if pin.name.startswith(prefix)}
     wanted = (source.storage.url, "", source.container, source.uuid)
     for _, row in store.read_context.look(lambda view: list(scan_roots(view))):
         if isinstance(row, RootRecord) and row.state == ACTIVE and row.pin in there and row[:4] == wanted:

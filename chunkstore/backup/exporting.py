@@ -51,7 +51,7 @@ from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import Pin, RootRecord, SegmentInfo
-from chunkstore.registry import open_storage, routed
+from chunkstore.registry import open_storage, require_known_place, routed
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -66,6 +66,7 @@ __all__ = [
     "pins_of",
     "read_export",
     "read_segments",
+    "root_of",
     "verify",
     "write_rows_of",
 ]
@@ -372,6 +373,14 @@ def read_segments(found: Export) -> Iterator[SegmentInfo]:
         yield info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw))
 
 
+def root_of(header: ExportHeader, root: str | None, settings: Settings) -> str:
+    """Where an export's container lies: ``root``, or else where its header says. Raises ``RootRefused``."""
+    if root is not None:
+        return root
+    require_known_place(header.root, settings)
+    return header.root
+
+
 def verify(
     path: str | os.PathLike[str],
     root: str | None = None,
@@ -383,15 +392,15 @@ def verify(
     """Look whether every chunk that an export names is there and long enough; ``deep``: and has its CRC32C, where one is known.
 
     ``root``: where the container lies now; else where it lay. Changes nothing, claims nothing. ``progress`` gets bytes. Raises
-    ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file),
+    ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file), ``RootRefused``,
     ``Unsupported`` and what the storage raises. Retry: safe.
     """
     found = read_export(path)
     header = found.header
-    where, chosen = header.root if root is None else root, Settings() if settings is None else settings
+    chosen = Settings() if settings is None else settings
     if root is None and header.root.startswith("memory:"):
         raise Unsupported("a root in memory is gone with its process: say where the container lies", feature="root")
-    names, storage = ContainerNames(header.name), open_storage(where, chosen)
+    names, storage = ContainerNames(header.name), open_storage(root_of(header, root, chosen), chosen)
     pool = runtime.pool("chunkstore-verify", chosen.io_workers)
     findings, chunks, chunk_bytes = list[Finding](), 0, 0
     door, close_roots = routed(storage, names, chosen, partial(_root_in, path))

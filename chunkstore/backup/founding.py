@@ -294,8 +294,8 @@ class State:
     # ---- bringing
 
     def _stays(self, item: _Kept) -> bool:
-        """Whether a chunk is left where it is: one that is foreign there, too, is copied."""
-        return self._adopt is not None and item[0][0] != "@"
+        """Whether a chunk is left where it is: one that is foreign there, too, or that nothing would verify, is copied."""
+        return self._adopt is not None and item[0][0] != "@" and item[3] is not None
 
     def _pieces_of(self, item: _Kept) -> int:
         """How many chunks one becomes."""
@@ -304,7 +304,7 @@ class State:
     def _brought(self, runs: Sequence[_Run]) -> Iterator[list[_Piece]]:
         jobs = list[tuple[_Run, int, _Kept]]()
         for run in runs:
-            if self._adopt is not None and not any(item[0][0] == "@" for item in run.chunks):
+            if all(map(self._stays, run.chunks)):
                 continue
             number = run.first
             for item in run.chunks:

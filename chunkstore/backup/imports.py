@@ -160,7 +160,8 @@ def import_file(
     ``carry``: who brings the chunks, about ``carry_bytes`` at a time.
 
     Raises, too: ``SegmentNotFound`` (of ``segments``), ``InvalidArgument`` (names; another container at ``source_root``), ``Damaged`` (the
-    file). Retry: safe, and goes on where it was.
+    file), ``RootRefused`` (the file or a row leads to a root that ``Settings.foreign_roots`` does not name). Retry: safe, and goes on where
+    it was.
     """
     chosen, plan = parts.checked_settings(settings), plan_names(segments, rename, prefix)
     if container is not None:
@@ -193,7 +194,7 @@ def import_file(
             adopted_root,
             container=adopted,
             settings=chosen,
-            new_root=new.url,
+            new=new,
             new_container=target,
             no_pin=no_pin,
         )
@@ -232,10 +233,10 @@ def merge_file(
 
     Durable. Not atomic: an import that was interrupted goes on with the same call, and is one of ``pending_imports`` until then;
     ``drop_import`` ends it. Raises ``InvalidArgument`` (names that are taken, too long, or held by rows of ledgers; another container at
-    ``source_root``), ``SegmentNotFound``, ``ChunksMissing``, ``Conflict`` (a row of a table; the same import is under way), all before
-    anything is done, and what opening the source raises; then ``SegmentExists`` (a name was taken meanwhile: free it, or drop the import),
-    ``Conflict``, ``ChunkNotFound`` (a chunk was collected at the source meanwhile: pin it), ``Damaged`` (a chunk is not what its record
-    says), and the errors of commits. Retry: safe; after ``OutcomeUnknown`` look whether the segments are there.
+    ``source_root``), ``SegmentNotFound``, ``ChunksMissing``, ``RootRefused``, ``Conflict`` (a row of a table; the same import is under
+    way), all before anything is done, and what opening the source raises; then ``SegmentExists`` (a name was taken meanwhile: free it, or
+    drop the import), ``Conflict``, ``ChunkNotFound`` (a chunk was collected at the source meanwhile: pin it), ``Damaged`` (a chunk is not
+    what its record says), and the errors of commits. Retry: safe; after ``OutcomeUnknown`` look whether the segments are there.
     """
     chosen, plan = parts.checked_settings(settings), plan_names(segments, rename, prefix)
     moment = Moment(lsn, time)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from chunkstore import parts
 from chunkstore.arguments import check_moment
 from chunkstore.assembly import open_replica_on
-from chunkstore.backup.exporting import read_export
+from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
 from chunkstore.backup.renaming import AS_IT_IS, NamePlan
@@ -110,7 +110,7 @@ def open_export_source(
     plan: NamePlan = AS_IT_IS,
     merges: bool = False,
 ) -> Iterator[Source]:
-    """The state that an export file holds; its chunks lie at ``root``, or else where the file says.
+    """The state that an export file holds; its chunks lie at ``root``, or else where the file says (``RootRefused``: not just anywhere).
 
     Raises ``InvalidArgument`` (no file; another container lies there), ``ContainerNotFound``, ``Unsupported``, ``Damaged`` (the file), and
     what the storage raises.
@@ -118,7 +118,7 @@ def open_export_source(
     export = read_export(path)
     header = export.header
     names = ContainerNames(header.name)
-    with parts.storage_of(header.root if root is None else root, settings) as storage:
+    with parts.storage_of(root_of(header, root, settings), settings) as storage:
         if container_uuid(storage, names) != header.container:
             text = f"the container {header.name!r} at {storage.url} is another one than that of the export: say where that lies (--from)"
             raise InvalidArgument(text, argument="source_root")

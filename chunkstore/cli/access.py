@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, Final, get_type_hints
@@ -24,7 +24,7 @@ from chunkstore.errors import ContainerBusy, InvalidArgument
 
 __all__ = ["Asking", "Claiming", "Owning", "Reading", "with_options"]
 
-_ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
+_ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "foreign_roots", "as_json")
 """Of the shared options in ``--help``."""
 
 
@@ -34,12 +34,13 @@ class Reading:
 
     container: options.Container = "default"
     cache_dir: options.CacheDir = None
+    foreign_roots: options.ForeignRoots = None
     as_json: options.AsJson = False
 
     @property
     def settings(self) -> Settings:
-        """The default settings, with the cache where the user wants it."""
-        return Settings(cache_dir=self.cache_dir)
+        """The default settings, with the cache where the user wants it, and the roots that he names."""
+        return Settings(cache_dir=self.cache_dir, foreign_roots=tuple(self.foreign_roots or ()))
 
     @contextmanager
     def replica(self, root: str, at_lsn: int | None = None, at_time: str | None = None) -> Iterator[chunkstore.Replica]:
@@ -104,7 +105,7 @@ class Owning(Claiming):
         Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
         ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
         """
-        settings = self.settings if gc_grace_s is None else Settings(cache_dir=self.cache_dir, gc_grace_s=gc_grace_s)
+        settings = self.settings if gc_grace_s is None else replace(self.settings, gc_grace_s=gc_grace_s)
         with _note(f"opening {self.container}", quiet=self.as_json):
             store = chunkstore.open(
                 root,

@@ -16,6 +16,7 @@ import typer
 
 from chunkstore.cli import options
 from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table, shown
+from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 
 __all__ = ["copy", "offload", "scrub", "to_parquet"]
@@ -121,6 +122,7 @@ def scrub(
     dry_run: options.DryRun = False,
     master: Master = None,
     container: options.Container = "default",
+    foreign_roots: options.ForeignRoots = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Read every chunk on executors and compare its checksums. Only reads. Exit code 1: something is damaged or missing."""
@@ -128,7 +130,15 @@ def scrub(
     from chunkstore.spark.jobs.scrub import scrub_on
 
     with _runner(f"scrub {container}", master, dry_run=dry_run, as_json=as_json) as (run, width):
-        found = scrub_on(run, root, container=container, segments=segments or None, width=width, dry_run=dry_run)
+        found = scrub_on(
+            run,
+            root,
+            container=container,
+            segments=segments or None,
+            width=width,
+            dry_run=dry_run,
+            settings=Settings(foreign_roots=tuple(foreign_roots or ())),
+        )
     bad = [item for item in found.bad if item.state != "planned"]
     ok = all(item.state == "unreachable" for item in bad)
     facts = {
@@ -176,6 +186,7 @@ def copy(
     dry_run: options.DryRun = False,
     master: Master = None,
     container: options.Container = "default",
+    foreign_roots: options.ForeignRoots = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Copy a container into a new one on any storage; every byte is compared. Interrupted, --resume goes on."""
@@ -199,6 +210,7 @@ def copy(
             no_pin=no_pin,
             dry_run=dry_run,
             width=width,
+            settings=Settings(foreign_roots=tuple(foreign_roots or ())),
         )
     if as_json:
         print_json(report)

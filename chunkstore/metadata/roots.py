@@ -8,6 +8,7 @@ Leaves out: opening roots (``chunkstore.registry``), who adds and gives up (``op
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Final
 
 from chunkstore.config import LIMITS
@@ -26,6 +27,7 @@ __all__ = [
     "find_root",
     "foreign_bytes",
     "known_roots",
+    "pin_prefix",
     "scan_roots",
 ]
 
@@ -89,6 +91,12 @@ def known_roots(view: MetadataView) -> dict[int, RootRecord]:
 def foreign_bytes(view: MetadataView) -> int:
     """Bytes of all foreign chunks, in segments and in garbage, as far as rows can be read. O(roots)."""
     return sum(root.size_bytes for root in known_roots(view).values())
+
+
+def pin_prefix(container: str, address: str, uuid: bytes = b"") -> str:
+    """How the names of pins begin that a container makes elsewhere. A copy of it at another ``address`` has another one; ``uuid``: its own,
+    or none where it is yet to be made."""
+    return f"adopted-{blake2b(b'%b %b' % (uuid, f'{address} {container}'.encode()), digest_size=16).hexdigest()}-"
 
 
 def _parse(value: bytes) -> RootRecord | None:

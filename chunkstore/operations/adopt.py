@@ -116,8 +116,10 @@ def borders_of(item: AdoptedChunk) -> Borders:
 
 def make_foreign(changes: ChangeSet, number: int, new: Sequence[NewChunk], items: Sequence[AdoptedChunk]) -> None:
     """Let planned rows lead into an open root instead of to objects of ours, and count them. Raises ``Conflict`` (the root), ``Undecided``,
-    ``Damaged``, ``InvalidArgument`` (a name)."""
+    ``Damaged``, ``InvalidArgument`` (a name; no CRC)."""
     root = _open_root(changes, number)
+    if number != OWN_ROOT and any(item.borders is None for item in items):
+        raise InvalidArgument("bytes in another root are adopted only with their CRC32C: copy them", argument="chunks")
     for chunk, item in zip(new, items, strict=True):
         record = changes.rows[chunk_key(chunk.id)]
         assert isinstance(record, ChunkRecord)

@@ -100,13 +100,13 @@ def bring_chunks(
     staying: frozenset[str] = frozenset(),
 ) -> Iterator[Brought]:
     """Copy chunks, each with its segment's name, into chunks of the segments of these ``ids``; in order. Those of the segments ``staying``
-    are left where they are (``adopt``), unless they are foreign there, too. Raises ``Damaged``, ``ChunkNotFound``, and what the storages
-    raise."""
+    are left where they are (``adopt``), unless they are foreign there, too, or have no CRC. Raises ``Damaged``, ``ChunkNotFound``, and what
+    the storages raise."""
 
     def bring(item: tuple[str, ForeignChunk]) -> Brought:
         segment, chunk = item
         fresh = partial(owned.new_chunk, ids[segment])
-        if segment in staying and parse_routed(chunk.name) is None:
+        if segment in staying and chunk.borders is not None and parse_routed(chunk.name) is None:
             stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
             return Brought([NewChunk(fresh(), borders_of(stays))], chunk.created_ms, stays)
         return _copy_chunk(container, source, segment, fresh, chunk)

@@ -206,11 +206,11 @@ def _check_object(
     *,
     deep: bool,
 ) -> Iterator[Finding]:
-    name = context.names.object_of(identity, record)
-    root = name.partition("/")[0].partition("+")[0]
-    if root in unreachable:
-        return
     try:
+        name = context.names.object_of(identity, record)
+        root = name.partition("/")[0].partition("+")[0]
+        if root in unreachable:
+            return
         borders = find_borders(view, identity, record, 0, record.length) if deep and record.length else None
         for fault in chunk_faults(context.storage, name, 0, record.length, borders):
             yield Finding(of_bytes(name), "damage", segment.name, name, name, fault.position, fault.message)

@@ -94,7 +94,7 @@ def read_task(
                 yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times.get(run.segment))
         return
     with annotated(container=task.container, lsn=task.lsn):
-        settings = Settings()
+        settings = Settings(foreign_roots=task.foreign_roots)
         storage = open_root(task.root, settings)
         if task.container:
             storage, _ = routed(storage, ContainerNames(task.container), settings, dict(task.roots).get)

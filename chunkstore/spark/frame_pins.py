@@ -39,10 +39,12 @@ def planning_replica(options: ReadOptions) -> Iterator[Replica]:
     """
     if options.pin_s is None:
         lsn, time_ms = options.as_of_lsn, options.as_of_ms
-        with open_replica(options.path, container=options.container, at_lsn=lsn, at_time=time_ms) as replica:
+        with open_replica(
+            options.path, container=options.container, settings=options.settings, at_lsn=lsn, at_time=time_ms
+        ) as replica:
             yield replica
         return
-    with open_asker(options.path, container=options.container) as asker:
+    with open_asker(options.path, container=options.container, settings=options.settings) as asker:
         _pin(asker, options, options.pin_s)
         yield asker.replica
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
@@ -18,9 +19,10 @@ from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, RolledBack
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import decode_lake
-from chunkstore.registry import open_storage
+from chunkstore.registry import open_storage, require_named
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.lake_files import LakeFolder, Manifest, check_container, lake_key, pointer_of
+from chunkstore.spark.options import STREAM_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,13 +42,19 @@ class Halves(NamedTuple):
 
 
 def lake(
-    spark: SparkSession, name: str, path: str, container: str = "default", *, files: str | None = None
+    spark: SparkSession,
+    name: str,
+    path: str,
+    container: str = "default",
+    *,
+    files: str | None = None,
+    foreign_roots: Sequence[str] = (),
 ) -> DataFrame:
     """All rows of the lake ``name`` of this container: parquet as far as ``to_parquet`` has come, the container behind that.
 
-    ``path``: the container's root. ``files``: where the lake's files lie now, if they were moved; else the URL that ``to_parquet`` was
-    given, without credentials. Executors read them by Spark's own reader, which verifies the pages' CRCs: ``s3://`` as ``s3a://``,
-    ``hdfs://`` as ``webhdfs://``; other schemes as they are.
+    ``path``: the container's root. ``files``: where the lake's files lie; else the URL that ``to_parquet`` was given, without credentials,
+    as the container says it: below ``path``, or below one of ``foreign_roots``, else ``RootRefused``. Executors read them by Spark's own
+    reader, which verifies the pages' CRCs: ``s3://`` as ``s3a://``, ``hdfs://`` as ``webhdfs://``; other schemes as they are.
 
     The frame's files are those of now. What is behind them is planned when the frame is used first, and kept, as of any read; by then the
     container must still have it (``SegmentTruncated``: make the frame anew). Rows and columns are those that ``to_parquet`` was told.
@@ -60,7 +68,7 @@ def lake(
     from pyspark.sql.types import StructType
 
     with annotated(container=container, lake=name):
-        halves = plan_lake(name, path, container, files)
+        halves = plan_lake(name, path, container, files, tuple(foreign_roots))
     schema = StructType.fromJson(json.loads(halves.schema))
     behind = spark.read.format("chunkstore").schema(schema).options(**halves.options).load()
     if not halves.files:
@@ -72,7 +80,9 @@ def lake(
     return reader.parquet(*halves.files).select(*columns).unionAll(behind)
 
 
-def plan_lake(name: str, path: str, container: str, files: str | None = None) -> Halves:
+def plan_lake(
+    name: str, path: str, container: str, files: str | None = None, foreign_roots: tuple[str, ...] = ()
+) -> Halves:
     """Without Spark. Raises as ``lake``."""
     key = lake_key(name)
     with open_replica(path, container=container) as replica:
@@ -82,6 +92,9 @@ def plan_lake(name: str, path: str, container: str, files: str | None = None) ->
             raise InvalidArgument(text, argument="name")
         row = decode_lake(key, entry.value)
         check_container(name, row, replica.uuid)
+        if not files:
+            remedy = "if you trust it, name it there (foreign_roots), or say where its files are (files)"
+            require_named(row.url, Settings(foreign_roots=(path, *foreign_roots)), remedy=remedy)
         with closing(open_storage(files or row.url, Settings())) as storage:
             folder = LakeFolder(storage, name, replica.uuid.hex())
             manifest = folder.manifest(pointer_of(row))
@@ -93,9 +106,11 @@ def plan_lake(name: str, path: str, container: str, files: str | None = None) ->
             raise _left(name, manifest, replica.lsn)
     urls = [f"{base}/{folder.path(file.name)}" for commit in commits for file in commit.files]
     options = {
+        # Of what is stored only what a stream may be told: no place, and no function.
+        **{key: value for key, value in manifest.source.items() if key in STREAM_OPTIONS},
         "path": path,
         "container": container,
-        **manifest.source,
+        "foreignRoots": " ".join(foreign_roots),
         "lakeOffsets": json.dumps([begin.to_json(), None]),
     }
     return Halves(urls, manifest.schema, options)

@@ -62,7 +62,7 @@ _OPTIONS: Final = (
 )
 _OF_A_RUN: Final = (
     *("minPartitions", "maxBytesPerPartition", "startingOffsets", "startingTimestamp", "failOnDataLoss"),
-    *("maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress", *_OWNERS, "fileBytes"),
+    *("maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress", "foreignRoots", *_OWNERS, "fileBytes"),
 )
 """These may differ from run to run; all others say what the rows are."""
 
@@ -111,6 +111,7 @@ def reader_options(job: LakeJob) -> dict[str, str]:
     options = {"path": job.reader.path, "container": job.reader.container, **job.source}
     options["failOnDataLoss"] = str(job.reader.fail_on_data_loss).lower()
     options["minPartitions"] = str(job.reader.min_partitions)
+    options["foreignRoots"] = " ".join(job.reader.foreign_roots)
     if job.reader.partition_bytes is not None:
         options["maxBytesPerPartition"] = str(job.reader.partition_bytes)
     return options

@@ -15,7 +15,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
-from chunkstore.config import GIB, MIB
+from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
@@ -54,6 +54,7 @@ _BOTH: Final = (
     "valueFormat",
     "valueSchema",
     "mode",
+    "foreignRoots",
 )
 OPTIONS: Final = (
     *_BOTH,
@@ -86,7 +87,7 @@ class ReadOptions:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
     ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
     micro-batch, None without a limit. ``json``: a value is an object, of which ``value_schema`` says more (None: the user's schema does);
-    ``columns`` are then as given, or none. ``pin_s``: how long a pin keeps what was planned."""
+    ``columns`` are then as given, or none. ``pin_s``: how long a pin keeps what was planned. ``foreign_roots``: as in ``Settings``."""
 
     path: str
     container: str
@@ -118,6 +119,12 @@ class ReadOptions:
     fail_fast: bool = False
     pushdown: bool = False
     pin_s: int | None = None
+    foreign_roots: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """For planning, and for tasks."""
+        return Settings(foreign_roots=self.foreign_roots)
 
     @property
     def sizing(self) -> Sizing:
@@ -239,6 +246,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         lake_offsets=values.get("lakeOffsets"),
         pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
         pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
+        foreign_roots=_foreign_roots(values),
     )
     _check_moments(options)
     return replace(options, columns=_columns(values, options))
@@ -321,6 +329,16 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument(text, argument="pushdown")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
+
+
+def _foreign_roots(values: Mapping[str, str]) -> tuple[str, ...]:
+    found = tuple(values.get("foreignRoots", "").split())
+    try:
+        return Settings(foreign_roots=found).foreign_roots
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            "option 'foreignRoots' takes URLs, with spaces between them", argument="foreignRoots"
+        ) from error
 
 
 def _one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:

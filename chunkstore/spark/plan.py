@@ -23,6 +23,7 @@ from chunkstore.names import parse_routed
 from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
+from chunkstore.registry import require_named
 from chunkstore.replica import Replica
 from chunkstore.spark.chunk_times import TimesOfTasks
 from chunkstore.spark.filters import EVERY, Intervals, Wanted, within
@@ -122,9 +123,10 @@ def _tasks(
             options.container,
             lsn,
             tuple(group),
-            _roots_of(group, roots),
+            _roots_of(group, roots, options),
             replica.uuid,
             tuple(times.of(run.segment, *_extent(run)) for run in group) if times is not None else (),
+            options.foreign_roots,
         )
         for group in groups
     ]
@@ -139,11 +141,15 @@ def _extent(run: SegmentRun | LedgerRun) -> tuple[int, int]:
 
 
 def _roots_of(
-    runs: Sequence[SegmentRun | LedgerRun], roots: Mapping[int, RootRecord]
+    runs: Sequence[SegmentRun | LedgerRun], roots: Mapping[int, RootRecord], options: ReadOptions
 ) -> tuple[tuple[int, RootRecord], ...]:
-    """Those that chunks of the runs lie in."""
+    """Those that chunks of the runs lie in. Raises ``RootRefused``: here, before any task is sent."""
     found = (parse_routed(piece.chunk) for run in runs for piece in run.pieces) if roots else ()
-    return tuple((number, roots[number]) for number in sorted({item[0] for item in found if item}) if number in roots)
+    numbers = [number for number in sorted({item[0] for item in found if item}) if number in roots]
+    for number in numbers:
+        if roots[number].url:
+            require_named(roots[number].url, options.settings)
+    return tuple((number, roots[number]) for number in numbers)
 
 
 def plan_segments(

@@ -110,6 +110,8 @@ class ReadTask(NamedTuple):
     """The container's: what lies under ``root`` on the task's machine must be the same one."""
     times: tuple[ChunkTimes, ...] = ()
     """Of the segments of these runs, if column ``timestamp`` is wanted."""
+    foreign_roots: tuple[str, ...] = ()
+    """As in ``Settings``: what the tasks may open of ``roots``."""
 
 
 class Extents(Protocol):

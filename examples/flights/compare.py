@@ -16,19 +16,19 @@ def by_carrier(spark: SparkSession, root: str, **options: str) -> DataFrame:
     return hours.groupBy("carrier").agg(F.sum("departures").alias("departures"), F.sum("minutes").alias("minutes"))
 
 
-def compare(spark: SparkSession, root: str, yesterday: str) -> DataFrame:
+def compare(spark: SparkSession, root: str, yesterday: str, former: str = "") -> DataFrame:
     """``carrier``, and departures and minutes late then and now. ``yesterday``: ISO 8601 with a zone, or milliseconds since 1970."""
-    then = by_carrier(spark, root, timestampAsOf=yesterday).withColumnsRenamed(
+    then = by_carrier(spark, root, timestampAsOf=yesterday, foreignRoots=former).withColumnsRenamed(
         {"departures": "departures_then", "minutes": "minutes_then"}
     )
     return then.join(by_carrier(spark, root), "carrier", "full").orderBy("carrier")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = command(__doc__)
+    parser = command(__doc__, "former")
     parser.add_argument("--yesterday", required=True, help="a moment: 2026-03-01T23:59:00+00:00")
     given = parser.parse_args(arguments)
-    compare(session(), given.root, given.yesterday).show()
+    compare(session(), given.root, given.yesterday, given.former).show()
 
 
 if __name__ == "__main__":

@@ -37,15 +37,16 @@ DAYS_KEPT = 3
 """Of each aircraft, in the state: what comes later than that is told by itself."""
 
 
-def rows_of_silver(spark: SparkSession, root: str) -> DataFrame:
-    rows = records(spark.readStream, root, SILVER_SCHEMA, segmentsPattern=f"{SILVER}-.*", startingOffsets="earliest")
+def rows_of_silver(spark: SparkSession, root: str, former: str) -> DataFrame:
+    where = {"segmentsPattern": f"{SILVER}-.*", "startingOffsets": "earliest", "foreignRoots": former}
+    rows = records(spark.readStream, root, SILVER_SCHEMA, **where)
     return rows.withColumn("scheduled", F.to_timestamp("scheduled"))
 
 
-def delays(spark: SparkSession, root: str, work: Path, *, running: bool = False) -> Any:
+def delays(spark: SparkSession, root: str, work: Path, *, running: bool = False, former: str = "") -> Any:
     """The query of delays by carrier and hour of the timetable, started."""
     by_hour = (
-        rows_of_silver(spark, root)
+        rows_of_silver(spark, root, former)
         .groupBy("carrier", F.hour("scheduled").alias("hour"))
         .agg(
             F.count("*").alias("departures"),
@@ -66,9 +67,9 @@ def delays(spark: SparkSession, root: str, work: Path, *, running: bool = False)
     )
 
 
-def chains(spark: SparkSession, root: str, work: Path, *, running: bool = False) -> Any:
+def chains(spark: SparkSession, root: str, work: Path, *, running: bool = False, former: str = "") -> Any:
     """The query of late chains, started."""
-    legs = rows_of_silver(spark, root).groupBy("tailnum")
+    legs = rows_of_silver(spark, root, former).groupBy("tailnum")
     found = legs.transformWithState(LateChains(), outputStructType=CHAINS_SCHEMA, outputMode="Append", timeMode="None")
     return start(as_lines(found), root, work / "chains", running=running, segments=CHAINS)
 
@@ -126,9 +127,10 @@ def as_lines(rows: DataFrame) -> DataFrame:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    given = command(__doc__, "work", "running").parse_args(arguments)
+    given = command(__doc__, "former", "work", "running").parse_args(arguments)
     spark = session()
-    queries = [query(spark, given.root, given.work, running=given.running) for query in (delays, chains)]
+    chosen = {"running": given.running, "former": given.former}
+    queries = [query(spark, given.root, given.work, **chosen) for query in (delays, chains)]
     try:
         for query in queries:
             finish(query, running=given.running)

@@ -6,6 +6,8 @@ stands still for as long as the metadata take, whatever the data weigh. ``settle
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, DefragPolicy, OptimiserPolicy, Settings, backup
 from chunkstore.changes import Seal
@@ -26,6 +28,7 @@ def move(
     ``starting``: where a query goes on that has read all of bronze.
     """
     backup.import_file(root, old.url, source_container=CONTAINER, adopt=True, settings=settings)
+    settings = replace(settings, foreign_roots=(old.url,))
     new = chunkstore.open(root, container=CONTAINER, settings=settings, optimiser=optimiser)
     sealed = [info.name for info in old.segments() if not info.sealed]
     old.commit([Seal(name) for name in sealed])

@@ -25,9 +25,9 @@ def export(spark: SparkSession, root: str, to: str) -> DataFrame:
     return to_parquet(spark, root, name=SILVER, path=to, container=CONTAINER, **rows)
 
 
-def history(spark: SparkSession, root: str) -> DataFrame:
+def history(spark: SparkSession, root: str, files: str) -> DataFrame:
     """All of silver: files as far as they reach, the container behind them."""
-    return lake(spark, SILVER, root, CONTAINER)
+    return lake(spark, SILVER, root, CONTAINER, files=files)
 
 
 def main(arguments: list[str] | None = None) -> None:

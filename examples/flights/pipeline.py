@@ -32,6 +32,8 @@ def command(description: str | None, *options: str) -> argparse.ArgumentParser:
     """The options that every step has, and those of these names."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True, help="where the container is: file:///..., s3://..., hdfs://...")
+    if "former" in options:
+        parser.add_argument("--former", default="", help="the root it was moved from, as long as chunks are there")
     if "work" in options:
         parser.add_argument("--work", type=Path, default=Path("flights-work"), help="a folder for Spark's checkpoints")
     if "running" in options:

@@ -104,19 +104,22 @@ def run(root: str, to: str, work: Path, aircraft: int) -> list[Line]:
         yesterday = datetime.now(UTC).isoformat(timespec="milliseconds")
         sleep(0.002)  # whatever comes now is later
         application.tell("day")
-        step("silver", "--root", to, "--work", behind, "--starting", starting)
-        step("gold", "--root", to, "--work", behind)
+        step("silver", "--root", to, "--former", root, "--work", behind, "--starting", starting)
+        step("gold", "--root", to, "--former", root, "--work", behind)
         settled = application.tell("settle")
-        step("compare", "--root", to, "--yesterday", yesterday)
+        step("compare", "--root", to, "--former", root, "--yesterday", yesterday)
         step("ledgers", "--root", to, "--first", "20260301", "--last", "20260302")
         step("parquet", "--root", to, "--to", Path(files).absolute().as_uri())
         step("nightly", "--root", to, "--backups", Path(backups).absolute().as_uri())
     spark = session()
     days = list(generated(2, aircraft=aircraft))
-    return [Line("bytes at the former root", settled["left"], 0), *numbers(spark, to, yesterday, days)]
+    return [
+        Line("bytes at the former root", settled["left"], 0),
+        *numbers(spark, to, yesterday, days, Path(files).absolute().as_uri(), root),
+    ]
 
 
-def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any]) -> Iterator[Line]:
+def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any], lakes: str, former: str) -> Iterator[Line]:
     """Every number of the pipeline beside the same one of the source."""
     first, both = source.numbers(days[:1]), source.numbers(days)
     for what, segments, expected in (
@@ -125,7 +128,7 @@ def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any]) -> 
     ):
         rows = spark.read.format("chunkstore").options(container=CONTAINER, segmentsPattern=segments, framing="lines")
         yield Line(what, rows.option("columns", "offset").load(root).count(), expected)
-    rows, cancelled = parquet.history(spark, root).selectExpr("count(*)", "count_if(cancelled)").collect()[0]
+    rows, cancelled = parquet.history(spark, root, lakes).selectExpr("count(*)", "count_if(cancelled)").collect()[0]
     yield Line("departures in the lake", rows, both.departures)
     yield Line("cancelled", cancelled, both.cancelled)
     hours = newest(spark, root, DELAYS, DELAYS_SCHEMA, "carrier", "hour").collect()
@@ -133,7 +136,7 @@ def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any]) -> 
     chains = newest(spark, root, CHAINS, CHAINS_SCHEMA, "tailnum", "day").where("legs > 1").collect()
     yield Line("late chains by aircraft", {(row.tailnum, str(row.day)): tuple(row[2:]) for row in chains}, both.chains)
     yield Line("entries of ledgers", ledgers.counts(spark, root), both.ledgers)
-    compared = compare.compare(spark, root, yesterday).collect()
+    compared = compare.compare(spark, root, yesterday, former).collect()
     yield Line("departures then by carrier", {row.carrier: row.departures_then for row in compared}, first.by_carrier)
     yield Line("departures by carrier", {row.carrier: row.departures for row in compared}, both.by_carrier)
 

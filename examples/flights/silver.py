@@ -31,9 +31,10 @@ SCHEMA = (
 )
 
 
-def departures(spark: SparkSession, root: str, starting: str) -> DataFrame:
+def departures(spark: SparkSession, root: str, starting: str, former: str) -> DataFrame:
     """Bronze, a row for each line; one that is no departure is in ``_corrupt_record``."""
-    return records(spark.readStream, root, SCHEMA, segmentsPattern=f"{BRONZE}.*", startingOffsets=starting)
+    where = {"segmentsPattern": f"{BRONZE}.*", "startingOffsets": starting, "foreignRoots": former}
+    return records(spark.readStream, root, SCHEMA, **where)
 
 
 def typed(rows: DataFrame) -> DataFrame:
@@ -50,19 +51,22 @@ def typed(rows: DataFrame) -> DataFrame:
     )
 
 
-def silver(spark: SparkSession, root: str, work: Path, *, running: bool = False, starting: str = "earliest") -> Any:
+def silver(
+    spark: SparkSession, root: str, work: Path, *, running: bool = False, starting: str = "earliest", former: str = ""
+) -> Any:
     """The query, started. The container knows it by the name of ``work``: where its checkpoint was lost, it is refused, not repeated."""
-    rows = typed(departures(spark, root, starting))
+    rows = typed(departures(spark, root, starting, former))
     return start(rows, root, work / "silver", running=running, sinkId=f"silver {work.name}")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = command(__doc__, "work", "running")
+    parser = command(__doc__, "former", "work", "running")
     parser.add_argument(
         "--starting", default="earliest", help="where to begin, if nothing was read yet: what 'move' has said, as JSON"
     )
     given = parser.parse_args(arguments)
-    query = silver(session(), given.root, given.work, running=given.running, starting=given.starting)
+    chosen = {"running": given.running, "starting": given.starting, "former": given.former}
+    query = silver(session(), given.root, given.work, **chosen)
     finish(query, running=given.running)
 
 

@@ -27,6 +27,12 @@ from tests.support.adopted import PIECE, SOURCE, adopt_segment, another_format, 
 from tests.support.worlds import World
 
 
+@pytest.fixture(autouse=True)
+def _named(world: World) -> None:
+    """The roots that are adopted from here are named by all that read."""
+    world.defaults["foreign_roots"] = (url_of(world), f"file://{world.tmp_path}")
+
+
 def test_what_is_adopted_is_read_and_stays(world: World) -> None:
     data = build_source(world)
     theirs = world.chunks("there")
@@ -303,7 +309,7 @@ def test_tasks_of_spark_name_the_root(world: World) -> None:
         adopt_segment(world, store)
         store.append("s", b"ours")
     url = url_of(world)
-    options = replace(parse_options({"path": "file:///x", "segments": "s"}), path=url)
+    options = replace(parse_options({"path": "file:///x", "segments": "s", "foreignRoots": url}), path=url)
     tasks = pickle.loads(pickle.dumps(plan_read(world.replica(), options)))
     rows = [row for task in tasks for batch in read_task(task, [Column("value")]) for row in batch["value"].to_pylist()]
     assert b"".join(rows) == data + b"ours"

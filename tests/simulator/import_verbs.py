@@ -163,14 +163,14 @@ class ImportVerbs:
                     there,
                     container=container,
                     create=False,
-                    settings=self._plan.settings,
+                    settings=self._world.settings,
                     cache=fresh_cache(there, "owner"),
                 ) as pins:
                     return adopt(store, url, container=container, pins=pins).source
             if lsn is None:
-                with open_replica(url, container=container, settings=self._plan.settings) as present:
+                with open_replica(url, container=container, settings=self._world.settings) as present:
                     lsn = present.lsn
-            return open_replica(url, container=container, settings=self._plan.settings, at_lsn=lsn)
+            return open_replica(url, container=container, settings=self._world.settings, at_lsn=lsn)
         except InvalidArgument as error:
             raise _refusal(error) from error
 
@@ -211,7 +211,7 @@ class ImportVerbs:
                     prefix=ask.plan.prefix,
                     source_container=self._world.container,
                     lsn=ask.lsn,
-                    settings=self._plan.settings,
+                    settings=self._world.settings,
                     adopt=ask.adopts,
                 )
             except (InvalidArgument, SegmentExists, SegmentNotFound, Conflict) as error:

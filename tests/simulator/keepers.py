@@ -130,7 +130,7 @@ class _Life:
             open_replica_on(
                 storage,
                 container=self._run.world.container,
-                settings=self._run.plan.settings,
+                settings=self._run.world.settings,
                 cache=fresh_cache(storage, "past"),
                 at_lsn=lsn,
             ) as view,
@@ -148,7 +148,7 @@ class _Life:
             with open_replica_on(
                 storage,
                 container=self._run.world.container,
-                settings=self._run.plan.settings,
+                settings=self._run.world.settings,
                 cache=fresh_cache(storage, "replica" if at_lsn is None else "past"),
                 at_lsn=at_lsn,
             ) as view:
@@ -173,7 +173,7 @@ class _Life:
             return
         lsn = target.lsn
         try:
-            target.make(self._process, self._run.plan.settings)
+            target.make(self._process, self._run.world.settings)
             target.whole = True
         except (PastCollected, ChunksMissing):
             if target.of_backup:
@@ -215,7 +215,7 @@ class _Life:
         with open_replica_on(
             storage,
             container=self._run.world.container,
-            settings=self._run.plan.settings,
+            settings=self._run.world.settings,
             cache=fresh_cache(storage, "past"),
             at_lsn=lsn,
         ) as view:
@@ -282,7 +282,7 @@ class _Life:
         storage, container, settings = (
             self._process.at(target.folder),
             self._run.world.container,
-            self._run.plan.settings,
+            self._run.world.settings,
         )
         try:
             if self._random.random() < 0.5:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from benchmarks.harness import Report
 from tests.simulator.checks import Swept
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.runs import Run
+from tests.support.report import Report
 
 __all__ = ["crash_story", "main", "tell"]
 

@@ -16,7 +16,10 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.storage import ChunkStorage
 from tests.simulator.bound import Replaced
 
-__all__ = ["Reached", "folder_of"]
+__all__ = ["ROOTS", "Reached", "folder_of"]
+
+ROOTS = ("file:///simulated", "s3://simulated/bucket", "hdfs://127.0.0.1:9870/root")
+"""What containers of a world may adopt from, as their settings name it."""
 
 
 def folder_of(base: str, url: str) -> str | None:

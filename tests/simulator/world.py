@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, Unpack
 from zlib import crc32
 
@@ -49,7 +50,7 @@ from tests.simulator.faults import CLASSES, Faults, Weather
 from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
-from tests.simulator.reached import Reached, folder_of
+from tests.simulator.reached import ROOTS, Reached, folder_of
 from tests.simulator.s3 import S3Backend
 from tests.simulator.scheduler import NS, Scheduler, Task
 from tests.simulator.virtual import VirtualRuntime
@@ -303,13 +304,15 @@ class World(Closing):
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
-        self.settings = settings or _USUAL
+        self.settings = replace(settings or _USUAL, foreign_roots=ROOTS)
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
         if storage == "hdfs":
             self.backend = BoundHdfsBackend(self)
         elif storage == "s3":
             self.backend = BoundS3Backend(self) if bindings else S3Backend(self, remote=remote)
+            if isinstance(self.backend, BoundS3Backend):
+                self.settings = replace(self.settings, foreign_roots=self.backend.folders)
         else:
             posix = BoundPosixBackend if bindings else PosixBackend
             self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)

@@ -101,7 +101,10 @@ def test_what_is_no_name_in_a_root(text: str) -> None:
 
 def test_where_a_foreign_chunk_is_read() -> None:
     names, identity = ContainerNames("default"), chunk_id(1, 1, 1, 1)
-    record = ChunkRecord("@1f/a/b", 12, 5, None, b"", b"", 1, 1, CLOSED, KIND_FOREIGN, 0)
+    record = ChunkRecord("@1f/a/b", 12, 5, 7, b"", b"", 1, 1, CLOSED, KIND_FOREIGN, 0)
+    with pytest.raises(Damaged, match="no CRC32C"):
+        names.object_of(identity, record._replace(crc32c=None))
+    assert names.object_of(identity, record._replace(object="@0/a/b", crc32c=None)) == "@0+12/a/b"
     assert names.object_of(identity, confined(names, identity, record)) == "@1f+12/a/b"
     assert parse_routed("@1f+12/a/b") == (0x1F, 12, "a/b")
     assert names.object_of(identity, record._replace(object_offset=0)) == "@1f/a/b"

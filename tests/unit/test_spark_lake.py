@@ -21,6 +21,7 @@ from chunkstore.errors import (
     Damaged,
     InvalidArgument,
     RolledBack,
+    RootRefused,
     SegmentNotFound,
     SegmentTruncated,
     Unsupported,
@@ -32,6 +33,7 @@ from tests.support.spark_ground import MIB, Ground, filled, flip
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: lakes are not tested")
 
 from chunkstore.spark import lake_runs
+from chunkstore.spark.lake_files import LakeFolder
 from chunkstore.spark.lake_frame import plan_lake, spark_url
 from chunkstore.spark.owners import AskerDoor
 from tests.support.spark_lakes import Killing, Lake, run_until_killed
@@ -314,6 +316,38 @@ def test_a_moved_lake(ground: Ground, store: Store) -> None:
     lake.url = f"file://{ground.path}/moved"
     with refused(Conflict, "the place of its files"):
         lake.run()
+
+
+def test_a_lake_does_not_lead_just_anywhere(ground: Ground, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row and its manifest are stored text: they choose no root, and no function."""
+    log, lake = Log(store), lines(ground)
+    log.add("log-a")
+    lake.run()
+    opened: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("chunkstore.spark.lake_frame.open_storage", lambda url, _settings: opened.append(url))
+        for named in ((), (f"{lake.url}s",), (f"{lake.url}/history",)):
+            with refused(RootRefused, "Settings.foreign_roots"):
+                plan_lake("history", ground.url, "default", foreign_roots=named)
+    assert opened == []
+    assert lake.rows(plan_lake("history", ground.url, "default", lake.url)) == log.rows
+    real = LakeFolder.manifest
+
+    def hostile(folder: LakeFolder, *arguments: Any) -> Any:
+        found = real(folder, *arguments)
+        chosen = {
+            "path": "file:///etc",
+            "container": "x",
+            "mapFunction": "x",
+            "foreignRoots": "file:///",
+            "lakeOffsets": "x",
+        }
+        return found._replace(source={**found.source, **chosen})
+
+    expected = lake.plan().options
+    monkeypatch.setattr(LakeFolder, "manifest", hostile)
+    assert lake.plan().options == expected
+    assert (expected["path"], expected["foreignRoots"]) == (ground.url, lake.url)
 
 
 def test_a_container_that_goes_back_takes_its_lake_along(ground: Ground) -> None:

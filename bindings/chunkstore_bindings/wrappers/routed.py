@@ -234,7 +234,8 @@ class RoutedChunkStorage(WrappingChunkStorage):
         if record.url:
             try:
                 made = _Root(record, self._opener.open(record))
-            except RootUnavailable:
+            except RootUnavailable as error:
+                error.object = error.object or name
                 raise
             except ChunkstoreError as error:
                 raise RootUnavailable(record.url, error.message, object=name) from error

@@ -86,6 +86,7 @@ def copy(
     no_pin: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
+    foreign_roots: Sequence[str] = (),
 ) -> DataFrame:
     """Copy the container, or these ``segments`` of it (names, or prefixes with ``*`` behind them), into a new one under ``new_root``, which
     may be on any storage. A frame with one row, a ``CopyReport``; the work is done here, once.
@@ -94,7 +95,7 @@ def copy(
     serve`` is started, as sinks do. It ends with the copy, or after a week. ``resume``: where an earlier copy to there did not end, True
     goes on with it, as of when that began, False begins as of now; without either it is refused. ``no_pin``: without, for a source that
     nobody collects from, or a backup; then an interrupted copy goes on only where nothing came since. ``progress``: called with bytes,
-    about.
+    about. ``foreign_roots``: as in ``Settings``, of the container that is copied.
 
     Atomic, durable. Raises ``InvalidArgument`` (there is such a container already; a name), ``Conflict`` (an earlier copy did not end, and
     ``resume`` does not say), ``SegmentNotFound``, ``ChunksMissing``, ``Damaged`` (a chunk is not what its record says),
@@ -113,6 +114,7 @@ def copy(
         no_pin=no_pin,
         dry_run=dry_run,
         width=run.width,
+        settings=Settings(foreign_roots=tuple(foreign_roots)),
     )
     return spark.createDataFrame([found], SCHEMA)
 
@@ -136,7 +138,8 @@ def copy_on(
         if url.lower().startswith("memory:"):
             raise InvalidArgument("a memory:// root lives in one process; Spark's tasks run in many", argument=argument)
     target = ContainerNames(container if new_container is None else new_container).container
-    carrying = _Carrying(run, root, new_root, target, width)
+    named = () if settings is None else settings.foreign_roots
+    carrying = _Carrying(run, root, new_root, target, width, named)
     make = partial(
         import_file,
         new_root,
@@ -190,12 +193,15 @@ def _report(found: RestoreReport, carrying: _Carrying) -> CopyReport:
 class _Carrying:
     """A ``Carry`` by a runner."""
 
-    def __init__(self, run: Runner, root: str, new_root: str, container: str, width: int) -> None:
+    def __init__(
+        self, run: Runner, root: str, new_root: str, container: str, width: int, foreign_roots: tuple[str, ...]
+    ) -> None:
         self._run = run
         self._root = root
         self._new_root = new_root
         self._container = container
         self._width = width
+        self._foreign_roots = foreign_roots
         self.tasks = 0
 
     def __call__(self, source: Source, place: Place, items: Sequence[ChunkToBring]) -> list[Brought]:
@@ -203,7 +209,7 @@ class _Carrying:
         if size_bytes < MIB:
             return carry_here(source, place, items)  # nothing that a task would be worth
         roots = tuple(source.look(known_roots).items())
-        here = Site(self._root, source.names.container, source.origin.container, roots)
+        here = Site(self._root, source.names.container, source.origin.container, roots, self._foreign_roots)
         there = Site(self._new_root, self._container, uuid_at(place.storage, self._container))
         groups = grouped(items, [item.chunk.length for item in items], self._width, _TASK_BYTES)
         tasks = [_Task(here, there, tuple(group)) for group, _ in groups]

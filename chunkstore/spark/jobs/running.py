@@ -78,17 +78,18 @@ class Runner(Protocol):
 
 
 class Site(NamedTuple):
-    """Where a container lies, as executors reach it: plain data. ``roots``: of its foreign chunks."""
+    """Where a container lies, as executors reach it: plain data. ``roots``: of its foreign chunks; ``foreign_roots``: of ``Settings``."""
 
     root: str
     container: str
     uuid: bytes
     roots: tuple[tuple[int, RootRecord], ...] = ()
+    foreign_roots: tuple[str, ...] = ()
 
     @contextmanager
     def opened(self) -> Iterator[ChunkStorage]:
         """Its storage. Raises ``RootUnavailable`` (this machine has another container there, or none), and what opening raises."""
-        settings = Settings()
+        settings = Settings(foreign_roots=self.foreign_roots)
         with closing(open_storage(self.root, settings)) as storage:
             check_place(storage, container=self.container, uuid=self.uuid)
             door, close_roots = routed(storage, ContainerNames(self.container), settings, dict(self.roots).get)

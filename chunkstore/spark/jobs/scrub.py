@@ -80,17 +80,27 @@ def scrub(
     segments: Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
+    foreign_roots: Sequence[str] = (),
 ) -> DataFrame:
     """Read every chunk of the container, or of these ``segments``, and compare its bytes with their CRCs. A frame of what was found, with a
     row (``ScrubbedChunk``) for each chunk, in their order; it is computed here, once. ``dry_run``: the chunks that would be read, with
-    ``state`` planned. ``progress``: called with bytes, about.
+    ``state`` planned. ``progress``: called with bytes, about. ``foreign_roots``: as in ``Settings``; all else is
+    ``unreachable``.
 
     Changes nothing. Raises ``InvalidArgument``, ``SegmentNotFound``, ``ContainerNotFound``, ``RootUnavailable`` (an executor reaches
     another container there, or none), ``StorageUnavailable``, ``Damaged`` (the journal), ``JobFailed``. Damage that is found is a row, and
     no error. Retry: safe, from the beginning.
     """
     run = OnSpark(spark, f"chunkstore scrub {container}", progress)
-    found = scrub_on(run, root, container=container, segments=segments, width=run.width, dry_run=dry_run)
+    found = scrub_on(
+        run,
+        root,
+        container=container,
+        segments=segments,
+        width=run.width,
+        dry_run=dry_run,
+        settings=Settings(foreign_roots=tuple(foreign_roots)),
+    )
     return spark.createDataFrame(list(found.chunks), SCHEMA)
 
 
@@ -123,7 +133,8 @@ class _Scrub:
         self._chosen = chosen
         self._lsn = replica.lsn
         roots = tuple(replica.look(known_roots).items())
-        self._site = Site(root, replica.container, replica.uuid, roots)
+        named = replica.settings.foreign_roots
+        self._site = Site(root, replica.container, replica.uuid, roots, named)
         each = replica.usage().live_bytes // (4 * width)
         self._task_bytes = max(_TASK_BYTES_MIN, min(_TASK_BYTES, each))
         self._position = BEGINNING
