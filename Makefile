@@ -1,7 +1,7 @@
 # Every target sets up what it needs: see scripts/setup.sh. The second run finds it ready.
 #   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare
 #   make test                       lint, types, tests: a share of everything; says at the end which guarantees were not tested here
-#   make proofs                     the long tests that make test leaves out: whole demonstrations, kills at random moments, two servers
+#   make proofs                     the tests that make test leaves out: more servers, kills, flipped bits, lost replies, the other worlds
 #   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
 #   make chaos                      half an hour of processes that fight for one container, five hundred kills
 #   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
@@ -55,7 +55,7 @@ test: lint
 	@$(RUN) -m tests.support.servers.hdfs_jars
 	@# Without bytecode every worker, and every process that a test starts, would compile everything anew.
 	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal -m "not proof" --durations 10
-	@echo "long tests run apart: make proofs"
+	@echo "the rest of the tests: make proofs"
 
 proofs: $(VENV)/.ready-dev
 	@scripts/servers.sh

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.append_floor import Floor, settle_cache
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
 from chunkstore_bindings.memory import MemoryChunkStorage
+from tests.support.append_floor import Floor, settle_cache
 
 __all__ = ["main"]
 

@@ -23,6 +23,7 @@ from tests.support.fresh_seeds import FRESH_SEED
 from tests.support.scratch import memory_folder
 from tests.support.servers.base import GUARANTEES, required
 from tests.support.servers.running import moto, rgw, s3_environment
+from tests.support.worlds import is_left_to_proofs
 
 __all__ = ["moto", "rgw", "s3_environment"]
 
@@ -70,6 +71,12 @@ def pytest_configure(config: pytest.Config) -> None:
         required()
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test of several worlds runs in half of them here, and in the others by ``make proofs``."""
+    if is_left_to_proofs(item):
+        item.add_marker(pytest.mark.proof)
 
 
 @pytest.hookimpl(trylast=True)

@@ -402,5 +402,5 @@ class MetadataStoreContract(MetadataBasics):
             assert store.apply([commit], verify=False)
         done.set()
         for task in tasks:
-            task.join(30)
+            task.join(60)
         assert problems == []

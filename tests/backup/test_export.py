@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,10 +206,11 @@ def test_a_replica_exports_under_a_pin_that_somebody_else_makes(store: Any, root
 
 
 def test_a_pin_that_a_replica_does_not_come_to_see_is_taken_back(store: Any, root: str, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"), op_deadline_s=0.2)
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"))
     with chunkstore.open_replica(root, settings=settings) as replica:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(replica, "refresh", lambda: 0)
+            patched.setattr(replica, "settings", replace(settings, op_deadline_s=0.2))  # of this wait alone
             with pytest.raises(errors.DeadlineExceeded):
                 backup.export(replica, tmp_path / "x.cks", pins=store)
         assert store.pins() == [] and not list(tmp_path.glob("*.cks*"))

@@ -105,10 +105,14 @@ def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, setti
         assert content(store) == expected and backup.pending_imports(store) == []
 
 
-def test_roots_in_the_place_of_what_is_open(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
+def test_roots_in_the_place_of_what_is_open(
+    root: str, tmp_path: Path, settings: chunkstore.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the commands of these names: opened for it, politely, and closed behind it."""
     file, other, backups = tmp_path / "a.cks", (tmp_path / "other").as_uri(), (tmp_path / "backups").as_uri()
     settings = replace(settings, lease_s=0.2)
+    # Who is asked whether it lives may take its time. Nobody waits for those that have released the container.
+    monkeypatch.setattr("chunkstore.parts._LEASES_WATCHED", 1000.0)
     with chunkstore.open(root, settings=settings) as store:
         expected, epoch = content(store), store.epoch
         alive = [

@@ -22,6 +22,8 @@ from tests.cli.conftest import start
 from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Hooked
 
+pytestmark = pytest.mark.proof
+
 __all__ = ["start"]
 
 CHANGES = {"create", "create_if_absent", "put", "write", "delete", "compose"}
@@ -77,7 +79,6 @@ def entries(folder: Path) -> set[Path]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.proof
 def test_kill_9_at_random_moments(
     start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

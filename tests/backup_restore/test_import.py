@@ -174,6 +174,7 @@ def test_what_is_missing_is_listed_before_anything_happens(world: World, target:
     assert store.read("b", 0, 1 << 20) == pattern(0, 200_000)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_merge_goes_on_wherever_it_was_interrupted(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch, *, after: bool

@@ -182,6 +182,7 @@ def test_adopted_bytes_that_left_the_list_come_back(world: World, how: str, tmp_
     source.create("q")
     source.append("q", b"adopted bytes;" * 5)
     source.spill()
+    world.defaults["foreign_roots"] = (source.url,)
     store = world.open(gc_grace_s=0)
     settings = other.settings()
     backup.merge_file(store, source.url, ["q"], rename={"q": "a"}, adopt=True, settings=settings)

@@ -11,6 +11,8 @@ from tests.backup_restore.test_restore import Cut, described, restored, target
 from tests.support.data import pattern, problems
 from tests.support.worlds import World
 
+pytestmark = pytest.mark.proof
+
 __all__ = ["target"]
 
 

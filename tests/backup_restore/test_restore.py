@@ -244,6 +244,7 @@ class Cut:
         return wrap
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_it_goes_on_wherever_it_was_interrupted(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch, *, after: bool

@@ -22,7 +22,7 @@ from tests.chaos.plan import Phase, draw_settings
 __all__ = ["Arena", "Life"]
 
 _WATCHER_SLOT: Final = -1
-_STANDS_STILL_S: Final = 30.0
+_STANDS_STILL_S: Final = 120.0
 _SEES_SLEEPERS: Final = os.path.exists("/proc/self/stat")
 """Whether a process that has stopped itself can be told from one that runs."""
 
@@ -125,7 +125,7 @@ class Arena:
         self._end(life)
 
     def _end(self, life: Life) -> None:
-        life.process.wait(30)
+        life.process.wait(120)
         self.lives.pop(life.slot, None)
         self.past.append(life)
         if life.stopped_s:

@@ -2,7 +2,7 @@
 
 Promises: the kills that were asked for happen within the phase; at intervals everybody is stopped (or killed) and the judge looks;
 the phase ends at the first verdict with violations. A disk that is filled is freed again within seconds; when nothing stands in
-the way, something must be acknowledged within a minute.
+the way, something must be acknowledged within two minutes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["Outcome", "PhaseRun"]
 
 _TICK_S: Final = 0.02
 _READ_S: Final = 0.2
-_LATE_S: Final = 30.0
+_LATE_S: Final = 120.0
 """A phase whose machine stood still goes on for so much longer, until all kills have happened and something was acknowledged."""
-_STARVED_S: Final = 60.0
+_STARVED_S: Final = 120.0
 
 
 @dataclass(slots=True)

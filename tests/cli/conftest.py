@@ -58,6 +58,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, an owner that lives is watched for until it shows that it does, however late. Nobody waits for those that have
+    released the container, or whose process is gone."""
+    monkeypatch.setattr("chunkstore.parts._LEASES_WATCHED", 1000.0)
+
+
 @pytest.fixture
 def call(capsysbinary: pytest.CaptureFixture[bytes]) -> Call:
     """Run one command in this process and require its exit code."""

@@ -140,13 +140,16 @@ def test_adopting_copies_nothing(call: Call, filled: str, other: str, tmp_path: 
     assert said["fields"] == {"argument": "--no-pin"}
     done = call("import", other, filled, "orders-7", "--adopt", "--no-pin", "--json").document
     assert (done["segments"], done["chunks"]) == (1, 10)
-    assert call("cat", other, "orders-7").out == pattern(0, 10_000)
+    refused = call("cat", other, "orders-7", "--json", code=1).error
+    assert (refused["error"], refused["fields"]["root"]) == ("RootRefused", filled)
+    named = "--foreign-root", filled
+    assert call("cat", other, "orders-7", *named).out == pattern(0, 10_000)
     assert call("usage", other, "--json").document["foreign_bytes"] == 10_000
     assert not list((tmp_path / "other").glob("default/d/*/*"))
-    assert call("check", other, "--deep", "--json").document["ok"]
+    assert call("check", other, "--deep", "--json", *named).document["ok"]
     shown = call("layout", other, "orders-7").out
     assert b"foreign" in shown and b"@" in shown
     assert call("defrag", other, "--foreign", "--ask", code=2).err
-    call("defrag", other, "--foreign")
+    call("defrag", other, "--foreign", *named)
     assert b"foreign" not in call("layout", other, "orders-7").out
     assert call("cat", other, "orders-7").out == pattern(0, 10_000)

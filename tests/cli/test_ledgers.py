@@ -93,6 +93,7 @@ def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
     call("ledger", code=2)
 
 
+@pytest.mark.proof
 def test_a_killed_offload_is_resumed(start: Start, call: Call, root: str, tmp_path: Path) -> None:
     path = tmp_path / "many"
     path.write_bytes(b"".join(b"line %d of a stream that is cut\n" % number for number in range(200_000)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -69,13 +68,15 @@ def test_a_root_that_takes_no_changes_is_refused_at_once(
 ) -> None:
     call("put", root, "a", __file__)
 
-    def link(*_arguments: object, **_options: object) -> None:
+    tried: list[str] = []
+
+    def link(_source: object, target: object, **_options: object) -> None:
+        tried.append(str(target))
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "link", link)
-    began_s = time.monotonic()
     error = call("seal", root, "a", "--json", code=1).error
-    assert time.monotonic() - began_s < 20, "nobody waits for it to be mended"
+    assert len(tried) == len(set(tried)), "nobody waits for it to be mended"
     assert error["error"] == "AccessDenied"
     assert str(tmp_path / "store") in error["message"] and "mount the file system writable" in error["message"]
 

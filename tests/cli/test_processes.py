@@ -16,6 +16,8 @@ from tests.cli.conftest import Call
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 DATA = b"0123456789abcdef" * 65536
+OFTEN = chunkstore.Settings(lease_s=0.2)
+"""Of an owner that shows that it lives more often than a command, which watches it for eleven seconds, has to see."""
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_ctrl_c_exits_130_without_a_word(start: Start, filled: str) -> None:
 
 
 def test_a_live_owner_is_respected_unless_told_otherwise(start: Start, filled: str) -> None:
-    with chunkstore.open(filled) as owner:
+    with chunkstore.open(filled, settings=OFTEN) as owner:
         owner.create("mine")
         refused = start("seal", filled, "a", "--json")
         out, err = refused.communicate(timeout=60)
@@ -104,7 +106,7 @@ def test_a_live_owner_is_respected_unless_told_otherwise(start: Start, filled: s
 
 
 def test_the_busy_message_names_the_remedy(start: Start, filled: str) -> None:
-    with chunkstore.open(filled):
+    with chunkstore.open(filled, settings=OFTEN):
         refused = start("rm", filled, "a")
         _, err = refused.communicate(timeout=60)
         assert refused.returncode == 1

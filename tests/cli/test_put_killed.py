@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.proof
+
 Start = Callable[..., "subprocess.Popen[bytes]"]
 MIB = 1 << 20
 SOAK = os.environ.get("CHUNKSTORE_SOAK_PUT") == "1"

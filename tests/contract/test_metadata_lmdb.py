@@ -77,12 +77,12 @@ def test_growth_waits_for_an_open_view(folder: str, monkeypatch: pytest.MonkeyPa
             assert store.apply([big_commit(history, number)], verify=False)
 
     task = runtime.spawn(grow, "grow")
-    assert started.wait(10)
+    assert started.wait(60)
     time.sleep(0.3)
     assert view.get(b"S000000") is None  # still its own point of history
     assert task.is_alive()
     view.close()
-    task.join(30)
+    task.join(60)
     assert not task.is_alive()
     assert store.head().position == history.position
     store.close(clean=True)

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +24,7 @@ from chunkstore.metadata.lmdb import cache as cache_module
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.testing.metadata_history import History
 from tests.support.forked import in_forked_child
+from tests.support.hooked import wait_for
 from tests.support.lmdb_caches import CONTAINER, big_commit, made_current, state_file, token_directories
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
@@ -93,7 +93,7 @@ class Other:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.join(30)
+        self.process.join(60)
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ while True:
     assert process.stdout is not None
     applied = [int(process.stdout.readline()) for _ in range(6)]
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(60)
     process.stdout.close()
 
     cache = LmdbMetadataCache(folder, CONTAINER, "here")
@@ -274,7 +274,6 @@ def test_a_copy_beside_a_process_that_was_stopped_while_it_writes(cache: LmdbMet
 
 def test_a_copy_that_hangs_is_given_up(cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was stopped while it opened the environment holds up everyone who opens it."""
-    monkeypatch.setattr(copying, "COPY_S_MAX", 0.3)
     store, _ = made_current(cache)
     assert isinstance(store, LmdbMetadataStore)
     left = store.path
@@ -285,16 +284,17 @@ def test_a_copy_that_hangs_is_given_up(cache: LmdbMetadataCache, folder: str, mo
         folder=folder, container=CONTAINER, within=lock + "fcntl.lockf(file, fcntl.LOCK_EX)\nif True:"
     )
     with stopped_process([sys.executable, "-c", script]):
-        assert cache.open_current() is None
+        with monkeypatch.context() as context:
+            context.setattr(copying, "COPY_S_MAX", 0.3)
+            assert cache.open_current() is None
         fresh = cache.create()  # the way on
         cache.make_current(fresh)
         fresh.close(clean=False)
         again = cache.open_current()
         assert again is not None
         again.close(clean=False)
-    deadline = time.monotonic() + 30
-    while len(token_directories(cache)) > 2 and time.monotonic() < deadline:
-        time.sleep(0.01)  # the thread that was given up goes on, and cleans up
+    # The thread that was given up goes on, and cleans up.
+    wait_for(lambda: len(token_directories(cache)) <= 2)
     assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted(
         (left, again.path)  # type: ignore[attr-defined]
     )
@@ -403,7 +403,7 @@ time.sleep(600)
     assert process.stdout is not None
     child = int(process.stdout.readline())
     try:
-        process.wait(30)
+        process.wait(60)
         (name,) = token_directories(cache)
         found = cache.open_current()
         assert isinstance(found, LmdbMetadataStore)

@@ -25,7 +25,7 @@ class TestHdfs(ChunkStorageContract):
     def make_storage(self, folder: Path) -> ChunkStorage:
         self.cluster = hdfs_or_end()
         self.root = self.cluster.root()
-        return open_storage(self.root + self.options, Settings(op_deadline_s=30))
+        return open_storage(self.root + self.options, Settings(op_deadline_s=60))
 
     def path(self, name: str) -> str:
         written = "".join(
@@ -62,7 +62,7 @@ class TestFakeHdfs(TestHdfs):
     def make_storage(self, folder: Path) -> ChunkStorage:
         self.fake = FakeWebHdfs(page=3, numbers=self.numbers)
         self.root = self.fake.root("/root-1")
-        return open_storage(self.root + self.options, Settings(op_deadline_s=30))
+        return open_storage(self.root + self.options, Settings(op_deadline_s=60))
 
     def raw_read(self, name: str) -> bytes:
         with self.fake.lock:

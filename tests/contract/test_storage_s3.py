@@ -57,6 +57,7 @@ class TestMoto(S3Contract):
         super().test_odd_names(storage, odd)  # moto's router has no keys with line breaks; the gateway has
 
 
+@pytest.mark.proof
 class TestRgwUnderAPrefixInParts(S3Contract):
     root = "some where/röot"
     options: ClassVar[dict[str, Any]] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}

@@ -21,7 +21,9 @@ from chunkstore_bindings.wrappers.wrapping import layers
 from tests.contract import test_storage_filesystem, test_storage_memory
 from tests.support.flaky import Flaky
 
-QUICK = RetryPolicy(tries_max=50, budget_s=20.0, pause_s_first=0.001, pause_s_max=0.001)
+pytestmark = pytest.mark.proof
+
+QUICK = RetryPolicy(tries_max=50, budget_s=600.0, pause_s_first=0.001, pause_s_max=0.001)
 WIDE = ThrottleLimits(1e12, 1e12, 1e9, 1e9)
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.append_floor import Floor, settle_cache
-from benchmarks.profile_append import operations_entered, profile_append
 from chunkstore import Settings, runtime
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
@@ -22,7 +20,9 @@ from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import read_format
 from chunkstore_journal.history import Streams
 from chunkstore_journal.payloads import decode_ops
+from tests.support.append_floor import Floor, settle_cache
 from tests.support.clock import StoppedClock
+from tests.support.profile_append import operations_entered, profile_append
 
 CALLS_MAX = 98
 FILES_MAX = 8

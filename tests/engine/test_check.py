@@ -179,7 +179,7 @@ def test_checks_beside_an_owner_that_works(world: World) -> None:
             failures += [item for item in reader.check("deep") if item.severity in ("damage", "warning")]
         failures += store.scrub().findings
     stop.set()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     assert failures == []
 

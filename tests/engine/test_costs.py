@@ -73,12 +73,12 @@ def test_a_group_shares_its_record(opened: tuple[ChunkedSegmentStorage, MeteredC
     with metered.counting() as cost:
         threads = [threading.Thread(target=store.append, args=(f"s{number}", b"x")) for number in range(8)]
         threads[0].start()
-        assert under_way.wait(30)
+        assert under_way.wait(60)
         for thread in threads[1:]:
             thread.start()
         while len(store._container.current.queue._queue) < 7:
             threads[1].join(0.001)
         go.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert cost.requests == {"create": 8, "create_if_absent": 2}

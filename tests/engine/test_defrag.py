@@ -364,7 +364,7 @@ def test_readers_and_appends_go_on_during_merges(world: World) -> None:
         store.collect()
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert wrong == [] and merges >= enough
     all_is_well(store, length)
 

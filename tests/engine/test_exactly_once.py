@@ -145,12 +145,12 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
         return in_thread(lambda: store.append("a", data, writer_id=b"w", event_number=number))
 
     calls = [event(b"11", 1)]
-    assert held.wait(20)
+    assert held.wait(60)
     calls += [event(b"2222", 2), event(b"11", 1), in_thread(lambda: store.append("a", b"333"))]
     calls[-1][0].join(0.2)
     going.set()
     for thread, _ in calls:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
     one, two, retry, plain = (found[0] for _, found in calls)
     content = store.read("a", 0, 99)

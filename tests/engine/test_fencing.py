@@ -184,7 +184,7 @@ def test_a_handle_to_write_from_yesterday_writes_nothing(world: World) -> None:
     new.create("a")
     queued = writer.append(b"x")
     for refuse in (
-        lambda: queued.result(20),
+        lambda: queued.result(60),
         lambda: old.append(handle, b"x"),
         lambda: old.write(handle, 3, b"x"),
         lambda: old.seal(handle),

@@ -11,7 +11,7 @@ from tests.support.data import pattern, problems
 from tests.support.flaky import Flaky
 from tests.support.worlds import World
 
-QUICK = RetryPolicy(tries_max=40, budget_s=20.0, pause_s_first=0.0005, pause_s_max=0.002)
+QUICK = RetryPolicy(tries_max=40, budget_s=600.0, pause_s_first=0.0005, pause_s_max=0.002)
 
 
 class Weather:

@@ -151,10 +151,9 @@ def test_wait_is_woken(world: World, event: str) -> None:
     store.create("source")
     store.append("source", b"678")
     store.seal("source")
-    thread, results = in_thread(lambda: store.wait("a", 5, 90))
+    thread, results = in_thread(lambda: store.wait("a", 5, 600))
     thread.join(0.05)
     assert thread.is_alive()
-    began = time.monotonic()
     if event == "append":
         store.append("a", b"6")
     elif event == "seal":
@@ -170,7 +169,7 @@ def test_wait_is_woken(world: World, event: str) -> None:
     else:
         world.open()
     thread.join(60)
-    assert not thread.is_alive() and time.monotonic() - began < 30
+    assert not thread.is_alive()
     result = results[0]
     if event in ("delete", "close", "take-over"):
         assert type(result) is {"delete": SegmentNotFound, "close": Closed, "take-over": NotOwner}[event]
@@ -181,28 +180,28 @@ def test_wait_is_woken(world: World, event: str) -> None:
 
 
 def test_wait_returns_at_once_or_when_the_time_is_over(world: World) -> None:
-    store = world.open()
+    store = world.open(op_deadline_s=600.0)
     store.create("a")
     store.append("a", b"12345")
-    assert store.wait("a", 4, 90).length == 5
     began = time.monotonic()
+    assert store.wait("a", 4, 600).length == 5
     assert store.wait("a", 5, 0).length == 5
     assert store.wait("a", 99, 0.1).length == 5
-    assert 0.1 <= time.monotonic() - began < 30
     store.seal("a")
-    assert store.wait("a", 99, 90).sealed
-    refused(SegmentNotFound, lambda: store.wait("missing", 0, 30))
+    assert store.wait("a", 99, 600).sealed
+    refused(SegmentNotFound, lambda: store.wait("missing", 0, 600))
+    assert 0.1 <= time.monotonic() - began < 60
 
 
 def test_waiting_for_another_segment_is_not_disturbed(world: World) -> None:
     store = world.open()
     store.create("a")
     store.create("b")
-    thread, results = in_thread(lambda: store.wait("a", 0, 30))
+    thread, results = in_thread(lambda: store.wait("a", 0, 600))
     thread.join(0.05)
     for _ in range(20):
         store.append("b", b"x")
     assert thread.is_alive() and results == []
     store.append("a", b"x")
-    thread.join(20)
+    thread.join(60)
     assert isinstance(results[0], SegmentInfo) and results[0].length == 1

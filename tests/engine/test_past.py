@@ -28,6 +28,7 @@ from tests.journal.ends import objects_of, put_back
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
+from tests.support.hooked import within
 from tests.support.past import rows_at, rows_of
 from tests.support.worlds import World
 
@@ -351,7 +352,8 @@ def test_an_undecided_record_is_the_future(world: World) -> None:
 
     store = world.open(wrap=wrap, op_deadline_s=1.0, undecided_s_max=1.0)
     world.still(store)
-    store.create("a")
+    with within(store, 60.0):
+        store.create("a")
     lsn = lsn_of(store)
 
     def fail(operation: str, names: tuple[str, ...]) -> None:

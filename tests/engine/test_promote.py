@@ -82,12 +82,12 @@ def test_a_live_owner_is_left_alone(world: World) -> None:
     replica = world.replica(lease_s=0.2)
     epoch = store.epoch
     with pytest.raises(ContainerBusy):
-        replica.promote(wait_s=0.5)
+        replica.promote(wait_s=600)  # its first sign of life is enough
     store.append("a", b"x")
     replica.refresh()
     assert (replica.epoch, replica.read("a", 0, 9)) == (epoch, b"x")
     store.close()
-    promoted = replica.promote(wait_s=0.5)
+    promoted = replica.promote(wait_s=600)  # it has said goodbye
     world._open.append(promoted)
     assert promoted.read("a", 0, 9) == b"x"
 

@@ -100,12 +100,10 @@ def test_following_until_sealed(world: World, prefetch: int) -> None:
         store.append("a", pattern(700 * number, 700))
         if number % 10 == 0:
             time.sleep(0.02)
-    deadline = time.monotonic() + 20
-    while len(got) < 21_000 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(lambda: len(got) >= 21_000)
     assert bytes(got) == pattern(0, 21_000) and thread.is_alive()
     store.seal("a")
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive() and bytes(got) == pattern(0, 21_000)
 
 
@@ -141,7 +139,7 @@ def background(reader: StorageReader) -> tuple[threading.Thread, list[object]]:
 
     thread = threading.Thread(target=body)
     thread.start()
-    wait_for(lambda: len(asked) == 2, 30)
+    wait_for(lambda: len(asked) == 2)
     time.sleep(0.05)
     return thread, results
 
@@ -155,7 +153,6 @@ def test_what_ends_a_blocked_follower(world: World, prefetch: int, event: str) -
     reader = store.reader("a", follow=True, prefetch_bytes=prefetch)
     thread, results = background(reader)
     assert thread.is_alive() and results == [b"data"]
-    began = time.monotonic()
     if event == "close":
         reader.close()
     elif event == "delete":
@@ -167,12 +164,10 @@ def test_what_ends_a_blocked_follower(world: World, prefetch: int, event: str) -
     else:
         store.truncate("a", 4)
         store.append("a", b"more")
-        deadline = time.monotonic() + 20
-        while len(results) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(lambda: len(results) >= 2)
         store.seal("a")
     thread.join(60)
-    assert not thread.is_alive() and time.monotonic() - began < 40
+    assert not thread.is_alive()
     ends = {
         "close": [b"data", "end"],
         "delete": [b"data", SegmentNotFound],

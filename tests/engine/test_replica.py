@@ -186,7 +186,7 @@ def test_wait_refreshes_by_itself(world: World, event: str) -> None:
     store = world.open()
     store.create("a")
     replica = world.replica()
-    thread, results = in_thread(lambda: replica.wait("a", 0, 20))
+    thread, results = in_thread(lambda: replica.wait("a", 0, 600))
     thread.join(0.1)
     assert thread.is_alive()
     if event == "append":
@@ -198,7 +198,7 @@ def test_wait_refreshes_by_itself(world: World, event: str) -> None:
         store.delete("a")
     else:
         replica.close()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     if event == "append":
         assert results[0].length == 4  # type: ignore[attr-defined]
@@ -217,5 +217,5 @@ def test_following_the_tail_through_a_replica(world: World) -> None:
         store.append("a", pattern(30 * number, 30))
     store.seal("a")
     store.close()
-    thread.join(20)
+    thread.join(60)
     assert got == [pattern(0, 600)]

@@ -196,12 +196,12 @@ def test_attach_and_end_are_ordered_also_when_they_race(world: World, rivals: st
 
     first, second = rivals.split("-")
     calls = [in_thread(lambda: commit(first, "a"))]
-    assert held.wait(20)
+    assert held.wait(60)
     calls.append(in_thread(lambda: commit(second, "b")))
     calls[1][0].join(0.2)
     going.set()
     for thread, _ in calls:
-        thread.join(20)
+        thread.join(60)
     outcomes = [found[0] for _, found in calls]
     if rivals == "attach-end":
         assert outcomes == ["done", "done"]
@@ -301,7 +301,7 @@ def test_a_look_into_a_collection_that_has_begun(world: World) -> None:
     store.truncate("a", 10)
     held, going = hold_first(storage, lambda operation, name: operation == "delete" and "/d/" in name)
     thread, _ = in_thread(store.collect)
-    assert held.wait(20)
+    assert held.wait(60)
 
     def let_go() -> None:
         going.set()

@@ -10,6 +10,7 @@ import pytest
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, DeadlineExceeded
 from chunkstore.replica import Replica
+from tests.support.clock import jumping_clock
 from tests.support.data import pattern
 from tests.support.forwarding import Hooked
 from tests.support.hooked import Remote
@@ -21,8 +22,11 @@ ROUNDS = 5
 class Replacing:
     """Before a chunk is read for the first time, the segment of that name is made anew of other chunks, and the old ones collected."""
 
-    def __init__(self, owner: ChunkedSegmentStorage, rounds: int) -> None:
+    def __init__(
+        self, owner: ChunkedSegmentStorage, rounds: int, replaced_by_now: Callable[[int], None] = lambda _: None
+    ) -> None:
         self._owner = owner
+        self._replaced_by_now = replaced_by_now
         self._met: set[str] = set()
         self._lock = threading.Lock()
         self.left = rounds
@@ -42,6 +46,7 @@ class Replacing:
         self._owner.delete("s")
         fill(self._owner)
         self._owner.collect()
+        self._replaced_by_now(self.replaced)
 
 
 def fill(owner: ChunkedSegmentStorage) -> None:
@@ -88,8 +93,9 @@ def test_a_reader_goes_on_as_long_as_the_plan_changes(world: World, kind: str) -
 @pytest.mark.parametrize("kind", ["owner", "replica"])
 def test_chunks_that_go_faster_than_they_are_read_end_at_the_deadline(world: World, kind: str) -> None:
     owner, read, storage, reading = reader_of(world, kind)
-    storage.before = hook = Replacing(owner, 1_000_000)
-    reading._context = reading._context._replace(op_deadline_s=0.1)
-    with pytest.raises(DeadlineExceeded):
-        read()
-    assert hook.replaced
+    reading._context = reading._context._replace(op_deadline_s=600.0)
+    with jumping_clock() as clock:
+        storage.before = hook = Replacing(owner, 1_000_000, lambda count: clock.jump(601) if count == ROUNDS else None)
+        with pytest.raises(DeadlineExceeded):
+            read()
+    assert hook.replaced >= ROUNDS

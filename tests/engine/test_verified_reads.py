@@ -101,6 +101,7 @@ def reads_of(shape: Shape, reader: ChunkedSegmentStorage | Replica, low: int, hi
             yield b"".join(pieces)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", SHAPES)
 def test_a_flipped_bit_is_found_by_every_read_that_touches_its_block(world: World, kind: str) -> None:
     shape = make(world, kind)

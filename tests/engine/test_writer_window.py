@@ -6,8 +6,6 @@ Where chunks grow one batch is on its way at a time; all that is said of order a
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
@@ -32,6 +30,7 @@ from chunkstore.operations.pending import PendingOp
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
+from tests.support.hooked import wait_for
 from tests.support.worlds import World
 
 BATCH = 10
@@ -61,7 +60,7 @@ class Uploads:
             number = self.begun if self._appends else int(names[0].split("-")[2], 16) - 1
             self.begun += 1
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._all_free or number in self._free, 30)
+            assert self._changed.wait_for(lambda: self._all_free or number in self._free, 60)
         if number in self.fail:
             raise StorageUnavailable(f"upload {number} fails")
 
@@ -77,7 +76,7 @@ class Uploads:
 
     def wait_for(self, count: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self.begun >= count, 30)
+            assert self._changed.wait_for(lambda: self.begun >= count, 60)
 
 
 def held(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Uploads]:
@@ -91,15 +90,8 @@ def pieces(count: int) -> list[bytes]:
     return [pattern(BATCH * number, BATCH) for number in range(count)]
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
-
-
 def outcomes(futures: list[Future[int]]) -> list[int | type]:
-    return [type(error) if (error := future.exception(30)) else future.result(0) for future in futures]
+    return [type(error) if (error := future.exception(60)) else future.result(0) for future in futures]
 
 
 def test_later_batches_are_written_first_and_acknowledged_behind_the_earlier_ones(world: World) -> None:
@@ -132,7 +124,7 @@ def test_all_that_is_ready_becomes_one_record(world: World) -> None:
         if not world.appends:
             uploads.wait_for(4)
             uploads.let_go(1, 2, 3)
-            eventually(lambda: sum(op.written for op in queue._queue) == 3)
+            wait_for(lambda: sum(op.written for op in queue._queue) == 3)
             assert queue.head.lsn == before
         uploads.let_all_go()
     assert outcomes(futures) == [0, 10, 20, 30]
@@ -179,7 +171,7 @@ def test_a_take_over_in_the_middle_acknowledges_a_prefix(world: World) -> None:
     futures = [writer.append(piece) for piece in pieces(4)]
     uploads.wait_for(1 if world.appends else 4)
     uploads.let_go(0)
-    assert futures[0].result(30) == 0
+    assert futures[0].result(60) == 0
     if not world.appends:
         uploads.let_go(2, 3)
     second = world.open()
@@ -244,7 +236,7 @@ def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
 
     def hold(ended: MetadataStore) -> None:
         serves.set()
-        assert go.wait(30)
+        assert go.wait(60)
         retire(ended)
 
     def wait(op: PendingOp, deadline: Deadline) -> bool:
@@ -264,7 +256,7 @@ def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
     thread = threading.Thread(target=finish)
     thread.start()
     try:
-        assert serves.wait(30)
+        assert serves.wait(60)
         monkeypatch.setattr(queue, "wait_decided", wait)
         if happened:
             second = begin(window, b"second", first, 2)
@@ -274,7 +266,7 @@ def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
             refused(StorageUnavailable, lambda: begin(window, b"second", first, 2))
     finally:
         go.set()
-        thread.join(30)
+        thread.join(60)
     assert told == [0] if happened else isinstance(told[0], StorageUnavailable)
     assert store.read("a", 0, 99) == (b"firstsecond" if happened else b"")
     assert store.last_event_number("a", b"w") == (2 if happened else 0)
@@ -300,10 +292,10 @@ def test_a_writer_that_expects_to_be_alone(world: World) -> None:
     store.append("a", b"0123")
     refused(InvalidArgument, lambda: store.writer("a", expected_offset=-1))
     writer = store.writer("a", flush_bytes=2, flush_s=0, expected_offset=4)
-    assert [writer.append(b"45").result(30), writer.append(b"67").result(30)] == [4, 6]
+    assert [writer.append(b"45").result(60), writer.append(b"67").result(60)] == [4, 6]
     assert store.append("a", b"stranger") == 8
     late = writer.append(b"89")
-    error = late.exception(30)
+    error = late.exception(60)
     assert isinstance(error, BadOffset) and (error.expected, error.given) == (16, 8)
     refused(BadOffset, writer.close)
     assert store.read("a", 0, 99) == b"01234567stranger"
@@ -328,7 +320,7 @@ def test_it_waits_for_room_in_a_small_buffer(world: World) -> None:
     store.create("a")
     with store.writer("a", flush_bytes=100, flush_s=3_600, buffer_bytes_max=100, window=2) as writer:
         for number in range(20):
-            writer.append(pattern(number * 60, 60), timeout_s=30)
+            writer.append(pattern(number * 60, 60), timeout_s=60)
     assert store.read("a", 0, 9_999) == pattern(0, 1_200)
 
 

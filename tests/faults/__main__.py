@@ -15,10 +15,10 @@ import sys
 import time
 from collections import Counter
 
-from benchmarks.harness import Report
 from tests.faults.crash_list import SUBJECTS
 from tests.faults.crash_worker import Done, Unit, run_unit
 from tests.faults.ground import GROUNDS
+from tests.support.report import Report
 
 
 def _units(options: argparse.Namespace) -> list[Unit]:

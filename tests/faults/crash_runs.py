@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
-from tests.faults.ground import Ground, Place, State, Wire, observe, work
+from tests.faults.ground import AMPLE_S, Ground, Place, State, Wire, observe, work
 from tests.faults.scenarios import LAST_WORDS, Opening, Operation
 from tests.support.data import problems
 from tests.support.disk import POWER_CUTS
 from tests.support.faulty import Call, Dead, Outcome, When, outcomes_of
+from tests.support.hooked import within
 from tests.support.worlds import Mode
 
 __all__ = [
@@ -188,15 +189,17 @@ class OperationRun(Interrupted):
         self.operation = operation
         self.ground = Ground(kind, mode, folder, **{**operation.settings, **settings})
         self.store = self.ground.open(self.ground.wire)
-        self.prepared = operation.prepare(self.store)
+        with within(self.store, AMPLE_S):
+            self.prepared = operation.prepare(self.store)
 
     def act(self, store: ChunkedSegmentStorage) -> None:
         self.operation.act(store, self.prepared)
 
     def trace(self) -> tuple[list[Call], tuple[State, State]]:
-        before = observe(self.store)
-        self.ground.wire.watch()
-        self.act(self.store)
+        with within(self.store, AMPLE_S):
+            before = observe(self.store)
+            self.ground.wire.watch()
+            self.act(self.store)
         trace = self.ground.wire.trace
         self.ground.wire.heal()
         self.store.close()
@@ -232,7 +235,8 @@ class OperationRun(Interrupted):
         else:
             assert not isinstance(error, Dead)
             wire.heal()
-            state = self.go_on(promise, before, after)
+            with within(store, AMPLE_S):
+                state = self.go_on(promise, before, after)
         with_cache = case.number % 4 < 2
         if not with_cache:
             ground.world.forget_cache()

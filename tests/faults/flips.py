@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import Report
 from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, Damaged, SegmentExists, SegmentNotFound
@@ -30,6 +29,7 @@ from tests.faults import cache_files
 from tests.faults.cache_files import NAMESPACE, Made, Model, Watching, append, copied, data_file, flip, open_in, put
 from tests.faults.tiny import InlineRuntime, rows_of
 from tests.support.data import problems
+from tests.support.report import Report
 
 TRIAL_S = 120.0
 """A trial that takes longer hangs: its process ends, and says where it was."""

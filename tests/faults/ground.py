@@ -19,7 +19,7 @@ from tests.support.faulty import FaultyChunkStorage, Outcome
 from tests.support.worlds import FULL_RUN, VARIANTS, Kind, Mode, World
 
 __all__ = [
-    "FULL_RUN", "GROUNDS", "WRITER", "Ground", "Place", "SegmentView", "State", "Wire", "fast_folder", "observe", "work",
+    "AMPLE_S", "FULL_RUN", "GROUNDS", "WRITER", "Ground", "Place", "SegmentView", "State", "Wire", "fast_folder", "observe", "work",
 ]  # fmt: skip
 
 Place = Kind | Literal["disk"]
@@ -31,6 +31,8 @@ Wire = FaultyChunkStorage | DiskStorage
 WRITER = b"writer"
 TABLES = ("rows", "work")
 FAST = {"op_deadline_s": 2.0, "resolve_s": 0.0, "undecided_s_max": 2.0, "lease_s": 5.0, "gc_grace_s": 0.0}
+AMPLE_S = 60.0
+"""Of whoever is to succeed."""
 
 
 class SegmentView(NamedTuple):
@@ -138,8 +140,10 @@ class Ground:
         self.world.disk.power_cut(outcome, seed)
 
     def open(self, wire: Wire | None = None) -> ChunkedSegmentStorage:
-        """Open behind ``wire``, or directly on a storage object of its own."""
-        return self.world.open(storage=wire if wire is not None else self.world.raw_storage())
+        """Open behind ``wire``, or directly on a storage object of its own: there all goes well, and may take its time."""
+        if wire is not None:
+            return self.world.open(storage=wire)
+        return self.world.open(storage=self.world.raw_storage(), op_deadline_s=AMPLE_S)
 
     def promote(self, wire: Wire) -> ChunkedSegmentStorage:
         """Follow behind ``wire``, and take over with that state."""

@@ -73,8 +73,8 @@ class LossGround(ABC):
         return Settings(
             journal_mode=self.mode,
             lease_s=5.0,
-            op_deadline_s=20.0,
-            undecided_s_max=20.0,
+            op_deadline_s=60.0,
+            undecided_s_max=60.0,
             resolve_s=1.0,
             gc_grace_s=0.0,
             io_workers=4,

@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.harness import Report
 from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -41,6 +40,7 @@ from tests.hdfs.moving import Tree
 from tests.support.alone import alone
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.forwarding import Hooked
+from tests.support.report import Report
 from tests.support.servers.hdfs import shared_cluster
 from tests.support.worlds import Mode, ShelfCache
 

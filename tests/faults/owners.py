@@ -28,7 +28,7 @@ THREADS = 3
 CALLS_AFTER_THE_FENCE = 3
 
 SETTINGS: dict[str, Any] = {
-    "op_deadline_s": 5.0,
+    "op_deadline_s": 60.0,
     "resolve_s": 0.2,
     "lease_s": 0.0,
     "io_workers": 4,

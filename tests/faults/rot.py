@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.harness import Report
 from chunkstore import blocks
 from chunkstore.changes import Attach, Concat, Seal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.operations import read_slices
 from chunkstore.reading import ReadableContainer
+from tests.support.report import Report
 from tests.support.rot import Block, blocks_of, flip
 from tests.support.worlds import World
 

@@ -58,6 +58,7 @@ def check_exact_or_loud(made: Tiny, objects: dict[str, bytes], what: str, shelf:
     return False
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_bit_of_a_closed_container(
     mode: Mode, share: int, record_property: Callable[[str, object], None]
@@ -154,6 +155,7 @@ def test_every_bit_of_extents_is_verified_where_nothing_is_replayed(mode: Mode) 
     assert damaged_reads == 8 * len(b"hello world")
 
 
+@pytest.mark.proof
 def test_every_bit_of_a_record_with_extents_that_nobody_closed(mode: Mode) -> None:
     """The last record is adopted with its bytes, which move into the next OPEN; or it is cut off as torn, and that is said."""
     made = tiny.make(mode, closed=False, behind=b", and more")
@@ -183,6 +185,7 @@ def last_record_at(made: Tiny) -> int:
     return data.rindex(b"CKSJ")
 
 
+@pytest.mark.proof
 def test_every_bit_of_a_killed_container(mode: Mode, record_property: Callable[[str, object], None]) -> None:
     """The former stream and the rest are as above; the newest stream is looked at here."""
     made = tiny.make(mode, closed=False)

@@ -20,6 +20,8 @@ from tests.support.data import problems
 from tests.support.servers.s3server import S3Server
 from tests.support.stopped import stopped_process
 
+pytestmark = pytest.mark.proof
+
 
 def opened(root: Path, cache: Path, *, create: bool = False) -> ChunkedSegmentStorage:
     settings = chunkstore.Settings(cache_dir=str(cache), lease_s=0)

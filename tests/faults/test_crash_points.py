@@ -66,8 +66,15 @@ def grounds_of(subject: Subject) -> list[tuple[Place, Mode]]:
     return [pair[mixed >> at & 1] for at, pair in enumerate(zip(slots, appends, strict=True))]
 
 
+def marks_of(subject: Subject, ground: tuple[Place, Mode]) -> list[pytest.MarkDecorator]:
+    """``make test`` runs a subject in one place, chosen by its name; ``make proofs`` in the others."""
+    grounds = grounds_of(subject)
+    chosen = grounds[zlib.crc32(f"place of {subject.name}".encode()) % len(grounds)]
+    return [] if FULL_RUN or ground == chosen else [pytest.mark.proof]
+
+
 CHOSEN = [
-    pytest.param(subject, ground, id=f"{'-'.join(ground)}-{subject.name}")
+    pytest.param(subject, ground, id=f"{'-'.join(ground)}-{subject.name}", marks=marks_of(subject, ground))
     for subject in SUBJECTS
     for ground in grounds_of(subject)
 ]
@@ -103,7 +110,7 @@ def test_outage_ends_within_the_deadline_and_is_survived(
         try:
             began_s = time.monotonic()
             run.run(Case(index, index, call, Outcome.OUTAGE), expected)
-            assert time.monotonic() - began_s < 30
+            assert time.monotonic() - began_s < 60
         except BaseException as error:
             error.add_note(f"outage from call {index} on: {call}")
             raise

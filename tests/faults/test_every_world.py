@@ -1,4 +1,4 @@
-"""The crash points and the two owners run in all four worlds, the storm and the races in two, and none of them is left out."""
+"""The crash points and the two owners are for all four worlds, the storm and the races for two. No test is left out, and no world is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.support.worlds import USUAL, VARIANTS
+from tests.support.worlds import FULL_RUN, USUAL, VARIANTS
 
 WORLDS = {"test_all_or_nothing": VARIANTS}
 """Every other test of these files: USUAL."""
@@ -31,9 +31,13 @@ def test_nothing_is_left_out(request: pytest.FixtureRequest) -> None:
             found[item.path.name, item.originalname].add(variant_of(item))
         if item.path.name == "test_two_owners.py":
             owners[item.originalname].add(str(item.callspec.params["mode"]))
-    for (_, function), variants in found.items():
+    for (name, function), variants in found.items():
         # Crash points also run on a simulated disk that can lose its power.
-        assert variants - {("disk", "append"), ("disk", "slot")} == set(WORLDS.get(function, USUAL)), function
+        whole = set(WORLDS.get(function, USUAL))
+        halved = name == "test_races.py" and request.config.option.markexpr and not FULL_RUN
+        met = variants - {("disk", "append"), ("disk", "slot")}
+        assert met <= whole, function
+        assert len(met) * (2 if halved else 1) == len(whole), function
     if owners:
         # Processes are the filesystem worlds, stores of one process the memory worlds.
         assert owners == {"test_processes": {"slot", "append"}, "test_stores_of_one_process": {"slot", "append"}}

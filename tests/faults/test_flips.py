@@ -10,6 +10,8 @@ import pytest
 from tests.faults.flips import KINDS, run
 from tests.faults.ground import FULL_RUN
 
+pytestmark = pytest.mark.proof
+
 FLIPS = 1_000 if FULL_RUN else 50
 
 

@@ -7,6 +7,7 @@ written, and the sync that tries is told so, once.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -22,6 +23,9 @@ from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import SmallDisk, small_disk
 from tests.support.forwarding import Hooked
+from tests.support.hooked import within
+
+pytestmark = pytest.mark.proof
 
 IMAGE_BYTES = 200 * MIB
 
@@ -94,17 +98,19 @@ def test_a_replica_does_not_show_what_no_disk_has(disk: tuple[SmallDisk, Path], 
     settings = Settings(
         cache_dir=str(tmp_path / "cache"),
         lease_s=0,
-        op_deadline_s=5,
+        op_deadline_s=2,
         undecided_s_max=1,
         free_bytes_min=0,
         inline_bytes_max=64 * KIB,
     )
+    ample = dataclasses.replace(settings, op_deadline_s=60.0)
     with mounted(image, tmp_path / "disk") as point:
         hooked = Hooked(FilesystemChunkStorage(point / "root"))
         store = open_store_on(hooked, settings=settings)
         assert store.settings.journal_mode in ("auto", "append")
-        store.create("s")
-        store.append("s", b"first; ")
+        with within(store, 60.0):
+            store.create("s")
+            store.append("s", b"first; ")
 
         def fill(operation: str, names: tuple[str, ...]) -> None:
             if operation == "write" and names[0].endswith("log.a"):
@@ -122,7 +128,7 @@ def test_a_replica_does_not_show_what_no_disk_has(disk: tuple[SmallDisk, Path], 
         log = next(point.rglob("log.a")).read_bytes()
         assert len(log) > 48 * KIB, "the kernel still shows the record"
         storage = FilesystemChunkStorage(point / "root")
-        with contextlib.closing(open_replica_on(storage, settings=settings)) as replica:
+        with contextlib.closing(open_replica_on(storage, settings=ample)) as replica:
             replica.refresh()
             assert replica.read("s", 0, MIB) == b"first; "
         store.close()

@@ -16,7 +16,7 @@ from tests.faults.lost_replies import LossGround, LostReplies, Told, Work
 from tests.support.faulty import Call, FaultyChunkStorage, Outcome, outcomes_of
 
 _numbers = itertools.count(1)
-QUICK = RetryPolicy(tries_max=5, budget_s=5.0, pause_s_first=0.001, pause_s_max=0.002)
+QUICK = RetryPolicy(tries_max=5, budget_s=600.0, pause_s_first=0.001, pause_s_max=0.002)
 
 
 class SharedWire(FaultyChunkStorage):
@@ -76,6 +76,7 @@ class InMemory(LostReplies):
         forget_memory(ground.url)
 
 
+@pytest.mark.proof
 class TestSlot(InMemory):
     mode = "slot"
 
@@ -87,6 +88,7 @@ class TestSlot(InMemory):
         return super().allowed(work, request)
 
 
+@pytest.mark.proof
 class TestSlotRetrying(TestSlot):
     retrying = True
 
@@ -98,6 +100,7 @@ class TestAppend(InMemory):
     mode = "append"
 
 
+@pytest.mark.proof
 class TestAppendRetrying(InMemory):
     mode = "append"
     retrying = True

@@ -19,6 +19,8 @@ from tests.faults.lost_replies import WORKS, LossGround, LostReplies, Told, Work
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.s3server import S3Server
 
+pytestmark = pytest.mark.proof
+
 _SHARE = {"append", "first-open", "open-over-a-dead-claim"}
 CHOSEN = [work for work in WORKS if FULL_RUN or work.name in _SHARE]
 

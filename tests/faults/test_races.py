@@ -20,7 +20,7 @@ from chunkstore.operations.pending import PendingOp, PendingSegment
 from tests.faults.scenarios import is_opening, is_record
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, open_hooked, wait_for
+from tests.support.hooked import hold_first, in_thread, open_hooked, wait_for, within
 from tests.support.worlds import World, world
 
 __all__ = ["world"]
@@ -31,7 +31,7 @@ def in_background(call: Callable[[], object]) -> Iterator[list[object]]:
     """Runs ``call`` in a thread; yields the list that will hold its result or error."""
     thread, results = in_thread(call)
     yield results
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -42,7 +42,7 @@ def test_reads_during_a_roll_of_our_own_are_answered(world: World) -> None:
     store.append("log", b"x" * 100)
     reached, go = hold_first(wire, is_opening)
     with in_background(store._maintenance._recovery.roll) as rolled:
-        assert reached.wait(30)
+        assert reached.wait(60)
         assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
         with in_background(lambda: store.append("log", b"waits")) as appended:
             assert store.read("log", 0, 5) == b"xxxxx"
@@ -54,9 +54,10 @@ def test_reads_during_a_roll_of_our_own_are_answered(world: World) -> None:
 def test_reads_go_on_while_a_take_over_of_our_own_cannot_be_finished(world: World) -> None:
     """A roll got as far as its claim; then there was no answer for a while. Reads are served, and the next change mends."""
     store, wire = open_hooked(world, Hooked, op_deadline_s=0.1, undecided_s_max=0.1)
-    store.create("log")
     written = b"0123456789" * 10
-    store.append("log", written)
+    with within(store, 60.0):
+        store.create("log")
+        store.append("log", written)
 
     def no_opening(operation: str, names: tuple[str, ...]) -> None:
         if any(is_opening(operation, name) for name in names):
@@ -65,13 +66,15 @@ def test_reads_go_on_while_a_take_over_of_our_own_cannot_be_finished(world: Worl
     wire.before = no_opening
     assert not store._maintenance._recovery.roll()
     assert world.raw_storage().exists(world.names().epoch(store.epoch + 1))
-    assert store.read("log", 0, 10_000) == written
+    with within(store, 60.0):
+        assert store.read("log", 0, 10_000) == written
     with pytest.raises(StorageUnavailable):
         store.append("log", b"no journal")
-    assert store.read("log", 0, 10_000) == written
-    wire.before = lambda operation, names: None
-    assert store.append("log", b"mended") == len(written)
-    assert problems(store.check("deep")) == []
+    with within(store, 60.0):
+        assert store.read("log", 0, 10_000) == written
+        wire.before = lambda operation, names: None
+        assert store.append("log", b"mended") == len(written)
+        assert problems(store.check("deep")) == []
 
 
 def after_the_view_was_opened(store: ChunkedSegmentStorage, go: threading.Event, first: list[object]) -> None:
@@ -96,7 +99,7 @@ def test_a_row_changes_by_what_was_decided_while_it_was_planned(world: World, se
     table = store.table("rows")
     reached, go = hold_first(wire, is_record)
     with in_background(lambda: table.put(b"key", b"first", expected_version=0)) as first:
-        assert reached.wait(30)
+        assert reached.wait(60)
         after_the_view_was_opened(store, go, first)
         if second == "put":
             with pytest.raises(Conflict):
@@ -114,7 +117,7 @@ def test_an_attach_sees_that_its_session_ended_while_it_was_planned(world: World
     chunk = session.writer().write_chunk(world.raw_storage(), 0, b"bytes")
     reached, go = hold_first(wire, is_record)
     with in_background(session.end) as ended:
-        assert reached.wait(30)
+        assert reached.wait(60)
         after_the_view_was_opened(store, go, ended)
         with pytest.raises(Conflict):
             store.commit([changes.Attach("log", session.id, (chunk,))])
@@ -136,10 +139,11 @@ def test_a_roll_does_not_wait_for_itself(world: World) -> None:
 
     wire.before = fail
     store._maintenance._recovery.roll()
-    assert owned.queue.wait_decided(op, Deadline(30.0))
+    assert owned.queue.wait_decided(op, Deadline(60.0))
     assert not isinstance(op.error, OutcomeUnknown)
-    store.create("log")
-    assert store.append("log", b"after") == 0
+    with within(store, 60.0):
+        store.create("log")
+        assert store.append("log", b"after") == 0
 
 
 def test_nothing_enters_behind_close(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,14 +158,14 @@ def test_nothing_enters_behind_close(world: World, monkeypatch: pytest.MonkeyPat
         owned = serving(deadline, *adds)
         if not let_in.is_set():
             let_in.set()
-            assert go.wait(30)
+            assert go.wait(60)
         return owned
 
     def before(operation: str, names: tuple[str, ...]) -> None:
         if not any(is_record(operation, name) for name in names):
             return
         if go.is_set():
-            assert closed.wait(30)
+            assert closed.wait(60)
         else:
             go.set()
             wait_for(lambda: bool(outcome or container.current.queue._queue))
@@ -175,7 +179,7 @@ def test_nothing_enters_behind_close(world: World, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(container, "serving", slow_serving)
     monkeypatch.setattr(container.current, "end", slow_end)
     with in_background(lambda: store.append("log", b"late")) as outcome:
-        assert let_in.wait(30)
+        assert let_in.wait(60)
         wire.before = before
         store.close()
         closed.set()
@@ -199,7 +203,7 @@ def test_an_event_whose_batch_fails_is_not_there(world: World, monkeypatch: pyte
     def late(owned: OwnedEpoch, state: PendingSegment, *arguments: Any) -> tuple[int, int] | None:
         go.set()
         if (op := state.undecided()) is not None:
-            assert owned.queue.wait_decided(op, Deadline(30.0))
+            assert owned.queue.wait_decided(op, Deadline(60.0))
         return known_event(owned, state, *arguments)
 
     def event() -> int:
@@ -207,7 +211,7 @@ def test_an_event_whose_batch_fails_is_not_there(world: World, monkeypatch: pyte
 
     wire.before = full
     with in_background(event) as first:
-        assert reached.wait(30)
+        assert reached.wait(60)
         monkeypatch.setattr("chunkstore.operations.append.known_event", late)
         assert event() == 0
     assert isinstance(first[0], StorageFull)

@@ -25,6 +25,8 @@ from tests.support.data import problems
 from tests.support.forwarding import Hooked
 from tests.support.packed import unpack
 
+pytestmark = pytest.mark.proof
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "wrecks"
 CHANGING = ("create", "create_if_absent", "put", "write", "sync", "harden", "delete")
 """Between two of these calls the storage is the same wherever the process ends."""

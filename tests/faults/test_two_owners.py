@@ -40,7 +40,7 @@ ENOUGH = 10 * ROUNDS
 REPOSITORY = Path(__file__).parents[2]
 PATHS = os.pathsep.join(str(REPOSITORY / name) for name in (".", "bindings", "journal"))
 
-pytestmark = pytest.mark.timeout(900 if FULL_RUN else 240)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900 if FULL_RUN else 240)]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ class OwnerProcess:
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
-        found = self._answers.get(timeout=90)
+        found = self._answers.get(timeout=120)
         assert found is not None, "the process has ended"
         return found
 
@@ -171,7 +171,7 @@ def test_processes(tmp_path: Path, mode: Mode, seed: int, record_property: Calla
     try:
         kinds = duel.run(ROUNDS)
         # How much was done in the rounds is the machine's affair: the last owner works until it is enough.
-        wait_for(lambda: len(duel.told().acknowledged) > ENOUGH, 60)
+        wait_for(lambda: len(duel.told().acknowledged) > ENOUGH)
     finally:
         duel.close()
     verdict = duel.verify()
@@ -255,7 +255,7 @@ def test_stores_of_one_process(
         else:
             assert owner.finish(60), "an older owner hangs"
         owner, store, way = newer, newer_store, newer_way
-    wait_for(lambda: len(Verdict(notes[:]).acknowledged) > ENOUGH, 60)
+    wait_for(lambda: len(Verdict(notes[:]).acknowledged) > ENOUGH)
     owner.stop.set()
     assert owner.finish(60)
     verdict = Verdict(notes)

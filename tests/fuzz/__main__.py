@@ -19,10 +19,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import RESULTS, Figure, Report
 from tests.fuzz.runner import BLOCK, Finding, Result, memory_bound_bytes, replay, run_blocks, save
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS, target_named
+from tests.support.report import RESULTS, Figure, Report
 
 PAST_SHARE_MIN = 0.05
 PROGRESS_S = 10.0

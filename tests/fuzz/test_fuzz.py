@@ -24,7 +24,7 @@ from tests.fuzz.target import Gate, Spy, Target
 from tests.fuzz.targets import TARGETS, target_named
 
 FRESH_SEED = secrets.randbits(32)
-BLOCKS = 3
+BLOCKS = 1
 FOUND = Path(__file__).parent / "found"
 
 

@@ -10,11 +10,16 @@ import pytest
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.hdfs import storage as hdfs_binding
 from tests.hdfs.model import EndingPauses, made
+from tests.support.allowance import allow
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import hdfs, hdfs_or_end
 from tests.support.worlds import RemoteWorld, World
 
 __all__ = ["ends_soon", "fake", "hdfs", "storage", "world"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    allow(items, Path(__file__).parent, 900)
 
 
 @pytest.fixture

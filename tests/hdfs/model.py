@@ -11,7 +11,7 @@ from tests.support.fake_webhdfs import FakeWebHdfs
 __all__ = ["FOLDER", "PATIENT_S", "SHORT_S", "EndingPauses", "made", "temporaries"]
 
 FOLDER = "/root/.chunkstore-tmp"
-PATIENT_S = 30.0
+PATIENT_S = 180.0
 """The deadline of what must succeed; a server may be silent for a third of it, which no busy machine's is."""
 SHORT_S = 0.6
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import requests
 
 import chunkstore
 from chunkstore.config import Settings
@@ -24,6 +24,7 @@ from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
 from tests.hdfs.model import FOLDER, PATIENT_S, made, temporaries
 from tests.support import hdfs_names
+from tests.support.clock import jumping_clock
 from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
@@ -198,15 +199,15 @@ def test_a_sweep_takes_a_small_share_of_the_time(fake: FakeWebHdfs, monkeypatch:
     leave_stale(fake, 40)
 
     def slow(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
-        time.sleep(0.1)
+        clock.jump(1)
         return hdfs_names._delete(fake, path, params)
 
     becomes(monkeypatch, "DELETE", "DELETE", slow)
-    # A tenth of it is a second and a bit; a third of it is more than anybody is held up.
-    storage = made(fake, deadline_s=12)
-    assert storage.create_if_absent("a", b"x")
-    assert fake.asked("DELETE") <= 13
-    storage.close()
+    with jumping_clock() as clock:
+        storage = made(fake, deadline_s=40)  # of which a tenth is four seconds
+        assert storage.create_if_absent("a", b"x")
+        assert fake.asked("DELETE") <= 5
+        storage.close()
 
 
 def test_a_source_that_fails_while_it_is_copied_leaves_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
@@ -233,8 +234,8 @@ def test_ranges_end_by_one_deadline(fake: FakeWebHdfs, storage: HdfsChunkStorage
     handle = storage.create("a", b"0123456789")
     fake.shorten_reads("/root/a", 4, times=100_000)
     hasty = made(fake, deadline_s=1)
-    # Nine at a time: each with a deadline of its own, they would take thirty.
-    fails_in_time(StorageUnavailable, lambda: hasty.read_ranges(handle, [ReadRange(0, 10)] * 270))
+    # Nine at a time: each with a deadline of its own, they would take five minutes.
+    fails_in_time(StorageUnavailable, lambda: hasty.read_ranges(handle, [ReadRange(0, 10)] * 2700))
     hasty.close()
 
 
@@ -261,8 +262,14 @@ def test_a_data_node_that_looks_for_a_lost_block_says_nothing(
         return b""
 
     monkeypatch.setattr(FakeWebHdfs, "read", silent)
-    # All attempts end by this patience, long before the deadline, which would have other words for it.
-    monkeypatch.setattr(storage._rest, "_answer_s", 0.3)
+    ask = storage._rest.session.request
+
+    def hasty(method: str, url: str, *, timeout: tuple[float, float], **more: object) -> requests.Response:
+        """All attempts end by this patience, long before the deadline, which would have other words for it."""
+        answer_s = 0.3 if f":{fake.datanode_port}/" in url else timeout[1]
+        return ask(method, url, timeout=(timeout[0], answer_s), **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage._rest.session, "request", hasty)
     with pytest.raises(ChunkstoreError, match=r"timed out.*no replica left.*fsck") as caught:
         storage.read(handle, 0, 4)
     given_up.set()

@@ -23,7 +23,7 @@ from tests.engine import (
 from tests.faults.ground import FULL_RUN
 from tests.support.worlds import World
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 
 # Refused before a storage is asked.

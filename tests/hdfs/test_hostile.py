@@ -154,6 +154,7 @@ def test_an_answer_without_end(fake: FakeWebHdfs, storage: HdfsChunkStorage, mon
         storage.exists("a")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b""]
 )

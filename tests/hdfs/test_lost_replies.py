@@ -25,10 +25,10 @@ from tests.support.hdfs_wire import HdfsWire, changes, op_of, target_of
 from tests.support.servers.faultproxy import Request
 from tests.support.servers.hdfs import hdfs_or_end
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 _numbers = itertools.count(1)
-QUICK = RetryPolicy(tries_max=6, budget_s=10.0, pause_s_first=0.005, pause_s_max=0.05)
+QUICK = RetryPolicy(tries_max=6, budget_s=120.0, pause_s_first=0.005, pause_s_max=0.05)
 CONDITIONAL = ("/FORMAT", "/epoch/", "/j/")
 
 
@@ -135,7 +135,6 @@ class TestModel(Acknowledged):
 REAL = of("commit")
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("kind", [*of("append"), *DECIDING] if FULL_RUN else REAL, ids=lambda kind: kind.name)
 class TestRealServers(Acknowledged):
     test_every_reply_is_lost_once = plain_test

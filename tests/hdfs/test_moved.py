@@ -104,10 +104,9 @@ def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_pat
         assert store.check("deep") == []
 
 
-# Of a real Hadoop every way (here those that numbers do not follow); of the model one that is followed and one that is
-# not (all of it at any moment below).
+# Of a real Hadoop every way; of the model one that is followed and one that is not (all of it at any moment below).
 ZOMBIES = [
-    *(pytest.param("real", way, marks=[] if way in WITHOUT_NUMBERS else pytest.mark.proof) for way in WAYS),
+    *(pytest.param("real", way, marks=pytest.mark.proof) for way in WAYS),
     *(("model", way) for way in WAYS if FULL_RUN or way in ("renamed_container", "removed")),
 ]
 
@@ -118,6 +117,7 @@ def test_a_zombie_is_never_acknowledged(tree: Tree, home: str, way: str, tmp_pat
 
 
 # Every way with numbers, above; without them whatever was moved is looked for alike.
+@pytest.mark.proof
 @pytest.mark.parametrize("way", [way for name, way in WAYS.items() if FULL_RUN or name in WITHOUT_NUMBERS])
 def test_where_numbers_lead_nowhere_writes_look(way: Callable[[Tree, str], str], tmp_path: Path) -> None:
     """A router, say: folders have numbers, which cannot be asked for."""
@@ -144,6 +144,7 @@ def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_pat
         assert store.read("a", 0, 100) == b"before after"
 
 
+@pytest.mark.proof
 def test_a_folder_that_is_moved_at_any_moment(tree: Tree, home: str) -> None:
     """A share of ``python -m tests.faults.moved``."""
     seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)

@@ -35,6 +35,7 @@ def test_a_short_read_is_no_end_while_the_file_is_longer(fake: FakeWebHdfs, stor
     assert storage.read_ranges(handle, [ReadRange(0, 3), ReadRange(3, 3)]) == [b"012", b"345"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("then", ["it stays closed", "the next append begins", "a read breaks off"])
 def test_what_was_waited_for_counts_for_no_failure(
     fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch, then: str

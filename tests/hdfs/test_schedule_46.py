@@ -11,9 +11,11 @@ from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.support.fake_webhdfs import FakeWebHdfs
 
+pytestmark = pytest.mark.proof
+
 
 def opened(fake: FakeWebHdfs, folder: Path) -> ChunkedSegmentStorage:
-    settings = Settings(cache_dir=str(folder), op_deadline_s=20, lease_s=0, lmdb_map_bytes=1 << 26)
+    settings = Settings(cache_dir=str(folder), op_deadline_s=180, lease_s=0, lmdb_map_bytes=1 << 26)
     return chunkstore.open(fake.root(), settings=settings)
 
 

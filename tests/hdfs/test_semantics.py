@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -13,6 +12,7 @@ import pytest
 import requests
 
 from tests.support.fake_webhdfs import FakeWebHdfs
+from tests.support.servers.base import wait_until
 from tests.support.servers.hdfs import hdfs_or_end
 
 
@@ -31,7 +31,7 @@ class Cluster:
         if "sources" in query:
             query["sources"] = ",".join(self.folder + part for part in str(query["sources"]).split(","))
         url = self._base + quote(self.folder + path, safe="/")
-        return self._session.request(method, url, params=query, timeout=30)
+        return self._session.request(method, url, params=query, timeout=120)
 
     def place(self, method: str, path: str, op: str, **params: str | int) -> str:
         answer = self.ask(method, path, op, **params)
@@ -43,7 +43,7 @@ class Cluster:
         answer = self.ask(method, path, op, **params)
         if answer.status_code != 200:
             return answer
-        return requests.request(method, answer.json()["Location"], data=data, timeout=30)
+        return requests.request(method, answer.json()["Location"], data=data, timeout=120)
 
     def create(self, path: str, data: bytes = b"data", **params: Any) -> requests.Response:
         return self.send("PUT", path, "CREATE", data=data, overwrite="false", **params)
@@ -63,7 +63,7 @@ class Cluster:
         """Send the head of a CREATE of ``size`` bytes to the data node, and nothing of the body yet."""
         parts = urlsplit(self.place("PUT", path, "CREATE"))
         assert parts.port is not None
-        wire = socket.create_connection((parts.hostname, parts.port), timeout=30)
+        wire = socket.create_connection((parts.hostname, parts.port), timeout=120)
         head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
         wire.sendall(head.encode() + b"Content-Type: application/octet-stream\r\n\r\n")
         return wire
@@ -108,12 +108,12 @@ def test_a_client_that_dies_leaves_a_shorter_file_that_looks_complete(cluster: C
     wire = cluster.begin("/torn", 1_000_000)
     wire.sendall(b"x" * 300_000)
     wire.close()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def is_closed() -> bool:
         blocks = cluster.ask("GET", "/torn", "GET_BLOCK_LOCATIONS").json().get("LocatedBlocks")
-        if blocks is not None and not blocks["isUnderConstruction"]:
-            break
-        time.sleep(0.05)
+        return blocks is not None and not blocks["isUnderConstruction"]
+
+    wait_until(is_closed, deadline_s=240, what="the end of the file")
     length = cluster.status("/torn")["length"]
     assert isinstance(length, int)
     assert length < 1_000_000
@@ -122,9 +122,9 @@ def test_a_client_that_dies_leaves_a_shorter_file_that_looks_complete(cluster: C
 
 def test_a_file_being_created_has_its_name_and_no_length(cluster: Cluster) -> None:
     wire = cluster.begin("/a", 10)
-    deadline = time.monotonic() + 30
-    while cluster.ask("GET", "/a", "GETFILESTATUS").status_code != 200 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(
+        lambda: cluster.ask("GET", "/a", "GETFILESTATUS").status_code == 200, deadline_s=240, what="the file's name"
+    )
     assert cluster.status("/a")["length"] == 0
     assert said(cluster.create("/a")) == "AlreadyBeingCreatedException"
     wire.sendall(b"0123456789")

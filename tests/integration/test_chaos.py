@@ -14,11 +14,12 @@ import pytest
 from tests.chaos.run import Options, run_chaos
 from tests.support.paths import SOURCES
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(1500)
 
 KILLS = 6
 
 
+@pytest.mark.proof
 def test_nothing_acknowledged_is_lost(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     result = run_chaos(Options(seconds=10, kills=KILLS, rate=150, check_every_s=4, root=str(tmp_path)))
     print(result.notes)
@@ -96,20 +97,23 @@ sys.meta_path.insert(0, Breaker())
 """
 
 
+@pytest.mark.proof
 def test_an_owner_that_does_not_look_is_caught(tmp_path: Path) -> None:
     """Commits that never look at the fence: the run must end with a violation and keep the evidence.
+
+    It ends with the first one; how long that takes is the machine's affair.
 
     (Looking before the write only is found, too, within a minute or so: too long for a test that must not fail by chance.)
     """
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
     figures = tmp_path / "chaos.json"
-    options = f"--seconds 120 --kills 40 --mode append --full-disk no --check-every 6 --rate 400 --json {figures}"
+    options = f"--seconds 900 --kills 300 --mode append --full-disk no --check-every 6 --rate 400 --json {figures}"
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", *options.split(), "--root", str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCES}"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=1300,
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr

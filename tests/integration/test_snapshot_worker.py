@@ -16,6 +16,7 @@ from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.operations import snapshots
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
+from tests.support.hooked import wait_for
 
 
 def test_a_worker_writes_the_snapshot_while_commits_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +35,8 @@ def test_a_worker_writes_the_snapshot_while_commits_go_on(tmp_path: Path, monkey
         busy.start()
         try:
             first = store.snapshot()
+            length = store.info("a").length
+            wait_for(lambda: store.info("a").length > length)
             second = store.snapshot()
         finally:
             stop.set()

@@ -34,7 +34,7 @@ HOSTILE = (
 
 
 def process(world: World, shelf: MemoryShelf | None = None) -> Process:
-    return world.process(shelf, settings=Settings(journal_mode=world.mode, op_deadline_s=30.0, snapshots_kept=1))
+    return world.process(shelf, settings=Settings(journal_mode=world.mode, op_deadline_s=60.0, snapshots_kept=1))
 
 
 def hostile_links(world: World, real: SnapshotLink) -> list[SnapshotLink]:

@@ -16,7 +16,7 @@ from tests.journal.world import Process, World, keys_of
 
 def machine(world: World, folder: Path) -> Process:
     process = world.process()
-    settings = Settings(journal_mode=world.mode, op_deadline_s=30.0, cache_dir=str(folder), lmdb_map_bytes=16 * MIB)
+    settings = Settings(journal_mode=world.mode, op_deadline_s=60.0, cache_dir=str(folder), lmdb_map_bytes=16 * MIB)
     cache = make_cache(world, folder, "owner", settings)
     process.service = ContainerJournal(process.wire, world.names, world.format, cache, settings)
     return process

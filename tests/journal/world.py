@@ -77,7 +77,7 @@ class World:
     ) -> None:
         self.storage = storage
         self.names = ContainerNames("orders")
-        self.settings = settings or Settings(journal_mode=mode, op_deadline_s=30.0)
+        self.settings = settings or Settings(journal_mode=mode, op_deadline_s=60.0)
         self.format = create_container(storage, self.names, self.settings)
         self.streams = Streams(storage, self.names, self.format)
         assert self.format.mode == mode

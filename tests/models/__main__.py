@@ -6,9 +6,9 @@ import argparse
 import gc
 import sys
 
-from benchmarks.harness import Report
 from tests.models.explorer import explore
 from tests.models.scopes import LARGE, REFUTED, REFUTED_LARGE, SMALL
+from tests.support.report import Report
 
 
 def main() -> int:

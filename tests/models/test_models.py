@@ -24,6 +24,7 @@ def test_the_protocol_holds(scope: Scope, record_property: Callable[[str, object
     assert found.states > 50
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("scope", REFUTED, ids=lambda scope: f"{scope.name}-{'-'.join(scope.mutants)}")
 def test_every_mutant_is_refuted(scope: Scope) -> None:
     found = explore(scope.model())

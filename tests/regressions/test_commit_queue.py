@@ -29,8 +29,8 @@ from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_
 from tests.support.worlds import World
 
 
-def hooked(world: World, deadline_s: float = 30.0) -> tuple[ChunkedSegmentStorage, Hooked]:
-    """A store behind a hooked storage."""
+def hooked(world: World, deadline_s: float = 600.0) -> tuple[ChunkedSegmentStorage, Hooked]:
+    """A store behind a hooked storage. Who waits for what never comes waits longer than any machine holds up a thread."""
     return open_hooked(world, Hooked, op_deadline_s=deadline_s, undecided_s_max=deadline_s, resolve_s=1.0)
 
 
@@ -44,14 +44,14 @@ def test_a_failed_write_behind_a_commit_under_way_does_not_hide_it(world: World)
     def before(operation: str, names: tuple[str, ...]) -> None:
         if is_commit(operation, names[0]) and not committing.is_set():
             committing.set()
-            assert go.wait(30)
+            assert go.wait(60)
         if fail.is_set() and operation in ("create", "write") and "/d/" in names[0]:
             fail.clear()
             raise StorageUnavailable("injected")
 
     gate.before = before
     a, found_a = in_thread(lambda: store.append("s", b"aaaa"))
-    assert committing.wait(30)
+    assert committing.wait(60)
     b, found_b = in_thread(lambda: store.append("s", b"bbbb"))
     wait_for(lambda: len(store._container.current.queue._queue) == 1)
     fail.set()
@@ -61,7 +61,7 @@ def test_a_failed_write_behind_a_commit_under_way_does_not_hide_it(world: World)
     time.sleep(0.05)
     go.set()
     for thread in (a, b, d):
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     done = sorted(
         (offset, data)
@@ -82,14 +82,14 @@ def test_two_data_writes_that_fail_at_once_both_say_so(world: World) -> None:
     def before(operation: str, names: tuple[str, ...]) -> None:
         if operation in ("create", "write") and "/d/" in names[0]:
             if not world.appends:
-                barrier.wait(30)
+                barrier.wait(60)
             raise StorageUnavailable("injected")
 
     for _ in range(20):
         gate.before = before
         results = [in_thread(lambda: store.append("s", b"x")) for _ in range(2)]
         for thread, _ in results:
-            thread.join(30)
+            thread.join(60)
         assert all(isinstance(found[0], StorageUnavailable) for _, found in results), results
     gate.before = lambda operation, names: None
     assert store.append("s", b"x") == 0
@@ -106,7 +106,7 @@ def test_an_interrupted_waiter_does_not_take_the_lead_with_it(world: World, monk
     store.create("t")
     committing, go = hold_first(gate, is_commit)
     a, found_a = in_thread(lambda: store.append("s", b"aaaa"))
-    assert committing.wait(30)
+    assert committing.wait(60)
     real = Waiter.wait
 
     def interrupted(self: Waiter, timeout_s: float) -> bool:
@@ -115,15 +115,15 @@ def test_an_interrupted_waiter_does_not_take_the_lead_with_it(world: World, monk
 
     monkeypatch.setattr(Waiter, "wait", interrupted)
     b, found_b = in_thread(lambda: store.append("t", b"bbbb"))
-    b.join(30)
+    b.join(60)
     assert isinstance(found_b[0], Interrupt)
     go.set()
-    a.join(30)
+    a.join(60)
     assert found_a == [0]
     began = time.monotonic()
     store.append("s", b"cccc")
     store.seal("t")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert store.info("t").length == 4
 
 
@@ -156,7 +156,7 @@ def test_an_interrupt_anywhere_leaves_a_store_that_works(
     store.commit([Append("s", b"cccc")])
     assert store.append("s", b"dddd") == (12 if happened else 8)
     store.seal("s")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert store.read("s", 0, 100) == (b"aaaabbbbccccdddd" if happened else b"aaaaccccdddd")
     assert store.epoch == (1 if where == "wait" else 2)
     assert store._container.current.queue.idle
@@ -165,8 +165,9 @@ def test_an_interrupt_anywhere_leaves_a_store_that_works(
 
 def test_a_foreign_exception_during_recovery_ends_with_an_answer(world: World) -> None:
     """A binding with a bug (TypeError) when the journal fails and during the take-over that follows."""
-    store, gate = hooked(world, deadline_s=2.0)
-    store.create("s")
+    store, gate = hooked(world, deadline_s=0.5)
+    with within(store, 600.0):
+        store.create("s")
     broken = threading.Event()
 
     def before(operation: str, names: tuple[str, ...]) -> None:
@@ -178,20 +179,22 @@ def test_a_foreign_exception_during_recovery_ends_with_an_answer(world: World) -
     began = time.monotonic()
     with pytest.raises((StorageUnavailable, OutcomeUnknown, TypeError)) as caught:
         store.append("s", b"aaaa")
-    assert time.monotonic() - began < 25, caught
+    assert time.monotonic() - began < 60, caught
     broken.clear()
     began = time.monotonic()
-    offset = store.append("s", b"bbbb")
-    assert time.monotonic() - began < 20
-    assert store.read("s", offset, 4) == b"bbbb"
+    with within(store, 600.0):
+        offset = store.append("s", b"bbbb")
+        assert time.monotonic() - began < 60
+        assert store.read("s", offset, 4) == b"bbbb"
     assert store._container.current.queue.idle
 
 
 def test_close_never_raises(world: World) -> None:
     """Whatever a binding does: everything is released, and the next owner goes on."""
-    store, gate = hooked(world, deadline_s=2.0)
-    store.create("s")
-    store.append("s", b"aaaa")
+    store, gate = hooked(world, deadline_s=0.5)
+    with within(store, 600.0):
+        store.create("s")
+        store.append("s", b"aaaa")
 
     def before(operation: str, names: tuple[str, ...]) -> None:
         raise TypeError("a bug of the binding")
@@ -204,7 +207,7 @@ def test_close_never_raises(world: World) -> None:
         raise OSError("no")
 
     store._on_close = (fails, lambda: released.append(2))
-    with within(store, 30.0):  # one that is held up for longer is left to itself
+    with within(store, 600.0):  # one that is held up for longer is left to itself
         store.close()
         store.close()
     assert released == [1, 2]
@@ -217,7 +220,7 @@ def test_failed_writes_are_remembered_as_long_as_they_matter(world: World, monke
     if not world.appends:
         return  # a chunk that failed is never met again
     monkeypatch.setattr(pending, "_IDLE_SEGMENTS_MAX", 20)
-    store, storage = hooked(world, 10.0)
+    store, storage = hooked(world)
 
     def before(operation: str, names: tuple[str, ...]) -> None:
         if operation in ("create", "write") and "/d/" in names[0]:
@@ -240,7 +243,7 @@ def test_failed_writes_are_remembered_as_long_as_they_matter(world: World, monke
 
 def test_a_writers_last_event_on_a_segment_that_is_never_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited until nothing was undecided, and while others appended without a pause that moment never came."""
-    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=60.0)
     store.create("s")
     store.append("s", b"x", writer_id="w", event_number=7)
     queue = store._container.current.queue
@@ -263,7 +266,7 @@ def test_a_writers_last_event_on_a_segment_that_is_never_idle(world: World, monk
         """Once it is decided, another one is under way."""
         if threading.current_thread() is not asking:
             return wait_decided(op, deadline)
-        assert deadline.left_s() and held.acquire(timeout=30)
+        assert deadline.left_s() and held.acquire(timeout=60)
         another_comes()
         permits.release()
         wait_for(lambda: op.decided)
@@ -279,7 +282,7 @@ def test_a_writers_last_event_on_a_segment_that_is_never_idle(world: World, monk
         storage.before = nothing
         permits.release(1000)
         for thread, _ in callers:
-            thread.join(30)
+            thread.join(60)
     assert [found for _, found in callers] == [[1 + number] for number in range(len(callers))]
     assert store.info("s").length == 1 + len(callers)
 
@@ -328,7 +331,7 @@ def test_who_leads_for_nobody_leads_only_for_those_who_are_there() -> None:
     committing.before = lambda: others.append(committing.enter()) if len(others) < 100 else None
     queue.lead_if_forsaken()
     assert len(committing.batches) == 1
-    queue.wait(others[0], Deadline(30.0))
+    queue.wait(others[0], Deadline(60.0))
     assert queue.head.lsn == 2 and not queue.idle
 
 
@@ -341,12 +344,12 @@ def test_a_lead_handed_to_who_has_just_failed_is_handed_on(monkeypatch: pytest.M
 
     def hold() -> None:
         reached.set()
-        assert go.wait(30)
+        assert go.wait(60)
 
     committing.before = hold
     first = committing.enter()
     leader, led = in_thread(lambda: queue.wait(first, Deadline(60.0)))
-    assert reached.wait(30)
+    assert reached.wait(60)
     unwritten, behind, other = committing.enter(state, written=False), committing.enter(state), committing.enter()
     wait = Waiter.wait
 
@@ -354,7 +357,7 @@ def test_a_lead_handed_to_who_has_just_failed_is_handed_on(monkeypatch: pytest.M
         in_time = wait(self, timeout_s)
         if threading.current_thread() is victim:
             woken.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
         return in_time
 
     monkeypatch.setattr(Waiter, "wait", slow)
@@ -363,13 +366,13 @@ def test_a_lead_handed_to_who_has_just_failed_is_handed_on(monkeypatch: pytest.M
     waiting, answered = in_thread(lambda: queue.wait(other, Deadline(60.0)))
     wait_for(lambda: bool(other.waiters))
     go.set()
-    leader.join(30)
-    assert woken.wait(30)
+    leader.join(60)
+    assert woken.wait(60)
     with state.lock:
         queue.not_written(unwritten, StorageFull("injected"))
     go_on.set()
     for thread in (victim, waiting):
-        thread.join(30)
+        thread.join(60)
     assert isinstance(refused[0], StorageFull)
     assert (led, answered) == ([None], [None])
 
@@ -407,7 +410,7 @@ def test_a_queue_whose_leader_or_caller_is_interrupted_ends(
     offset = 4 if moment == "deciding" else 0
     assert store.commit([Append("s", b"bbbb")]) == [offset]
     assert store.epoch == 2
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert problems(store.check("deep")) == []
 
 
@@ -424,7 +427,7 @@ def test_a_take_over_waits_for_a_commit_under_way(world: World, monkeypatch: pyt
 
         def interrupted(call: Callable[[], None], name: str) -> runtime.Task:
             spawn(call, name)
-            assert committing.wait(30)
+            assert committing.wait(60)
             raise Interrupt
 
         monkeypatch.setattr(runtime, "spawn", interrupted)
@@ -433,7 +436,7 @@ def test_a_take_over_waits_for_a_commit_under_way(world: World, monkeypatch: pyt
         first = None
     else:
         first = in_thread(lambda: store.append("s", b"aaaa"))
-        assert committing.wait(30)
+        assert committing.wait(60)
         monkeypatch.setattr(queue, "_window", None)
         with pytest.raises(AttributeError):
             store.append("t", b"bbbb")
@@ -443,10 +446,10 @@ def test_a_take_over_waits_for_a_commit_under_way(world: World, monkeypatch: pyt
     other.join(0.2)
     assert other.is_alive()
     go.set()
-    other.join(30)
+    other.join(60)
     assert answered == [0]
     if first is not None:
-        first[0].join(30)
+        first[0].join(60)
         assert first[1] == [0]
     assert store.epoch == 2
     assert store.read("s", 0, 9) == b"aaaa"

@@ -170,8 +170,8 @@ def test_who_waits_for_a_lock_hears_an_interrupt_soon() -> None:
         with pytest.raises(KeyboardInterrupt):
             # In here: outside, one that comes before we wait would end the run.
             threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-            _hold(lock, 30.0, lambda: pytest.fail("not reached"))
-        assert time.monotonic() - begin_s < 10
+            _hold(lock, 600.0, lambda: pytest.fail("not reached"))
+        assert time.monotonic() - begin_s < 60
         assert not _hold(lock, 0.3, lambda: pytest.fail("not reached"))
     assert _hold(lock, 1.0, int)
     assert not lock.locked()

@@ -38,7 +38,7 @@ def full(operation: str, names: tuple[str, ...]) -> None:
 
 def broken(world: World) -> tuple[ChunkedSegmentStorage, Stale]:
     """An owner that has written b"old", and whose journal has met a full disk."""
-    store, gate = open_hooked(world, Stale, op_deadline_s=2.0)
+    store, gate = open_hooked(world, Stale)
     store.create("s")
     store.append("s", b"old")
     gate.before = full

@@ -47,7 +47,7 @@ def test_a_writer_in_a_forked_child_is_closed(world: World) -> None:
 
     with writer._condition:
         assert in_forked_child(child) == "closed"
-    assert writer.append(b"parent").result(20) == 0
+    assert writer.append(b"parent").result(60) == 0
     writer.close()
     assert store.read("s", 0, 99) == b"parent"
 

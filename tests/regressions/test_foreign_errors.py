@@ -23,7 +23,7 @@ class Oops(Exception):
 
 
 def hooked(world: World, **settings: Any) -> tuple[ChunkedSegmentStorage, Hooked]:
-    return open_hooked(world, Hooked, op_deadline_s=5.0, undecided_s_max=5.0, **settings)
+    return open_hooked(world, Hooked, op_deadline_s=60.0, undecided_s_max=5.0, **settings)
 
 
 def breaking(*operations: str, part: str = "/d/") -> Callable[[str, tuple[str, ...]], None]:

@@ -23,9 +23,9 @@ from tests.support.worlds import World
 
 DEADLINE_S = 0.5
 """Of whoever is to give up."""
-AMPLE_S = 90.0
+AMPLE_S = 600.0
 """Of whoever is to succeed, also where a thread is held up for seconds. Hanging calls hang as long."""
-SOON_S = 30.0
+SOON_S = 60.0
 """Sooner than that nobody ends who waits for what hangs; who does not is not held up so long by any machine."""
 
 
@@ -143,7 +143,7 @@ def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: 
             return store.commit([changes.Append("slow", b"HANGS"), changes.TablePut("t", b"k", b"v")])
 
         thread, found = in_thread(write)
-        assert hold.reached.wait(30)
+        assert hold.reached.wait(60)
         broken = threading.Event()
         waiting = hold.gate.before
 
@@ -164,7 +164,7 @@ def test_a_take_over_goes_on_without_a_data_write_that_hangs(world: World, how: 
         # Its segment is usable, too. What hangs there is planned anew, or was in the queue of the epoch that ended.
         assert store.append("slow", b"23") == 2
         hold.release()
-        thread.join(30)
+        thread.join(60)
         if how == "append" and not world.appends:
             assert isinstance(found[0], StorageFull), found
             content = b"0123"
@@ -187,7 +187,7 @@ def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) 
         def before(operation: str, names: tuple[str, ...]) -> None:
             if is_commit(operation, names[0]) and not committing.is_set():
                 committing.set()
-                assert go.wait(30)
+                assert go.wait(60)
                 raise StorageFull("injected")
             if is_data(operation, names[0]) and committing.is_set() and not writing.is_set():
                 writing.set()
@@ -195,18 +195,18 @@ def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) 
 
         hold.gate.before = before
         a, found_a = in_thread(lambda: timed(lambda: store.append("s", b"aa")))
-        assert committing.wait(30)
+        assert committing.wait(60)
         b, found_b = in_thread(lambda: store.append("s", b"bb"))
         try:
-            assert writing.wait(30)
+            assert writing.wait(60)
             go.set()
-            a.join(30)
+            a.join(60)
             assert not a.is_alive()
             length = store.info("s").length
             assert store.append("s", b"cc") == length
         finally:
             write.set()
-        b.join(30)
+        b.join(60)
         content = store.read("s", 0, 99)
         told = [b"aa"] if isinstance(found_a[0][1], int) else []  # type: ignore[index]
         told += [b"bb"] if isinstance(found_b[0], int) else []
@@ -220,13 +220,13 @@ def test_table_rows_beside_a_commit_that_hangs(world: World) -> None:
         store.create("s")
         hold.where(is_data)
         thread, found = in_thread(lambda: store.commit([changes.Append("s", b"x"), changes.TablePut("t", b"k", b"v")]))
-        assert hold.reached.wait(30)
+        assert hold.reached.wait(60)
         with within(store, DEADLINE_S):
             took_s, answer = timed(lambda: store.table("t").put(b"other", b"v"))
         assert took_s < SOON_S
         assert answer is None or isinstance(answer, DeadlineExceeded)
         hold.release()
-        thread.join(30)
+        thread.join(60)
         assert found == [[0, None]]
         store.table("t").put(b"other", b"v")
 
@@ -236,13 +236,13 @@ def test_a_second_snapshot_waits_no_longer_than_its_deadline(world: World) -> No
         store.create("s")
         hold.where(lambda operation, name: operation in ("create", "create_if_absent", "put") and "/snap/" in name)
         thread, found = in_thread(store.snapshot)
-        assert hold.reached.wait(30)
+        assert hold.reached.wait(60)
         with within(store, DEADLINE_S):
             took_s, answer = timed(store.snapshot)
         assert isinstance(answer, DeadlineExceeded) and took_s < SOON_S
         assert "snapshot" in str(answer)
         hold.release()
-        thread.join(30)
+        thread.join(60)
         assert not isinstance(found[0], BaseException)
         assert store.snapshot().rows > 0
 
@@ -275,14 +275,14 @@ def test_closing_ends_whatever_hangs(world: World, way: str, remote: bool) -> No
         }
         thread, _ = in_thread(work[way])
         if way != "lease":
-            assert hold.reached.wait(30)
+            assert hold.reached.wait(60)
         with within(store, DEADLINE_S):
             closing, found = in_thread(store.close)
             closing.join(SOON_S)
             assert not closing.is_alive(), "close() hangs"
         assert found == [None]
         hold.release()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     world.forget_cache()
     with world.open() as again:
@@ -326,7 +326,7 @@ def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
     try:
         with within(store, DEADLINE_S):
             took_s, answer = timed(lambda: store.read("s", 0, 5))
-        assert hold.reached.is_set()
+        assert hold.reached.wait(60)
         assert isinstance(answer, DeadlineExceeded)
         assert took_s < SOON_S
     finally:
@@ -361,7 +361,8 @@ def test_attaching_and_collecting_are_told_when_to_give_up(world: World) -> None
 def test_a_local_caller_does_not_wait_for_a_take_over_beyond_its_deadline(world: World, undecided_s: float) -> None:
     """Commits are led in a caller's own thread here, which tried to recover for undecided_s_max, however short its deadline."""
     with held(world, remote=False, op_deadline_s=DEADLINE_S, undecided_s_max=undecided_s) as (store, hold):
-        store.create("a")
+        with within(store, AMPLE_S):
+            store.create("a")
         down = threading.Event()
         down.set()
 
@@ -374,8 +375,9 @@ def test_a_local_caller_does_not_wait_for_a_take_over_beyond_its_deadline(world:
         assert isinstance(answer, (OutcomeUnknown, StorageUnavailable)), answer
         assert took_s < SOON_S
         down.clear()
-        length = store.info("a").length
-        assert length in (0, 1)
-        assert store.append("a", b"y") in (0, 1)
-        assert store.read("a", 0, 9) in (b"y", b"xy")
+        with within(store, AMPLE_S):
+            length = store.info("a").length
+            assert length in (0, 1)
+            assert store.append("a", b"y") in (0, 1)
+            assert store.read("a", 0, 9) in (b"y", b"xy")
         assert problems(store.check("deep")) == []

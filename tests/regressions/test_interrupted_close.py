@@ -51,7 +51,7 @@ def opened(world: World) -> tuple[ChunkedSegmentStorage, Closing]:
     storage = Closing(world.raw_storage())
     store = open_store_on(
         storage,
-        settings=world.settings(lease_s=5.0, op_deadline_s=30.0),
+        settings=world.settings(lease_s=5.0, op_deadline_s=60.0),
         cache=world._cache(storage, "default", "owner", None),
         close_storage=True,
     )
@@ -131,7 +131,7 @@ def test_no_thread_can_be_started_for_a_close(world: World, monkeypatch: pytest.
 
 
 def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, gate = open_hooked(world, Remote, op_deadline_s=30.0)
+    store, gate = open_hooked(world, Remote, op_deadline_s=60.0)
     store.create("s")
     full = True
 
@@ -150,17 +150,17 @@ def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch:
 
 def test_commits_go_on_where_no_thread_can_be_had(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread that could not be started took the lead of the queue with it: nothing was ever committed again."""
-    store, gate = open_hooked(world, Remote, op_deadline_s=30.0)
+    store, gate = open_hooked(world, Remote, op_deadline_s=60.0)
     for name in ("s", "t"):
         store.create(name)
     committing, go = hold_first(gate, is_commit)
     first, first_found = in_thread(lambda: store.append("s", b"1"))
-    assert committing.wait(30)
+    assert committing.wait(60)
     second, second_found = in_thread(lambda: store.append("t", b"2"))
     without_threads(monkeypatch, "chunkstore-committer")
     go.set()
     for thread in (first, second):
-        thread.join(30)
+        thread.join(60)
     assert (first_found, second_found) == ([0], [0])
     assert store.append("s", b"3") == 1
 

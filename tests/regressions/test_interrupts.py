@@ -43,7 +43,7 @@ def test_an_append_interrupted_at_the_queue(
 ) -> None:
     """Before the queue its segment waited for it for ever, or the next append was planned behind bytes that nobody had committed;
     behind it, nobody led."""
-    store = world.open(op_deadline_s=30.0)
+    store = world.open(op_deadline_s=60.0)
     store.create("s")
     store.append("s", b"0123")
     interrupt_entering(monkeypatch, store, moment)
@@ -66,7 +66,7 @@ def test_an_append_behind_one_that_was_interrupted(world: World) -> None:
     """Where several are written at once, those behind it are neither lost nor kept waiting."""
     if world.appends:
         return  # one append to a segment is written at a time where chunks can grow
-    store, storage = open_hooked(world, Hooked, op_deadline_s=30.0)
+    store, storage = open_hooked(world, Hooked, op_deadline_s=60.0)
     store.create("s")
     writing, go = hold_first(storage, lambda operation, name: operation == "create" and "/d/" in name)
 
@@ -75,14 +75,14 @@ def test_an_append_behind_one_that_was_interrupted(world: World) -> None:
             raise Interrupt
 
     first, first_found = in_thread(lambda: store.append("s", b"AAAA"))
-    assert writing.wait(30)
+    assert writing.wait(60)
     second, second_found = in_thread(lambda: store.append("s", b"BBBB"))
     queue = store._container.current.queue
     wait_for(lambda: len(queue._queue) == 2 and queue._queue[1].written)
     storage.after = interrupted
     go.set()
     for thread in (first, second):
-        thread.join(30)
+        thread.join(60)
     assert isinstance(first_found[0], Interrupt) and isinstance(second_found[0], StorageUnavailable)
     storage.after = nothing
     assert store.append("s", b"CCCC") == 0
@@ -94,7 +94,7 @@ def test_an_append_behind_one_that_was_interrupted(world: World) -> None:
 @moments
 def test_a_change_interrupted_at_the_queue(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """Its segment was undecided for ever, and every later conditional change of its row waited until its deadline."""
-    store = world.open(op_deadline_s=30.0)
+    store = world.open(op_deadline_s=60.0)
     table = store.table("t")
     store.create("s")
     store.append("s", b"0123")
@@ -114,7 +114,7 @@ def test_a_change_interrupted_at_the_queue(world: World, monkeypatch: pytest.Mon
 @moments
 def test_a_note_interrupted_at_the_queue(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     """It counted as under way for ever: no journal was rolled any more."""
-    store = world.open(op_deadline_s=30.0)
+    store = world.open(op_deadline_s=60.0)
     store.create("s")
     interrupt_entering(monkeypatch, store, moment)
     with pytest.raises(Interrupt):
@@ -127,7 +127,7 @@ def test_a_note_interrupted_at_the_queue(world: World, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
 def test_who_was_about_to_lead_is_interrupted(world: World, monkeypatch: pytest.MonkeyPatch, remote: bool) -> None:
     """The lead was taken, and nobody led: whatever came later waited for a commit that never began."""
-    store, _ = open_hooked(world, Remote if remote else Hooked, op_deadline_s=30.0)
+    store, _ = open_hooked(world, Remote if remote else Hooked, op_deadline_s=60.0)
     store.create("s")
     target: tuple[object, str] = (runtime, "spawn") if remote else (store._container.current.queue, "_lead")
     real: Callable[..., Any] = getattr(*target)

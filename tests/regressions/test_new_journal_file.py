@@ -25,7 +25,7 @@ def is_sync_of_second_log(operation: str, name: str) -> bool:
 
 
 def test_an_owner_gets_over_a_failed_sync_of_its_new_file(tmp_path: Path) -> None:
-    ground = Ground("disk", "append", tmp_path, op_deadline_s=30.0, undecided_s_max=30.0)
+    ground = Ground("disk", "append", tmp_path, op_deadline_s=60.0, undecided_s_max=60.0)
     store = ground.open(ground.wire)
     store.create("log")
     store.append("log", b"first ")

@@ -54,7 +54,7 @@ def test_a_foreign_exception_does_not_leave_a_reader_waiting(world: World) -> No
     gate.before = before
     reader = store.reader("s")
     thread, found = in_thread(lambda: next(reader))
-    thread.join(30)
+    thread.join(60)
     assert found and isinstance(found[0], StorageUnavailable)
 
 
@@ -78,7 +78,7 @@ def test_reading_while_the_store_closes_raises_typed_errors(world: World) -> Non
     time.sleep(0.1)
     store.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert all(isinstance(error, ChunkstoreError) for error in found), found
 
@@ -106,12 +106,12 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
 
     monkeypatch.setattr(module, "_delete_objects", slowly)
     one, found_one = in_thread(store.collect)
-    assert slow.wait(30)
+    assert slow.wait(60)
     two, found_two = in_thread(store.collect)
     two.join(0.5)
     go.set()
-    one.join(30)
-    two.join(30)
+    one.join(60)
+    two.join(60)
     assert not [item for item in found_one + found_two if isinstance(item, BaseException)]
     assert store.collect().chunks == 0
     assert problems(store.check()) == []
@@ -120,23 +120,23 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
 
 def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> None:
     """The outcome is unknown because the commit is slow; a writer resumed meanwhile must not write its events again."""
-    store, gate = open_hooked(world, Hooked, op_deadline_s=30.0)
+    store, gate = open_hooked(world, Hooked, op_deadline_s=60.0)
     store.create("s")
     store.create("t")
     committing, go = hold_first(gate, is_commit)
     leader, _ = in_thread(lambda: store.append("t", b"t"))
-    assert committing.wait(30)
+    assert committing.wait(60)
     writer = store.writer("s", writer_id="w", flush_s=0)
     with within(store, 0.5):
-        futures = [writer.append(b"%d" % number, timeout_s=30) for number in range(1, 6)]
+        futures = [writer.append(b"%d" % number, timeout_s=60) for number in range(1, 6)]
         for future in futures:
-            assert isinstance(future.exception(30), OutcomeUnknown)
+            assert isinstance(future.exception(60), OutcomeUnknown)
     threading.Timer(0.2, go.set).start()
     again = writer.resume(store)
     for number in range(again.event_number + 1, 8):
         again.append(b"%d" % number)
     again.close()
-    leader.join(30)
+    leader.join(60)
     assert store.read("s", 0, 100) == b"1234567"
 
 

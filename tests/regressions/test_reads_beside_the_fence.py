@@ -76,7 +76,7 @@ def test_the_chunks_do_not_wait_for_the_fence_nor_the_answer_for_the_chunks_alon
 
     def before(operation: str, names: tuple[str, ...]) -> None:
         if is_fence(operation, names):
-            assert go_on.wait(30)
+            assert go_on.wait(60)
 
     def after(operation: str, names: tuple[str, ...]) -> None:
         if operation == "read":
@@ -85,10 +85,10 @@ def test_the_chunks_do_not_wait_for_the_fence_nor_the_answer_for_the_chunks_alon
     gate.before, gate.after = before, after
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(how, store)
-        assert chunk_read.wait(30), "the chunks waited for the fence"
+        assert chunk_read.wait(60), "the chunks waited for the fence"
         assert not answer.done()
         go_on.set()
-        assert answer.result(30) == (CONTENT[10:1010] if how is read_a_little else CONTENT)
+        assert answer.result(60) == (CONTENT[10:1010] if how is read_a_little else CONTENT)
 
 
 @READS
@@ -135,7 +135,7 @@ def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Noting) -
     everybody = threading.Barrier(8)
 
     def work() -> None:
-        everybody.wait(30)
+        everybody.wait(60)
         for _ in range(10):
             assert read_a_little(store) == CONTENT[10:1010]
 

@@ -30,25 +30,25 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: Wor
     def full(operation: str, names: tuple[str, ...]) -> None:
         if is_commit(operation, names[0]):
             committing.set()
-            assert fail.wait(30)
+            assert fail.wait(60)
             writing.append(hold_first(storage, is_data))
             raise StorageFull("injected")
 
     storage.before = full
     creating, refused = in_thread(lambda: store.create("t"))
-    assert committing.wait(30)
+    assert committing.wait(60)
     rolling, rolled = in_thread(store._maintenance._recovery.roll)
     wait_for(lambda: store._container.draining)
     first, answered = in_thread(lambda: store.append("s", b"first"))
     fail.set()
     wait_for(lambda: bool(writing))
-    assert writing[0][0].wait(30)
-    rolling.join(30)
+    assert writing[0][0].wait(60)
+    rolling.join(60)
     second, also_answered = in_thread(lambda: store.append("s", b"second"))
     second.join(0.3)
     writing[0][1].set()
     for thread in (first, second, creating):
-        thread.join(30)
+        thread.join(60)
     assert rolled == [False] and store.epoch == 2
     assert isinstance(refused[0], StorageFull)
     assert (answered, also_answered) in (([0], [5]), ([6], [0]))
@@ -58,14 +58,14 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: Wor
 
 def test_a_commit_that_fails_beside_a_roll_is_decided(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The roll committed it, and kept from itself the lock that its recovery needed: the caller never learnt what became of it."""
-    store, _ = open_hooked(world, Hooked, op_deadline_s=30.0)
+    store, _ = open_hooked(world, Hooked, op_deadline_s=60.0)
     store.create("s")
     queue, wait = store._container.current.queue, store._container.current.queue.wait
     entered, go = threading.Event(), threading.Event()
 
     def late(op: PendingOp, deadline: Deadline) -> None:
         entered.set()
-        assert go.wait(30)
+        assert go.wait(60)
         wait(op, deadline)
 
     def fails(*_: object) -> bool:
@@ -74,11 +74,11 @@ def test_a_commit_that_fails_beside_a_roll_is_decided(world: World, monkeypatch:
     monkeypatch.setattr(queue, "wait", late)
     replace_steps(store, apply=fails)
     thread, found = in_thread(lambda: store.append("s", b"0123"))
-    assert entered.wait(30)
+    assert entered.wait(60)
     with within(store, 0.4):
         assert not store._maintenance._recovery.roll()
     go.set()
-    thread.join(30)
+    thread.join(60)
     assert found == [0]
     assert store.epoch == 2
     assert store.read("s", 0, 9) == b"0123"
@@ -87,7 +87,7 @@ def test_a_commit_that_fails_beside_a_roll_is_decided(world: World, monkeypatch:
 @pytest.mark.parametrize("happened", [True, False])
 def test_nobody_else_recovers_without_the_batch_in_doubt(world: World, happened: bool) -> None:
     """Somebody else takes over before the leader of a batch that failed can: what became of it must not be lost."""
-    store = world.open(op_deadline_s=30.0)
+    store = world.open(op_deadline_s=60.0)
     world.still(store)
     store.create("s")
     store.create("t")
@@ -109,7 +109,7 @@ def test_nobody_else_recovers_without_the_batch_in_doubt(world: World, happened:
     finally:
         recovery._lock.release()
     for thread, _ in [(first, found), *others]:
-        thread.join(30)
+        thread.join(60)
     assert found == [0] if happened else isinstance(found[0], StorageUnavailable), found
     assert sorted(str(answer) for _, [answer] in others) == ["0", "1", "2"]
     assert store.info("s").length == (4 if happened else 0)
@@ -124,7 +124,7 @@ def test_an_event_whose_epoch_ended_meanwhile_is_answered_once(world: World) -> 
     store.append("x", b"0", writer_id=b"w", event_number=4)
     hanging, go = hold_first(storage, is_data)
     calls = [in_thread(lambda: store.append("x", b"EVENT5", writer_id=b"w", event_number=5))]
-    assert hanging.wait(30)
+    assert hanging.wait(60)
 
     hold = storage.before
 
@@ -140,10 +140,10 @@ def test_an_event_whose_epoch_ended_meanwhile_is_answered_once(world: World) -> 
         store.append("y", b"z")
     assert store.append("y", b"z") == 0 and store.epoch == 2
     calls.append(in_thread(lambda: store.append("x", b"EVENT5", writer_id=b"w", event_number=5)))
-    calls[-1][0].join(30)
+    calls[-1][0].join(60)
     go.set()
     for thread, _ in calls:
-        thread.join(30)
+        thread.join(60)
     # Where an append enters before it is written, the first one failed with its epoch.
     answers = [found[0] for _, found in calls]
     assert answers[-1] == 1
@@ -163,7 +163,7 @@ class Planning:
         def slowly(changes: ChangeSet, namespace: str, key: bytes, value: bytes, expected_version: int | None) -> None:
             if key in self.go:
                 self.reached[key].set()
-                assert self.go[key].wait(20)
+                assert self.go[key].wait(60)
             plan_put_row(changes, namespace, key, value, expected_version)
 
         monkeypatch.setattr(commit, "plan_put_row", slowly)
@@ -188,7 +188,7 @@ class Doubtful:
     def _after(self, operation: str, names: tuple[str, ...]) -> None:
         if self.bad and is_commit(operation, names[0]):
             self.committing.set()
-            assert self.answer.wait(20)
+            assert self.answer.wait(60)
             raise StorageUnavailable("injected: the answer was lost")
 
 
@@ -204,23 +204,23 @@ def test_a_conditional_change_planned_before_a_recovery(
     table, planning, doubtful = store.table("t"), Planning(monkeypatch), Doubtful(storage)
     first, first_found = in_thread(lambda: table.put(b"k", b"in doubt"))
     try:
-        assert doubtful.committing.wait(30)
+        assert doubtful.committing.wait(60)
         second, second_found = in_thread(
             lambda: store.commit([TablePut("t", b"a", b"1"), change, TablePut("t", b"z", b"1")])
         )
-        assert planning.reached[b"a"].wait(30)
+        assert planning.reached[b"a"].wait(60)
         doubtful.answer.set()
-        first.join(30)
+        first.join(60)
         assert isinstance(first_found[0], OutcomeUnknown), first_found
         planning.go[b"a"].set()
-        assert planning.reached[b"z"].wait(30)
+        assert planning.reached[b"z"].wait(60)
         doubtful.bad = False
         assert store.append("s", b"mends") == 0
         assert store.epoch == 2
     finally:
         doubtful.answer.set()
         planning.release()
-    second.join(30)
+    second.join(60)
     assert isinstance(second_found[0], Conflict), second_found
     entry = table.get(b"k")
     assert entry is not None

@@ -34,7 +34,7 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
 
     def late(*arguments: Any, **named: Any) -> bool:
         applying.set()
-        assert go.wait(30)
+        assert go.wait(60)
         try:
             return before.apply(*arguments, **named)
         finally:
@@ -42,11 +42,11 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
 
     before = replace_steps(first, apply=late)
     thread, found = in_thread(lambda: first.append("a", b"the last words"))
-    assert applying.wait(30)
+    assert applying.wait(60)
 
     def let_it_apply() -> None:
         go.set()
-        assert applied.wait(30)
+        assert applied.wait(60)
 
     digest_after = TakeOver._digest_after
     digests: list[Any] = []
@@ -61,7 +61,7 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
     monkeypatch.setattr(TakeOver, "_digest_after", meanwhile)
     second = world.open()
     assert digests
-    thread.join(30)
+    thread.join(60)
     assert found == [0]
     assert second.read("a", 0, 99) == b"the last words"
     second.append("b", b"x")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chunkstore_bindings.s3.options import S3Options, parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
+from tests.support.allowance import allow
 from tests.support.servers.answering import Answer, Answering
 from tests.support.servers.faultproxy import FaultProxy, Request
 from tests.support.servers.running import running
@@ -19,6 +21,10 @@ Proxied = Callable[[S3Server], FaultProxy]
 Answers = Callable[..., Answering]
 At = Callable[..., S3ChunkStorage]
 Serve = Callable[..., S3ChunkStorage]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    allow(items, Path(__file__).parent, 900)
 
 
 def is_conditional(request: Request) -> bool:
@@ -37,9 +43,9 @@ def is_completion(request: Request) -> bool:
     return request.method == "POST" and "uploadId" in request.target
 
 
-@pytest.fixture(params=["moto", "rgw"])
+@pytest.fixture(params=[pytest.param("moto", marks=pytest.mark.proof), "rgw"])
 def server(request: pytest.FixtureRequest) -> S3Server:
-    """Both servers, one after the other."""
+    """The gateway; ``make proofs`` asks moto, too."""
     found = request.getfixturevalue(request.param)
     assert isinstance(found, S3Server)
     return found

@@ -13,7 +13,7 @@ from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.s3.conftest import Proxied
 from tests.support.servers.s3server import S3Server
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=20_000)
 

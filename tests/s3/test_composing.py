@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed
+from chunkstore_bindings.s3 import multipart
+from chunkstore_bindings.s3.multipart import Send, Upload
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.s3.conftest import Answers, At, Connect, Proxied, is_completion, is_part
 from tests.support.servers.answering import http
@@ -92,7 +95,7 @@ def test_a_name_that_is_taken_while_parts_are_copied(moto: S3Server, proxied: Pr
         if number:
             proxy.lose_reply(is_completion)
         rule.release()
-        thread.join(60)
+        thread.join(120)
         assert isinstance(found[0], ChunkExists), found
         assert content_of(storage, f"c/{number}") == b"theirs"
     assert uploads_of(moto, storage) == []
@@ -107,7 +110,7 @@ def test_a_source_that_goes_meanwhile(moto: S3Server, proxied: Proxied, connect:
     assert rule.hit.wait(60)
     moto.client.delete_object(Bucket=storage.options.bucket, Key="s/1")
     rule.release()
-    thread.join(60)
+    thread.join(120)
     [error] = found
     assert isinstance(error, ChunkNotFound)
     assert error.chunk == "s/1"
@@ -115,7 +118,20 @@ def test_a_source_that_goes_meanwhile(moto: S3Server, proxied: Proxied, connect:
     assert uploads_of(moto, storage) == []
 
 
-def test_behind_a_part_that_fails_no_other_is_begun(moto: S3Server, connect: Connect) -> None:
+def test_behind_a_part_that_fails_no_other_is_begun(
+    moto: S3Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, failed = multipart._unless_failed, threading.Event()
+
+    def begin_behind_it(failures: list[BaseException], send: Send, upload: Upload, number: int) -> dict[str, Any]:
+        assert number <= 2 or failed.wait(120)
+        try:
+            return begin(failures, send, upload, number)
+        except BaseException:
+            failed.set()
+            raise
+
+    monkeypatch.setattr(multipart, "_unless_failed", begin_behind_it)
     storage = connect(moto, concurrency=2)
     sources(storage)
     before = storage.request_counts().get("COPY", 0)

@@ -74,6 +74,7 @@ def test_a_read_is_one_get_and_a_look_at_the_fence(server: S3Server, tmp_path: P
         assert spent.verbs == {"GET": 1, "HEAD": 1}
 
 
+@pytest.mark.proof
 def test_composing_costs_what_it_has_to(rgw: S3Server, connect: Connect) -> None:
     """Large ranges: one request each and a handful. Small ones: their bytes once each way, and no look at their lengths. (A
     concat is the same joining, without the look for the name.)"""
@@ -99,6 +100,7 @@ def test_composing_costs_what_it_has_to(rgw: S3Server, connect: Connect) -> None
     assert storage.read(ChunkHandle("c/small", False), 299 * 64 * KIB, 100 * KIB) == b"0299" * (16 * KIB)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("count", "size", "verify"), [(60, 64 * KIB, False), (8, 5 * MIB, False), (8, 5 * MIB, True)])
 def test_a_merge_costs_what_it_says_beforehand(
     rgw: S3Server, tmp_path: Path, count: int, size: int, verify: bool

@@ -14,7 +14,7 @@ from tests.faults.ground import FULL_RUN
 from tests.support.servers.s3server import S3Server
 from tests.support.worlds import RemoteWorld, World
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 _HERE = Path(__file__).parent.parent / "engine"
 # They say what memory and files do, or bring a storage of their own.
@@ -23,6 +23,8 @@ _SHARES: dict[str, set[str]] = {
     "moto": set(),
     "rgw": {"test_asking", "test_basic", "test_fencing", "test_reader", "test_recovery"},
 }
+# The others are left to ``make proofs``.
+_IN_EVERY_RUN = {"test_basic", "test_fencing"}
 # Long, and about rows more than about the storage, or refused before it is asked: in a full run only.
 _LONG = {
     "test_bad_attributes_are_refused_and_harm_nobody",
@@ -56,6 +58,8 @@ def suite(server: str, module: ModuleType) -> type:
         and (FULL_RUN or name not in _LONG)
     }
     marks = [pytest.mark.parametrize("world", [server], indirect=True)]
+    if module.__name__.rpartition(".")[2] not in _IN_EVERY_RUN:
+        marks.append(pytest.mark.proof)
     return type(module.__name__, (), {**tests, "pytestmark": marks})
 
 
@@ -70,6 +74,7 @@ for _path in sorted(_HERE.glob("test_*.py")):
 
 
 # All eight combinations run in the worlds of tests/engine. Here each value is met once.
+@pytest.mark.proof
 @pytest.mark.parametrize("world", ["rgw"], indirect=True)
 @pytest.mark.parametrize(("cache", "end", "snapshots"), [("lost", "crashed", 0), ("kept", "closed", 1)])
 def test_everything_is_there_again(world: World, cache: str, end: str, snapshots: int) -> None:

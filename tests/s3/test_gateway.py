@@ -28,7 +28,7 @@ from tests.support.real_servers import (
 from tests.support.servers.running import running
 from tests.support.servers.s3server import S3Server
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def durable(s3_environment: None) -> Iterator[Any]:
 VICTIMS = [("rgw",), ("mon", "osd", "rgw"), *([("osd", "rgw"), ("osd",)] if FULL_RUN else [])]
 
 
-@pytest.mark.proof
 def test_kill_9_of_the_server_in_the_middle_of_commits(durable: Any, tmp_path: Path) -> None:
     root = durable.root(durable.make_bucket(), "k", read_timeout_s=5)
     settings = Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, op_deadline_s=60)
@@ -79,12 +78,10 @@ def test_small_appends(rgw: S3Server, tmp_path: Path) -> None:
     check_small_appends(rgw.root(rgw.make_bucket(), "small"), tmp_path)
 
 
-@pytest.mark.proof
 def test_the_command_line(rgw: S3Server, tmp_path: Path) -> None:
     check_command_line(rgw.root(rgw.make_bucket(), "cli"), tmp_path)
 
 
-@pytest.mark.proof
 def test_the_demonstration(rgw: S3Server, tmp_path: Path) -> None:
     check_demonstration(rgw.root(rgw.make_bucket(), "demo"), tmp_path)
 
@@ -98,7 +95,7 @@ def test_a_writer_with_a_window(rgw: S3Server, tmp_path: Path) -> None:
         writer = store.writer("log", flush_bytes=256 << 10, flush_s=3_600, writer_id="w")
         futures = [writer.append(event) for event in events]
         with chunkstore.open(root, settings=Settings(cache_dir=str(tmp_path / "second"), lease_s=0)) as heir:
-            told = [future.exception(60) is None for future in futures]
+            told = [future.exception(120) is None for future in futures]
             assert told == sorted(told, reverse=True), "what is acknowledged is a prefix"
             with contextlib.suppress(NotOwner, OutcomeUnknown):
                 writer.close()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from chunkstore.config import DefragPolicy
 from tests.backup_restore.in_place import described, head, rewound
 from tests.support.data import pattern, problems
 from tests.support.servers.s3server import S3Server
 from tests.support.worlds import RemoteWorld
+
+pytestmark = pytest.mark.proof
 
 
 def test_undone(moto: S3Server, tmp_path: Path) -> None:

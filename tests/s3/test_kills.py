@@ -23,7 +23,7 @@ from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.s3server import S3Server
 
 PARTS: dict[str, Any] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB, "concurrency": 1}
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 NAMES = ["n/00", "n/01"]
 
 
@@ -47,7 +47,7 @@ def kill_at(rule: Rule, work: object, *arguments: object) -> None:
         assert rule.hit.wait(120), f"never got there ({process.exitcode})"
     finally:
         process.kill()
-        process.join(10)
+        process.join(120)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ssl
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,9 @@ from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.s3.conftest import Answers, At, Proxied
+from tests.support.clock import stopped_clock
 from tests.support.data import fails_in_time, problems
+from tests.support.hooked import within
 from tests.support.servers.answering import http
 from tests.support.servers.s3server import S3Server
 
@@ -248,17 +249,20 @@ def test_a_head_refused_without_words_by_the_right_server_is_no_wrong_endpoint(a
 # Enough
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("status", ["503 Slow Down", "429 Too Many Requests"])
 def test_a_storm_of_slow_down_ends_at_the_deadline(at: At, answering: Answers, status: str) -> None:
     server = answering(refusal(status, "SlowDown", "Please reduce your request rate."))
-    storage = at(server, tries_max=100, deadline_s=0.6)
-    fails_in_time(
-        StorageUnavailable,
-        lambda: storage.create_if_absent("n", b"x"),
-        lambda: storage.read(HANDLE, 0, 1),
-        lambda: storage.create("n", bytes(33 * MIB)),
-        match=r"SlowDown|503|429|no answer",  # a HEAD is not told in words
-    )
+    storage = at(server, tries_max=100, deadline_s=20)
+    with stopped_clock() as clock:  # what passes is what is waited between requests
+        fails_in_time(
+            StorageUnavailable,
+            lambda: storage.create_if_absent("n", b"x"),
+            lambda: storage.read(HANDLE, 0, 1),
+            lambda: storage.create("n", bytes(33 * MIB)),
+            match=r"SlowDown|503|429|no answer",  # a HEAD is not told in words
+        )
+        assert sum(clock.slept_s) <= 60
     assert 3 <= len(server.requests) < 60
     assert storage.pace_s > 0
 
@@ -267,7 +271,7 @@ def test_behind_a_storm_short_operations_find_back(at: At, answering: Answers) -
     """A wait that took all the time they have would leave none for an answer, and only answers make the wait shorter."""
 
     def healthy(line: str) -> bytes:
-        time.sleep(0.1)
+        clock.now_s += 0.1
         return http("206 Partial Content", b"x", 'ETag: "e"', "Content-Range: bytes 0-0/1")
 
     storage = at(answering(healthy))
@@ -275,32 +279,37 @@ def test_behind_a_storm_short_operations_find_back(at: At, answering: Answers) -
         storage._client._pacer.slower()
     pace_s = storage.pace_s
     found = []
-    for _ in range(10):
-        with suppress(StorageUnavailable), until(time.monotonic() + 1.5):
-            found.append(storage.read(HANDLE, 0, 1))
-            break
+    with stopped_clock() as clock:
+        for _ in range(10):
+            with suppress(StorageUnavailable), until(clock.now_s + 2.4):
+                found.append(storage.read(HANDLE, 0, 1))
+                break
     assert found == [b"x"]
     assert storage.pace_s < pace_s
 
 
+@pytest.mark.proof
 def test_a_storm_of_slow_down_ends_with_the_engines_operation(
     rgw: S3Server, answering: Answers, proxied: Proxied, tmp_path: Path
 ) -> None:
-    """Whatever patience the root and the layer above it have: 120 s and 4 tries, 20 s and 8 tries."""
+    """Whatever patience the root has, and the layer above it."""
     storm = answering(refusal("503 Slow Down", "SlowDown"))
     proxy = proxied(rgw)
-    root = rgw.root(rgw.make_bucket(), port=proxy.port)
+    root = rgw.root(rgw.make_bucket(), port=proxy.port, tries_max=100, deadline_s=3600)
     patient = Settings(cache_dir=str(tmp_path), lease_s=0)
     with chunkstore.open(root, settings=patient) as store:
         store.create("s")
         store.append("s", b"before.")
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0, op_deadline_s=1, resolve_s=0)
+    settings = Settings(cache_dir=str(tmp_path), lease_s=0, resolve_s=0)
     with chunkstore.open(root, settings=settings) as store:
         proxy.target_port = storm.port
         proxy.reset_connections()
-        fails_in_time(ChunkstoreError, lambda: store.read("s", 0, 10), lambda: store.append("s", b"meanwhile."))
+        with within(store, 1):
+            fails_in_time(ChunkstoreError, lambda: store.read("s", 0, 10), lambda: store.append("s", b"meanwhile."))
         proxy.target_port = rgw.port
         proxy.reset_connections()
+        with within(store, 1):  # for the closing, which waits as long as the storm has made it slow
+            store.close()
     with chunkstore.open(root, settings=patient) as store:
         assert store.read("s", 0, 100) in (b"before.", b"before.meanwhile.")
         assert problems(store.check("deep")) == []

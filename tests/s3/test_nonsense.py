@@ -40,6 +40,7 @@ def storage(request: pytest.FixtureRequest, serve: Serve) -> S3ChunkStorage:
     return serve(NONSENSE[request.param], part_size_bytes=5 * MIB, multipart_bytes_min=5 * MIB)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("storage", NONSENSE, indirect=True)
 def test_nothing_is_taken_for_done_and_no_foreign_error_comes_through(storage: S3ChunkStorage) -> None:
     for call in (

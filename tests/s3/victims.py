@@ -27,7 +27,7 @@ def run(work: object, *arguments: object) -> BaseProcess:
 
 def settings(folder: str) -> Settings:
     """Of every owner in these tests."""
-    return Settings(cache_dir=folder, lease_s=0, op_deadline_s=20)
+    return Settings(cache_dir=folder, lease_s=0, op_deadline_s=180)
 
 
 def large(tag: str) -> bytes:

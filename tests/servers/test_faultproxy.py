@@ -13,6 +13,8 @@ import pytest
 from tests.support.servers.base import free_ports, wait_until
 from tests.support.servers.faultproxy import FaultProxy
 
+pytestmark = pytest.mark.proof
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -54,7 +56,7 @@ def proxy(server: _Server) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def put(proxy: FaultProxy, path: str, size: int = 10, timeout: float = 30) -> int:
+def put(proxy: FaultProxy, path: str, size: int = 10, timeout: float = 120) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=timeout)
     try:
         connection.request("PUT", path, b"x" * size)
@@ -66,7 +68,7 @@ def put(proxy: FaultProxy, path: str, size: int = 10, timeout: float = 30) -> in
 
 
 def test_everything_passes_in_fair_weather(proxy: FaultProxy, server: _Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=120)
     for number in range(3):
         connection.request("PUT", f"/{number}", b"x" * 300_000)
         assert connection.getresponse().read() == b"ok"
@@ -102,7 +104,7 @@ def test_a_held_request_lands_after_its_client_gave_up(proxy: FaultProxy, server
         put(proxy, "/late", timeout=0.2)
     assert server.seen == []
     rule.release()
-    wait_until(lambda: server.seen == [("/late", 10)], deadline_s=30, what="the late request")
+    wait_until(lambda: server.seen == [("/late", 10)], deadline_s=120, what="the late request")
 
 
 def test_cut_refuse_and_reset(proxy: FaultProxy, server: _Server) -> None:
@@ -114,7 +116,7 @@ def test_cut_refuse_and_reset(proxy: FaultProxy, server: _Server) -> None:
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         put(proxy, "/refused")
     proxy.heal()
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=120)
     connection.request("PUT", "/a", b"")
     connection.getresponse().read()
     proxy.reset_connections()

@@ -87,6 +87,7 @@ class _Asked:
         assert scene.judge() == ["a", "asked"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("victim", ["owner", "asker"])
 @pytest.mark.parametrize("kind", ALL)
 def test_crash_points_of_an_ask(kind: str, victim: str) -> None:

@@ -12,6 +12,8 @@ import pytest
 from tests.simulator import campaign
 from tests.simulator.campaign import SOURCES, Tally, firing_rates, measure, save, sources_digest, totals
 
+pytestmark = pytest.mark.proof
+
 
 def test_campaigns_add_up_by_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "simulate.json"
@@ -42,7 +44,7 @@ def test_the_sources_are_what_a_run_imports() -> None:
         env={"PYTHONPATH": ":".join(entry for entry in sys.path if entry)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=True,
     )
     covered = []

@@ -20,6 +20,8 @@ from tests.simulator.hunt import hunt
 from tests.simulator.recorder import Recorder
 from tests.simulator.runs import Run
 
+pytestmark = pytest.mark.proof
+
 
 def client_of(world: World) -> tuple[Client, Recorder]:
     recorder = Recorder(world)

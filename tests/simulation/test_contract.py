@@ -12,6 +12,8 @@ from chunkstore.testing.storage_contract import ChunkStorageContract
 from tests.simulator import World
 from tests.simulator.world import StorageKind
 
+pytestmark = pytest.mark.proof
+
 
 class Simulated(ChunkStorageContract):
     simulated = True

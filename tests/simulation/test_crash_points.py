@@ -10,6 +10,8 @@ from chunkstore.errors import Damaged
 from tests.simulator.crash_points import GROUNDS, OUTCOMES, VERBS, Ground, cases_of, run_case
 from tests.simulator.mutants import MUTANTS, planted
 
+pytestmark = pytest.mark.proof
+
 SHARE = 4
 
 

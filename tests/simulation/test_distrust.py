@@ -24,6 +24,8 @@ from tests.simulator.scheduler import SimProcessState
 from tests.simulator.wire import Call
 from tests.simulator.world import StorageKind
 
+pytestmark = pytest.mark.proof
+
 STORAGES: tuple[StorageKind, ...] = ("s3", "posix")
 
 

@@ -16,8 +16,10 @@ from chunkstore.metadata.roots import scan_roots
 from chunkstore.names import chunk_id
 from chunkstore.records import RootRecord
 from tests.simulator.mutants import Mutant, Patch, planted
-from tests.support.adopted import SOURCE, adopt_segment, another_format, build_source
+from tests.support.adopted import SOURCE, adopt_segment, another_format, build_source, url_of
 from tests.support.worlds import World
+
+pytestmark = pytest.mark.proof
 
 _ADOPT, _COLLECT = "chunkstore.operations.adopt", "chunkstore.operations.collect"
 BUGS: dict[str, tuple[Patch, ...]] = {
@@ -69,6 +71,7 @@ def test_each_bug_is_noticed(ground: World, bug: str) -> None:
 
 def tell(world: World) -> None:
     """Adopt, back up, take over, merge and collect, adopt what is going, and meet what is not as it was."""
+    world.defaults["foreign_roots"] = (url_of(world),)
     data = build_source(world)
     theirs = world.objects(f"{SOURCE}/d/")
     released: list[str] = []

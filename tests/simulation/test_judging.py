@@ -20,6 +20,8 @@ from tests.simulator.recorder import Recorder
 from tests.simulator.runs import RunResult, run_seed
 from tests.simulator.watching import Watch
 
+pytestmark = pytest.mark.proof
+
 SEED = 13
 Spoil = Callable[[ChunkedSegmentStorage | Replica, ContainerContents], ContainerContents]
 

@@ -95,7 +95,7 @@ def _hashes_in_another_interpreter(hash_seed: str) -> list[str]:
         env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=True,
     )
     return done.stdout.split()

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.allowance import allow
 from tests.support.spark import need_spark, start_session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    allow(items, Path(__file__).parent, 900)
 
 
 @pytest.fixture(scope="session")

@@ -121,10 +121,17 @@ def test_two_machines_read_with_nothing_but_the_wheel(application: Any, stage: P
     data = fill(url, stage)
     check_whole(frame_of(spark, url).collect(), data)
 
+    marks = stage / "marks" / "where"
+    marks.mkdir()
+
     def where(_rows: Iterator[Any]) -> Iterator[tuple[str, ...]]:
         import chunkstore as imported
 
-        time.sleep(0.5)  # so that no machine takes all of them
+        # No machine takes all of them: each task waits until there is one on the other, too.
+        (marks / os.environ["SPARK_LOCAL_IP"]).touch()
+        end_s = time.monotonic() + 300
+        while len(list(marks.iterdir())) < len(HEALTHY) and time.monotonic() < end_s:
+            time.sleep(0.05)
         yield imported.__file__, os.environ.get("SPARK_LOCAL_IP", ""), os.environ.get("HOME", "")
 
     told = set(spark.sparkContext.parallelize(range(8), 8).mapPartitions(where).collect())
@@ -176,7 +183,7 @@ def test_killed_in_the_middle(application: Any, cluster: SparkCluster, stage: Pa
     victim = HEALTHY[0]
 
     def kill_when_all_have_begun() -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while len(list(marks.glob("127.*"))) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
         if what == "a machine":

@@ -48,7 +48,7 @@ def server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     )
 
     def answers() -> bool:
-        with socket.create_connection(("127.0.0.1", port), timeout=2):
+        with socket.create_connection(("127.0.0.1", port), timeout=20):
             return True
 
     process.wait_ready(answers, deadline_s=START_S, what="the server of Spark Connect")

@@ -232,6 +232,7 @@ def test_another_container_under_the_same_root(
         assert not anew.exists("s")
 
 
+@pytest.mark.proof
 def test_nobody_answers_so_a_server_is_started_and_the_next_job_asks_it(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def test_take_over_deposes_an_owner_that_does_not_answer_and_says_so(
         owner.kill()
 
 
+@pytest.mark.proof
 def test_two_streams_that_take_over_on_two_machines_end_it_soon(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each of their micro-batches would depose the other's server, and leave a claim, an OPEN and a SEAL for ever."""
     with chunkstore.open(f"file://{home}/root"):
@@ -377,6 +379,7 @@ def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Pa
     assert named.startswith("spark stream ää")
 
 
+@pytest.mark.proof
 def test_a_server_lives_as_long_as_the_process_that_it_watches(home: Path) -> None:
     root = f"file://{home}/root"
     with chunkstore.open(root):
@@ -400,5 +403,5 @@ def test_a_server_lives_as_long_as_the_process_that_it_watches(home: Path) -> No
         time.sleep(1.5)  # it would have been idle long ago
         assert serving.poll() is None
         watched.communicate(b"\n")
-        out, _ = serving.communicate(timeout=60)
+        out, _ = serving.communicate(timeout=120)
     assert json.loads(out.splitlines()[-1])["reason"] == "idle"

@@ -24,6 +24,8 @@ from tests.support.spark_ground import Ground
 from tests.support.spark_jobs import Here
 from tests.support.spark_tasks import home, store
 
+pytestmark = pytest.mark.proof
+
 __all__ = ["home", "store"]
 
 

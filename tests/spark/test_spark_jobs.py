@@ -21,6 +21,8 @@ from tests.support.hooked import wait_for
 from tests.support.paths import SOURCES
 from tests.support.spark_tasks import home, store
 
+pytestmark = pytest.mark.proof
+
 __all__ = ["call", "home", "store"]
 
 DRIVER = """
@@ -137,7 +139,6 @@ def test_an_interrupted_driver_cancels_its_tasks(spark: Any) -> None:
     wait_for(lambda: not tracker.getActiveJobsIds(), 120)
 
 
-@pytest.mark.proof
 def test_a_driver_killed_in_the_middle_of_two_jobs(
     spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path
 ) -> None:

@@ -13,6 +13,8 @@ from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.spark import map_batches
 from chunkstore.spark.errors import original_error
 
+pytestmark = pytest.mark.proof
+
 LINE = '{{"a":{},"z":9}}'.format
 NUMBERS = """1 -0 127 128 1.0 -0.0 1.5 1e3 1E400 1e-400 0.1 16777217 3.4028236e38 2147483648 9223372036854775807 9223372036854775808
     12345678901234567890123456789 01 +1 .5 NaN Infinity -Infinity +INF -INF"""

@@ -16,6 +16,8 @@ from tests.cli.conftest import Call, call
 from tests.support.spark import missing
 from tests.support.spark_ground import Ground, flip
 
+pytestmark = pytest.mark.proof
+
 __all__ = ["call"]
 
 if missing():
@@ -38,10 +40,10 @@ def test_files_and_what_is_behind_them_are_one_frame(spark: Any, tmp_path: Path)
         assert sum(row.rows for row in written) == 300
         expected.append(("a", store.append("a", b"behind\n"), "behind"))
         store.truncate("a", expected[-1][1])
-        frame = lake(spark, "history", ground.url)
+        frame = lake(spark, "history", ground.url, foreign_roots=[options["path"]])
         assert frame.columns == ["segment", "offset", "value"]
         assert [row.rows for row in to_parquet(spark, ground.url, **options).collect()] == [1]
-        for found in (frame, lake(spark, "history", ground.url)):
+        for found in (frame, lake(spark, "history", ground.url, foreign_roots=[options["path"]])):
             rows = found.selectExpr("segment", "offset", "decode(value, 'utf-8') AS text").collect()
             assert sorted(tuple(row) for row in rows) == sorted(expected)
         with pytest.raises(Conflict, match="what its rows are"):
@@ -49,7 +51,7 @@ def test_files_and_what_is_behind_them_are_one_frame(spark: Any, tmp_path: Path)
         store.append("a", b"never written\n")
         store.truncate("a", store.info("a").length)
         with pytest.raises(Exception, match="SegmentTruncated") as caught:
-            lake(spark, "history", ground.url).count()
+            lake(spark, "history", ground.url, foreign_roots=[options["path"]]).count()
         assert original_error(caught.value) is not None
     path = next(tmp_path.joinpath("day=3").rglob(written[0].name))
     flip(path, path.stat().st_size // 3)
@@ -79,10 +81,10 @@ def test_typed_values_are_typed_columns(
         path = next(tmp_path.joinpath("lakes").rglob(written["name"]))
         assert pq.read_schema(path).to_string().splitlines() == ["n: int64", "t.x: string", "_corrupt_record: string"]
         store.append("a", b'{"n":2}\n')
-        behind = lake(spark, "typed", ground.url)
+        behind = lake(spark, "typed", ground.url, files=url)
         schema = StructType().add("n", LongType()).add("t.x", StringType()).add("_corrupt_record", StringType())
         assert to_parquet(spark, ground.url, name="typed", path=url, schema=schema, **options).count() == 1
-        for frame in (behind, lake(spark, "typed", ground.url)):
+        for frame in (behind, lake(spark, "typed", ground.url, files=url)):
             assert frame.schema == schema
             rows = sorted(map(tuple, frame.collect()), key=str)
             assert rows == [(1, "x", None), (2, None, None), (None, "y", '{"n":"x","t.x":"y"}')]

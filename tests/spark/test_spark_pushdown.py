@@ -15,6 +15,8 @@ from chunkstore.pulsar import OffloadWriter
 from chunkstore.spark.errors import original_error
 from tests.support.spark import missing
 
+pytestmark = pytest.mark.proof
+
 if missing():
     pytest.skip(missing(), allow_module_level=True)
 

@@ -124,6 +124,7 @@ def test_columns(container: Container) -> None:
     assert failure(InvalidArgument, clash.collect).to_fields() == {"argument": "columns"}
 
 
+@pytest.mark.proof
 def test_sql_over_a_temporary_view(container: Container) -> None:
     with container.open() as store:
         fill(store, "a,b", 2500, 1000)
@@ -167,6 +168,7 @@ def test_damage_reaches_the_driver_with_type_and_fields(container: Container) ->
     assert failure(ChunkNotFound, container.frame(segments="a").collect).to_fields() == {"chunk": chunks[1]}
 
 
+@pytest.mark.proof
 def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
     """Rounds go to the left, then to the right segment: in any one point of history left is level or one round ahead."""
     piece = pattern(0, 10_000)
@@ -190,7 +192,7 @@ def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
             seen = []
             for _ in range(4):
                 last = rounds[0]
-                wait_for(lambda last=last: rounds[0] > last, 60)  # type: ignore[misc]
+                wait_for(lambda last=last: rounds[0] > last)  # type: ignore[misc]
                 floor = rounds[0]
                 frame = container.frame(segments="left,right")
                 lengths = [contents(frame, name) for name in ("left", "right")]

@@ -13,6 +13,8 @@ from chunkstore.spark.errors import original_error
 from chunkstore.spark.metadata_tables import TABLES
 from tests.support.spark_ground import Ground, filled
 
+pytestmark = pytest.mark.proof
+
 
 def test_metadata_are_tables(spark: Any, tmp_path: Path) -> None:
     import pyarrow as pa

@@ -34,9 +34,9 @@ NUMBERS = """
 import sys
 from examples.flights import run
 from examples.flights.departures import generated
-root, yesterday = sys.argv[1:]
+root, yesterday, lakes, former = sys.argv[1:]
 wrong = 0
-for line in run.numbers(run.session(), root, yesterday, list(generated(2, aircraft=%d))):
+for line in run.numbers(run.session(), root, yesterday, list(generated(2, aircraft=%d)), lakes, former):
     wrong += line.pipeline != line.source
     print(line.what, "equal" if line.pipeline == line.source else f"DIFFERENT: {line}", flush=True)
 sys.exit(wrong)
@@ -48,6 +48,7 @@ class Pipeline:
 
     def __init__(self, home: Path, python: Path, sources: str, chance: random.Random, kills: int) -> None:
         self.home, self.python, self.chance, self.kills = home, python, chance, kills
+        self.former = ""
         self.counts: Counter[str] = Counter()
         self._took_s = dict.fromkeys(("", APPLICATION), 30.0)
         self._environment = {**os.environ, "XDG_CACHE_HOME": str(home / "cache"), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -88,7 +89,16 @@ class Pipeline:
         print(f"{name}: {self._took_s['']:.0f} s, {dict(self.counts)}", flush=True)
 
     def application(self, root: str) -> subprocess.Popen[str]:
-        words = ("-m", "examples.flights.application", "--root", root, "--aircraft", str(AIRCRAFT))
+        words = (
+            "-m",
+            "examples.flights.application",
+            "--root",
+            root,
+            "--aircraft",
+            str(AIRCRAFT),
+            "--former",
+            self.former,
+        )
         return self.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def tell(self, root: str, *commands: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
@@ -133,19 +143,21 @@ def run(pipeline: Pipeline, root: str, to: str) -> None:
     pipeline.kills, kills = 0, pipeline.kills
     application, moved = pipeline.tell(root, f"move {to}")
     end(application)
-    pipeline.kills = kills
+    pipeline.kills, pipeline.former = kills, root
     yesterday = datetime.now(UTC).isoformat(timespec="milliseconds")
     time.sleep(0.002)
     application, _ = pipeline.tell(to, "day", "day")  # the first is there: it is not appended again
-    pipeline.step("silver", "--root", to, "--work", behind, "--starting", json.dumps(moved["starting"]))
-    pipeline.step("gold", "--root", to, "--work", behind)
+    pipeline.step(
+        "silver", "--root", to, "--former", root, "--work", behind, "--starting", json.dumps(moved["starting"])
+    )
+    pipeline.step("gold", "--root", to, "--former", root, "--work", behind)
     end(application)
     application, settled = pipeline.tell(to, "settle")
     print(settled)
     pipeline.step("ledgers", "--root", to, "--first", "20260301", "--last", "20260302")
     pipeline.step("parquet", "--root", to, "--to", (home / "lakes").as_uri())
     pipeline.step("nightly", "--root", to, "--backups", (home / "backups").as_uri())
-    pipeline.whole("-c", NUMBERS % AIRCRAFT, to, yesterday)
+    pipeline.whole("-c", NUMBERS % AIRCRAFT, to, yesterday, (home / "lakes").as_uri(), root)
     end(application)
 
 

@@ -60,12 +60,13 @@ def within(store: ChunkedSegmentStorage, op_deadline_s: float) -> Iterator[None]
     """Operations that begin in this block have so much time. Little is for those that have to fail: whatever has to succeed begins where
     there is ample, because any thread may be held up for seconds."""
     core = store._container
-    before = core.settings
+    before, reads = core.settings, store._context
     core.settings = replace(before, op_deadline_s=op_deadline_s)
+    store._context = reads._replace(op_deadline_s=op_deadline_s)
     try:
         yield
     finally:
-        core.settings = before
+        core.settings, store._context = before, reads
 
 
 def replace_steps(store: ChunkedSegmentStorage, **steps: Any) -> CommitEnvironment:
@@ -108,13 +109,13 @@ def hold_first(storage: Hooked, matches: Callable[[str, str], bool]) -> tuple[th
     def before(operation: str, names: tuple[str, ...]) -> None:
         if matches(operation, names[0]) and not reached.is_set():
             reached.set()
-            assert go.wait(60)
+            assert go.wait(240)
 
     storage.before = before
     return reached, go
 
 
-def wait_for(condition: Callable[[], bool], most_s: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], most_s: float = 120.0) -> None:
     """Wait until ``condition`` holds, for ``most_s`` seconds at most."""
     end = time.monotonic() + most_s
     while not condition():

@@ -83,7 +83,7 @@ class Readers:
         """Stop all; what they saw, as plain data."""
         self._ending.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)
             assert not thread.is_alive()
         return {"wrong": self.wrong, "took_s": self.took_s}
 

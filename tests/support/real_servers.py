@@ -87,7 +87,7 @@ def finish(writers: list[Writer]) -> None:
     for writer in writers:
         writer.stop.set()
     for writer in writers:
-        writer._thread.join(90)
+        writer._thread.join(240)
         assert not writer._thread.is_alive()
         assert writer.wrong == []
 

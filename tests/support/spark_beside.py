@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.harness import RESULTS, Figure, Report
 from chunkstore.assembly import describe_owner
 from chunkstore.registry import open_storage
 from chunkstore.spark import foreach_batch
 from chunkstore.storage import iter_listing
+from tests.support.report import RESULTS, Figure, Report
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS
 from tests.support.spark import start_session

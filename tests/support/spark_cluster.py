@@ -25,7 +25,7 @@ from tests.support.spark import QUICK_TO_START
 
 __all__ = ["Machine", "SparkCluster", "can_mount", "clean_environment", "spark_home"]
 
-START_S = 120.0
+START_S = 240.0
 _KEPT = ("PATH", "JAVA_HOME", "LANG", "LC_ALL")
 _CLASS = "org.apache.spark.deploy."
 # Mounts are made in a namespace of the worker's: nobody else sees them, and they end with it.
@@ -140,7 +140,7 @@ class SparkCluster:
             )
 
     def _state(self) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=20) as answer:
             return json.load(answer)
 
     def alive(self) -> Sequence[str]:

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.harness import RESULTS, Figure, Report
 from chunkstore.assembly import describe_owner
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import STREAM, decode_sink
@@ -35,6 +34,7 @@ from chunkstore.processes import is_alive
 from chunkstore.registry import open_storage
 from chunkstore.storage import iter_listing
 from tests.support.paths import SOURCES
+from tests.support.report import RESULTS, Figure, Report
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS
 from tests.support.spark_appender import Appender, numbers_of, row_of

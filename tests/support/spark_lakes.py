@@ -57,7 +57,7 @@ class Lake:
         return files
 
     def plan(self) -> Halves:
-        return plan_lake(self.name, self.ground.url, "default")
+        return plan_lake(self.name, self.ground.url, "default", foreign_roots=(self.url,))
 
     def rows(self, halves: Halves | None = None) -> Counter[tuple[Any, ...]]:
         """All rows of the frame, and how often each is there."""

@@ -25,5 +25,5 @@ def stopped_process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(120)
         process.stdout.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import chunkstore
 from chunkstore import aio, assembly
 from tests.support.data import pattern
+from tests.support.hooked import wait_for
 
 SETTINGS = chunkstore.Settings(lease_s=0, collect_s=0)
 
@@ -30,12 +30,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(main(), 60)
 
     asyncio.run(bounded())
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("chunkstore-aio")]
-    deadline_s = time.monotonic() + 5
-    while left and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-        left = [thread.name for thread in threading.enumerate() if thread.name.startswith("chunkstore-aio")]
-    assert left == []
+    wait_for(lambda: not [True for thread in threading.enumerate() if thread.name.startswith("chunkstore-aio")])
 
 
 def test_everything_a_store_does(root: str) -> None:
@@ -113,7 +108,7 @@ def test_who_gives_up_waiting_for_a_list_is_told_so_only(root: str) -> None:
     going_on = threading.Event()
 
     def slow() -> Iterator[int]:
-        going_on.wait(10)
+        going_on.wait(60)
         yield 1
 
     async def main() -> None:
@@ -158,18 +153,27 @@ def test_errors_are_those_of_the_method(root: str) -> None:
 
 
 def test_what_is_cancelled_comes_to_its_end_unheard(root: str) -> None:
+    begun, going_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        going_on.wait(60)
+
     async def main() -> None:
         async with aio.open(root, settings=SETTINGS, threads=1) as store:
             await store.create("a")
-            waiting = asyncio.create_task(store.wait("a", 3, 0.5))
-            await asyncio.sleep(0.1)
+            store.wrapped.slow = slow
+            waiting = asyncio.create_task(store.slow())
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
             queued = asyncio.create_task(store.append("a", b"never"))
             await asyncio.sleep(0)
             for task in (waiting, queued):
                 task.cancel()
-            for task in (waiting, queued):
+            for task in (queued, waiting):
                 with pytest.raises(asyncio.CancelledError):
                     await task
+            going_on.set()
             assert await store.append("a", b"abc") == 0, "what had not begun did not happen"
 
     run(main)
@@ -181,7 +185,7 @@ def test_what_a_cancelled_call_opens_is_closed(root: str, monkeypatch: pytest.Mo
     real = assembly.open_store
 
     def slow(*arguments: Any, **named: Any) -> Any:
-        go_on.wait(10)
+        go_on.wait(60)
         opened.append(real(*arguments, **named))
         return opened[0]
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import chunkstore
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.chaos.survey import survey
 from tests.support.data import problems
+
+pytestmark = pytest.mark.proof
 
 
 def test_a_zombies_late_hint_is_no_violation_while_the_next_snapshot_mends_it(tmp_path: Path) -> None:

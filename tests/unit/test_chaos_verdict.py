@@ -25,6 +25,8 @@ from tests.chaos.plan import GROWING, Mode
 from tests.chaos.survey import Survey, survey
 from tests.chaos.verdict import Verdict
 
+pytestmark = pytest.mark.proof
+
 Lines = list[list[Any]]
 
 

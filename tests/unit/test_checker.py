@@ -14,6 +14,8 @@ from tests.judges.events import Event
 from tests.judges.plain_search import can_be_ordered
 from tests.support.histories import Scene, Stored, spoil
 
+pytestmark = pytest.mark.proof
+
 SEEDS = 2_000
 CALLS_MAX = 20
 

@@ -39,7 +39,7 @@ def test_a_pool_works_for_the_same_operation() -> None:
     start = threading.Barrier(3)
 
     def look() -> tuple[float, int]:
-        start.wait(30)
+        start.wait(60)
         return left_s(60), threading.get_ident()
 
     with until(runtime.monotonic_s() + 50):

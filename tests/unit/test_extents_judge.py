@@ -14,6 +14,8 @@ from chunkstore.names import NO_CHUNK, chunk_id
 from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord, GarbageRecord
 from tests.judges.extents import Extents
 
+pytestmark = pytest.mark.proof
+
 EXTENT = chunk_id(5, 1, 1, 7)
 PLACE = "1/3"
 REMOVED = 9

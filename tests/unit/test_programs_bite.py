@@ -12,6 +12,8 @@ from tests.support.programs import Program, run
 from tests.support.segment_model import apply_all
 from tests.support.worlds import World
 
+pytestmark = pytest.mark.proof
+
 
 class AppendsTwice(Program):
     def call(self, change: Change, lengths: dict[str, int]) -> None:

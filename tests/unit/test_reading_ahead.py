@@ -18,6 +18,7 @@ from chunkstore.handles import SegmentHandle
 from chunkstore.reader import StorageReader
 from chunkstore.records import SegmentInfo
 from tests.support.data import pattern
+from tests.support.hooked import wait_for
 
 PIECE = 4096
 Ranges = list[tuple[int, int]]
@@ -123,16 +124,14 @@ def test_several_at_a_time_and_no_more_than_may_be_held() -> None:
 
     def before(offset: int) -> None:
         if offset < 5 * PIECE:
-            together.wait(20)
+            together.wait(60)
         elif offset >= 40 * PIECE:
             time.sleep(0.05)  # others would begin meanwhile
 
     store.before = before
     with reader(store, ahead=5) as pieces:
         assert next(pieces) == pattern(0, PIECE)
-        end_s = time.monotonic() + 20
-        while store.reads < 6 and time.monotonic() < end_s:
-            time.sleep(0.001)
+        wait_for(lambda: store.reads >= 6)
         time.sleep(0.05)
         assert store.reads == 6, "one that is taken, and five in advance"
         assert b"".join(pieces) == pattern(PIECE, 39 * PIECE)
@@ -142,6 +141,13 @@ def test_several_at_a_time_and_no_more_than_may_be_held() -> None:
 
 def test_a_follower_that_is_behind_reads_several_at_a_time() -> None:
     store = Store(20 * PIECE, [], pause_s=0.001)
+    together = threading.Barrier(2)
+
+    def before(offset: int) -> None:
+        if offset < 2 * PIECE:
+            together.wait(60)
+
+    store.before = before
     got = bytearray()
     with reader(store, follow=True) as pieces:
         for piece in pieces:

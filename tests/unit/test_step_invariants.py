@@ -19,6 +19,8 @@ from chunkstore_journal.objects import Claim, encode_claim
 from chunkstore_journal.payloads import SnapshotLink
 from tests.support.history_bench import Bench, Mode, started, with_chunk
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize("mode", ["slot", "append"])
 def test_what_is_right_is_not_remarked_upon(mode: Mode) -> None:

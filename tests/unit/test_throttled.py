@@ -91,7 +91,7 @@ def run(calls: list[Callable[[], object]]) -> list[threading.Thread]:
 
 def end(threads: list[threading.Thread]) -> None:
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -108,7 +108,7 @@ def test_the_rate_holds_for_many_threads() -> None:
     end(run([client] * 8))
     assert done == [True] * 160
     # The last one goes whole.
-    assert (160 * 5 - 5) / 2000 <= time.monotonic() - began_s < 30
+    assert (160 * 5 - 5) / 2000 <= time.monotonic() - began_s < 60
 
 
 # Who is served when depends on who comes when: in virtual time, where nobody is taken off his processor in between.
@@ -164,7 +164,7 @@ def test_a_higher_rate_helps_those_who_wait() -> None:
     threads = run([lambda: bucket.take(1, 2000) and done.set()])  # type: ignore[func-returns-value]
     assert not done.wait(0.05)
     bucket.set_rate(1e9)
-    assert done.wait(30)
+    assert done.wait(60)
     end(threads)
 
 
@@ -265,9 +265,9 @@ def test_the_operation_under_way_sets_an_end(binding: MemoryChunkStorage) -> Non
     storage = ThrottledChunkStorage(binding, ThrottleLimits(write_bytes_per_s=1))
     storage.put("a", bytes(1000))
     began_s = time.monotonic()
-    with until(began_s + 50), pytest.raises(DeadlineExceeded):
+    with until(began_s + 600), pytest.raises(DeadlineExceeded):
         storage.put("b", b"x")
-    assert time.monotonic() - began_s < 40  # hopeless is said at once
+    assert time.monotonic() - began_s < 60  # hopeless is said at once
     assert storage.read(ChunkHandle("a", False), 0, 1) == b"\0"
 
 

@@ -117,5 +117,5 @@ class Answering(Closing):
         # listener under the same number, and answer for it.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._accepting.join(30)
+        self._accepting.join(60)
         self._listener.close()

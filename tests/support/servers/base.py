@@ -181,7 +181,7 @@ class ServerProcess:
     def kill(self) -> None:
         """kill -9, and wait for it."""
         self.signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(120)
 
     def stop(self, grace_s: float = 10) -> None:
         """Ask it to end, kill it after ``grace_s``. Safe to repeat."""

@@ -64,7 +64,8 @@ class Request:
 
 @dataclass
 class Rule:
-    """What happens to requests that match, ``times`` times. ``fired`` counts; ``release`` lets held requests go on."""
+    """What happens to requests that match, ``times`` times. ``fired`` counts; ``release`` lets held requests go on. ``answered``: the
+    server has answered one of them, or will not."""
 
     when: Callable[[Request], bool]
     action: str
@@ -72,6 +73,7 @@ class Rule:
     fired: int = 0
     released: threading.Event = field(default_factory=threading.Event)
     hit: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
         self.released.set()
@@ -135,7 +137,7 @@ class FaultProxy(Closing):
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         # Before its number is given to another socket.
-        self._accepting.join(10)
+        self._accepting.join(60)
         self._listener.close()
         self.reset_connections()
 
@@ -160,7 +162,7 @@ class FaultProxy(Closing):
         for link in links:
             link.reset()
 
-    def wait_until_idle(self, deadline_s: float = 60.0) -> None:
+    def wait_until_idle(self, deadline_s: float = 120.0) -> None:
         """Until no connection is left: what clients had sent that are gone by now was answered, or will not be."""
         wait_until(lambda: not self._links, deadline_s=deadline_s, what="the end of all connections")
 
@@ -197,7 +199,7 @@ class FaultProxy(Closing):
                 _reset(client)
                 continue
             try:
-                server = socket.create_connection(("127.0.0.1", self.target_port), timeout=5)
+                server = socket.create_connection(("127.0.0.1", self.target_port), timeout=60)
             except OSError:
                 _reset(client)
                 continue
@@ -222,6 +224,8 @@ class FaultProxy(Closing):
                 if last:
                     self._links.discard(link)
             if last:
+                if link.rule is not None:
+                    link.rule.answered.set()
                 for end in (link.client, link.server):
                     end.close()
 
@@ -281,6 +285,8 @@ class FaultProxy(Closing):
                 link.client.sendall(head + end)
             if block:
                 rule = link.rule
+                if rule is not None:
+                    rule.answered.set()
                 if rule is not None and rule.action == "lose_reply":
                     link.reset()
                     return

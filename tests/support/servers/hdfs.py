@@ -34,7 +34,7 @@ from tests.support.servers.hdfs_jars import jars, java_command
 __all__ = ["HdfsCluster", "hdfs", "hdfs_or_end", "shared_cluster"]
 
 LOOPBACK = "127.0.0.1"
-_START_S = 90.0
+_START_S = 240.0
 _OPENED = ("java.lang", "java.util", "java.io", "java.nio", "java.net", "sun.nio.ch")
 _SERVERS = "org.apache.hadoop.hdfs.server."
 _LOG4J = """log4j.rootLogger=INFO,A
@@ -142,7 +142,7 @@ class HdfsCluster:
 
     def _is_ready(self) -> bool:
         question = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
-        with urllib.request.urlopen(self.url + question, timeout=5) as answer:
+        with urllib.request.urlopen(self.url + question, timeout=20) as answer:
             states = json.load(answer)["beans"]
         return any(state.get("NumLiveDataNodes", 0) >= 1 and state.get("FSState") == "Operational" for state in states)
 
@@ -188,9 +188,9 @@ class HdfsCluster:
         """One operation, data nodes included; the answer, whatever it is. Asks as the superuser."""
         path = "/webhdfs/v1" + quote(path, safe="/")
         first: dict[str, Any] = {"op": op, "user.name": getpass.getuser(), **params}
-        answer = requests.request(method, self.url + path, params=first, allow_redirects=False, timeout=30)
+        answer = requests.request(method, self.url + path, params=first, allow_redirects=False, timeout=120)
         if answer.status_code == 307:
-            answer = requests.request(method, answer.headers["Location"], data=data, timeout=30)
+            answer = requests.request(method, answer.headers["Location"], data=data, timeout=120)
         return answer
 
     def create(self, path: str, data: bytes) -> None:

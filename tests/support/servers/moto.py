@@ -36,7 +36,7 @@ class Moto(S3Server):
         self._folder = tempfile.TemporaryDirectory(prefix="chunkstore-moto-")
         self._process = ServerProcess(self.command(), log=Path(self._folder.name) / "log", cwd=ROOT)
         try:
-            self._process.wait_ready(self._answers, deadline_s=60, what="moto")
+            self._process.wait_ready(self._answers, deadline_s=180, what="moto")
         except BaseException:
             self.stop()
             raise
@@ -45,7 +45,7 @@ class Moto(S3Server):
         return [sys.executable, "-m", __name__, str(self.port)]
 
     def _answers(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/moto-api/", timeout=2) as answer:
+        with urllib.request.urlopen(f"{self.url}/moto-api/", timeout=20) as answer:
             return bool(answer.status == 200)
 
     def stop(self) -> None:

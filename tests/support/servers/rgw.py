@@ -90,7 +90,7 @@ rgw_thread_pool_size = 64
 """
 
 
-def _run(*command: str, timeout_s: float = 60) -> None:
+def _run(*command: str, timeout_s: float = 180) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise ServerMissing(f"{command[0]} failed with {done.returncode}: {(done.stderr or done.stdout)[-500:]}")
@@ -154,14 +154,14 @@ class Rgw(S3Server):
                 return b"booting -> active" in file.read()
 
         # A gateway that finds no active store daemon waits ten seconds before it looks again.
-        self._processes["osd"].wait_ready(active, deadline_s=60, what="ceph-osd")
+        self._processes["osd"].wait_ready(active, deadline_s=180, what="ceph-osd")
 
     def _start_gateway(self) -> None:
         self._start("rgw", "radosgw", "-c", self._conf, "-n", "client.rgw.a", "-f")
-        self._processes["rgw"].wait_ready(self._answers, deadline_s=90, what="radosgw")
+        self._processes["rgw"].wait_ready(self._answers, deadline_s=180, what="radosgw")
 
     def _answers(self) -> bool:
-        with urllib.request.urlopen(self.url, timeout=2) as answer:
+        with urllib.request.urlopen(self.url, timeout=20) as answer:
             return bool(answer.status == 200)
 
     def _make_user(self) -> None:
@@ -186,7 +186,7 @@ class Rgw(S3Server):
             self._start_osd()
         if not self._processes["rgw"].is_running():
             self._start_gateway()
-        wait_until(self._serves, deadline_s=60, what="an answer of the restarted gateway")
+        wait_until(self._serves, deadline_s=180, what="an answer of the restarted gateway")
 
     def _serves(self) -> bool:
         from botocore.exceptions import BotoCoreError, ClientError

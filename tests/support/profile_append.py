@@ -1,4 +1,4 @@
-"""The Python functions that one exact append enters: how many, in which files. ``python -m benchmarks.profile_append``."""
+"""The Python functions that one exact append enters: how many, in which files. ``python -m tests.support.profile_append``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 __all__ = ["calls_of", "main", "operations_entered", "profile_append"]
 
 _URL = "memory://profile-append"
-_ROOT = f"{Path(__file__).resolve().parent.parent}/"
+_ROOT = f"{Path(__file__).resolve().parents[2]}/"
 _OPERATIONS = f"{_ROOT}chunkstore/operations/"
 
 
