@@ -92,6 +92,9 @@ class SpaceGuard:
         self._credit_bytes = 0
         """What may be added, and one byte, before the totals have to be read again: nothing grows but by what is admitted."""
         self._low = {"storage": "", "cache": "", "quota": ""}
+        self._looks = 0
+        self._judged = {"storage": 0, "cache": 0}
+        """The newest look that was judged: a thread that was held up since it asked a disk judges no more."""
         self.reason = ""
         """Why nothing may be added, in words; empty outside safe mode."""
         self.shed: Callable[[], None] = lambda: None
@@ -109,10 +112,13 @@ class SpaceGuard:
         if adds < 0:
             self.reserve.make_room()
         settings, least = self._settings, self._settings.cache_free_bytes_min
+        with self._lock:
+            self._looks += 1
+            look = self._looks
         free_bytes = self._storage.free_bytes() if settings.free_bytes_min else None
-        self._judge("storage", free_bytes, settings.free_bytes_min, self.reserve.size_bytes)
+        self._judge(look, "storage", free_bytes, settings.free_bytes_min, self.reserve.size_bytes)
         free_bytes = store.free_bytes()
-        self._judge("cache", free_bytes, least, 0)
+        self._judge(look, "cache", free_bytes, least, 0)
         if free_bytes is not None and free_bytes < least // _CACHE_SHARE:
             raise StorageFull(f"{self._low['cache']}; free some space or move cache_dir", object="cache")
 
@@ -184,7 +190,11 @@ class SpaceGuard:
             self.tend(store)
         return Room(self._settings.quota_bytes or None, self._storage.free_bytes(), bool(self.reason))
 
-    def _judge(self, disk: str, free_bytes: int | None, least: int, reserve_bytes: int) -> None:
+    def _judge(self, look: int, disk: str, free_bytes: int | None, least: int, reserve_bytes: int) -> None:
+        with self._lock:
+            if look < self._judged[disk]:
+                return
+            self._judged[disk] = look
         low = self._low[disk]
         mark = least + least // _HYSTERESIS + reserve_bytes if low else least
         if free_bytes is None or free_bytes >= mark:

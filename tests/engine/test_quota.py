@@ -28,6 +28,7 @@ from chunkstore.errors import InvalidArgument, StorageFull
 from chunkstore.observer import Observer
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
+from tests.support.alone import alone
 
 ROOT = "memory://quota"
 
@@ -265,3 +266,34 @@ def test_a_disk_with_little_left(
     free[0] = 10
     store.close()
     assert not reserve.exists()
+
+
+def test_a_look_that_is_held_up_does_not_undo_a_newer_one(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper may read a full disk's figure, be held up, and judge it after a collection has given the room back."""
+    free = [1 << 30]
+    asked, go = threading.Event(), threading.Event()
+    store = fresh((tmp_path / "root").as_uri(), free_bytes_min=4000, cache_dir=str(tmp_path / "cache"))
+    alone(store)
+
+    def free_bytes(_path: str) -> int:
+        found = free[0]
+        if not asked.is_set():  # the late one
+            asked.set()
+            assert go.wait(60)
+        return found
+
+    monkeypatch.setattr(mounts, "free_bytes", free_bytes)
+    space, cache = store._container.space, store._container.current.store
+    free[0] = 0
+    late = threading.Thread(target=lambda: space.look(cache, 0))
+    late.start()
+    assert asked.wait(60)
+    free[0] = 1 << 30
+    space.tend(cache)
+    go.set()
+    late.join(60)
+    assert not space.reason
+    store.create("s")
+    store.close()
