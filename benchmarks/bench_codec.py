@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median
-from chunkstore.codec.pulsar.pip76 import DataSource
-from chunkstore.codec.pulsar.pip76_arrow import append_batch, read_batches
+from chunkstore.codec.pulsar.arrow import append_batch, read_batches
+from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.config import MIB
 
 __all__ = ["main"]

@@ -172,7 +172,7 @@ ROOMS = {
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.pulsar.contexts", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics",),
     "pyarrow": (
-        "chunkstore.codec.pulsar.pip76_arrow",
+        "chunkstore.codec.pulsar.arrow",
         "chunkstore.pulsar",
         "chunkstore.spark.arrow_schema",
         "chunkstore.spark.batches",

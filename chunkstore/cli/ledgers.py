@@ -22,7 +22,7 @@ import typer
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_json, print_table
 from chunkstore.cli.streams import opened_input, write_all
-from chunkstore.codec.pulsar.pip76 import ENTRY_BYTES_MAX, DataSource, Entry
+from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
@@ -298,8 +298,10 @@ def _source(file: BinaryIO, name: str) -> DataSource:
 
 
 def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
-    from chunkstore.codec.pulsar.pip76_index import INDEX_BYTES_MAX, read_index
-    from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+    from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
+    from chunkstore.codec.pulsar.pip76_index import read_index
+    from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+    from chunkstore.codec.pulsar.windows import iter_entries
 
     with opened_input(_local(index_name)) as file:
         raw = _read_whole(file, INDEX_BYTES_MAX + 1)

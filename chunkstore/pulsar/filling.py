@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore.checksum import BytesLike
-from chunkstore.codec.pulsar.pip76 import ENTRY_HEADER_BYTES, check_entry
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.frames import ENTRY_HEADER_BYTES, check_entry
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import LEDGERS_MAX, EntryRange
@@ -68,6 +69,11 @@ class SegmentFiller:
     # What ``append_batch`` of the codec asks of an encoder
 
     @property
+    def dense(self) -> bool:
+        """Whether entries follow each other without gaps: they need not."""
+        return self._encoder.dense
+
+    @property
     def room(self) -> int:
         """Bytes of framed entries that still fit the block at hand."""
         return self._encoder.room
@@ -107,7 +113,7 @@ class SegmentFiller:
 
     def append_batch(self, ledger: int, first: int, payloads: pa.Array | pa.ChunkedArray) -> None:
         """Add an Arrow array of payloads with the ids from ``first`` on, without gaps. As ``append``; needs pyarrow."""
-        from chunkstore.codec.pulsar.pip76_arrow import append_batch
+        from chunkstore.codec.pulsar.arrow import append_batch
 
         if getattr(payloads, "null_count", 1):
             raise InvalidArgument("payloads are an Arrow array without nulls", argument="payloads")

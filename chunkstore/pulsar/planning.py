@@ -11,17 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, PIP76, DataSource, entry_id_at
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, DataSource, entry_id_at, parse_block_header
-from chunkstore.codec.pulsar.pip76_index import (
-    INDEX_BYTES_MAX,
-    BlockRef,
-    BlockSpan,
-    LedgerGroup,
-    SegmentIndex,
-    ranges_of,
-    read_index,
-)
+from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, ranges_of, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.errors import Damaged, InvalidArgument
@@ -279,7 +272,7 @@ class _Walk:
 
     def _read(self, store: Stored, handle: SegmentHandle, position: int, length: int) -> BlockSpan:
         name = f"segment {self._segment}"
-        header = parse_block_header(store.read(handle, position, BLOCK_HEADER_BYTES), object=name, position=position)
+        header = PIP76.parse(store.read(handle, position, BLOCK_HEADER_BYTES), object=name, position=position)
         if header.length > length - position:
             raise Damaged(
                 f"a block of {header.length} bytes, but {length - position} are left", object=name, position=position

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from chunkstore.codec.pulsar.pip76 import Entry
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.frames import Entry
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import Stored, check_topic, iter_topics
 from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, plan, reader_of
@@ -82,7 +83,7 @@ class LedgerReader:
         self, topic: str, ledger: int, first: int = 0, last: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As ``read``, as Arrow record batches of about 1 MiB with the columns ledger, entry and payload. Needs pyarrow."""
-        from chunkstore.codec.pulsar.pip76_arrow import read_batches
+        from chunkstore.codec.pulsar.arrow import read_batches
 
         runs = self._runs(topic, ledger, first, last)
         return (batch for reader in runs for batch in read_batches(reader, ledger, first, last))

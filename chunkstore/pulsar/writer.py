@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from chunkstore.changes import Append, Change, Create, Seal, TablePut
 from chunkstore.checksum import BytesLike
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock
+from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.config import MIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument

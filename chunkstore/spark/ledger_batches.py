@@ -12,10 +12,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from chunkstore.codec.pulsar.arrow import read_batches
+from chunkstore.codec.pulsar.block_index import BlockRef
+from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76 import DataSource
-from chunkstore.codec.pulsar.pip76_arrow import read_batches
-from chunkstore.codec.pulsar.pip76_index import BlockRef, LedgerGroup, SegmentIndex
+from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.spark.chunk_times import ChunkTimes
 from chunkstore.spark.columns import split_partition

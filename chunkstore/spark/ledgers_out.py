@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock
+from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import Context, check_topic, new_context
 from chunkstore.pulsar.filling import Filled, SegmentFiller

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chunkstore.codec.pulsar.pip76 import ENTRY_ID_MAX
+from chunkstore.codec.pulsar.frames import ENTRY_ID_MAX
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts, segments_of

@@ -8,7 +8,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from chunkstore.codec.pulsar import offload_metadata, pip76_index, pip76_reader, salvage
+from chunkstore.codec.pulsar import offload_metadata, pip76_index, salvage, windows
+from chunkstore.codec.pulsar.arrow import read_batches
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
 from chunkstore.codec.pulsar.offload_metadata import (
     DriverMetadata,
     LedgerInfo,
@@ -19,12 +21,11 @@ from chunkstore.codec.pulsar.offload_metadata import (
     encode_ledger_info,
     encode_offload_context,
 )
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, Entry
-from chunkstore.codec.pulsar.pip76_arrow import read_batches
 from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
+from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
 from tests.fuzz.target import Gate, Spy, Target
@@ -156,7 +157,7 @@ def _message_again(decode: Callable[..., Any], encode: Callable[[Any], bytes], f
 # --- the index -------------------------------------------------------------------------------------------------------
 
 _Group = tuple[int, bytes, list[tuple[int, int, int]]]
-_INDEXES = [path.read_bytes() for path in sorted(_FIXTURES.glob("*.index"))]
+_INDEXES = [path.read_bytes() for path in sorted(_FIXTURES.glob("v2-*.index"))]
 
 
 def _groups_of(raw: bytes) -> tuple[int, list[_Group]]:
@@ -411,11 +412,11 @@ OFFLOAD_TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "pip76-blocks", "the index, lengths, a block header", _make_pair, _decode_blocks, (Damaged,),
-        (Spy(pip76_reader, "scan_entries"),),
+        (Spy(windows, "scan_entries"),),
     ),
     Target(
         "pip76-arrow", "the index, lengths, a block header", _make_pair, _decode_batches, (Damaged,),
-        (Spy(pip76_reader, "scan_entries"),),
+        (Spy(windows, "scan_entries"),),
     ),
     Target(
         "salvage", "one block header", _make_data, _decode_salvage, (), (Spy(salvage._Scan, "block"),),

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from chunkstore.codec.pulsar.arrow import read_batches
+from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.offload_metadata import encode_ledger_info
-from chunkstore.codec.pulsar.pip76 import DataSource, Entry
-from chunkstore.codec.pulsar.pip76_arrow import read_batches
 from chunkstore.codec.pulsar.pip76_index import build_index, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
+from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.support.pip76 import Sink, source_of
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock
+from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.pulsar import filling
 from chunkstore.pulsar.filling import Filled, SegmentFiller
 

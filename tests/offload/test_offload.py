@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.codec.pulsar.pip76 import Entry
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.pulsar import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
 from chunkstore.pulsar.contexts import Stored, iter_contexts

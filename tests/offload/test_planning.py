@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.codec.pulsar.pip76 import BLOCK_HEADER_BYTES, ENTRY_ID_MAX
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_ID_MAX
 from chunkstore.config import KIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument

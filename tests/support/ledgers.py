@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import Block, LedgerRange

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import pack
 
+from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
-from chunkstore.codec.pulsar.pip76 import DataSource, Entry
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.windows import iter_entries
 
 __all__ = ["Encoded", "Sink", "encode", "miscounted", "source_of"]
 

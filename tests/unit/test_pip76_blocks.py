@@ -11,26 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.checksum import BytesLike
-from chunkstore.codec.pulsar.pip76 import (
-    BLOCK_HEADER_BEGIN,
+from chunkstore.codec.pulsar.frames import (
+    PIP76,
     BlockHeader,
     entry_id_at,
     frame_header,
     is_padding,
-    pack_block_header,
     padding,
-    parse_block_header,
     scan_entries,
 )
 from chunkstore.errors import Damaged
 
-HEADER = pack_block_header(BlockHeader(1000, 5, 7))
+HEADER = PIP76.pack(BlockHeader(1000, 5, 7))
 
 
 def test_header_round_trip() -> None:
-    assert parse_block_header(HEADER, object="o", position=0) == BlockHeader(1000, 5, 7)
-    assert parse_block_header(memoryview(HEADER + b"more"), object="o", position=0) == BlockHeader(1000, 5, 7)
-    assert HEADER.startswith(BLOCK_HEADER_BEGIN)
+    assert PIP76.parse(HEADER, object="o", position=0) == BlockHeader(1000, 5, 7)
+    assert PIP76.parse(memoryview(HEADER + b"more"), object="o", position=0) == BlockHeader(1000, 5, 7)
+    assert HEADER.startswith(PIP76.begin)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +46,7 @@ def test_header_round_trip() -> None:
 )
 def test_header_refused(data: bytes, position: int, text: str) -> None:
     with pytest.raises(Damaged, match=text) as caught:
-        parse_block_header(data, object="the-object", position=1000)
+        PIP76.parse(data, object="the-object", position=1000)
     assert (caught.value.object, caught.value.position) == ("the-object", 1000 + position)
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.to_fields() == caught.value.to_fields()

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pulsar.pip76 import DataSource, Entry
-from chunkstore.codec.pulsar.pip76_arrow import read_batches
+from chunkstore.codec.pulsar.arrow import read_batches
+from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
+from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged, StorageUnavailable
 from tests.support.pip76 import Encoded, encode, source_of
 

@@ -9,24 +9,16 @@ from pathlib import Path
 import pytest
 
 from chunkstore.codec.pulsar import offload_metadata as metadata
-from chunkstore.codec.pulsar.pip76 import (
+from chunkstore.codec.pulsar.block_index import BlockRef
+from chunkstore.codec.pulsar.frames import (
     BLOCK_HEADER_BYTES,
-    BLOCK_MAGIC,
     ENTRY_HEADER_BYTES,
     PADDING_PATTERN,
+    PIP76,
     BlockHeader,
     frame_header,
-    pack_block_header,
-    parse_block_header,
 )
-from chunkstore.codec.pulsar.pip76_index import (
-    INDEX_MAGIC,
-    BlockRef,
-    LedgerGroup,
-    SegmentIndex,
-    build_index,
-    read_index,
-)
+from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, build_index, read_index
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,15 +49,15 @@ def number(data: bytes, where: tuple[int, int]) -> int:
 
 def test_block_header() -> None:
     layout = fields("block header")
-    data = pack_block_header(BlockHeader(length=0x0102030405, first_entry=0x11121314151617, ledger=0x21222324252627))
+    data = PIP76.pack(BlockHeader(length=0x0102030405, first_entry=0x11121314151617, ledger=0x21222324252627))
     assert len(data) == layout["all"][1] == BLOCK_HEADER_BYTES
-    assert number(data, layout["magic"]) == BLOCK_MAGIC == int(table("block header")[0][3], 16)
+    assert number(data, layout["magic"]) == PIP76.magic == int(table("block header")[0][3], 16)
     assert number(data, layout["header length"]) == 128
     assert number(data, layout["block length"]) == 0x0102030405
     assert number(data, layout["first entry"]) == 0x11121314151617
     assert number(data, layout["ledger"]) == 0x21222324252627
     assert number(data, layout["reserved"]) == 0
-    assert parse_block_header(data[:36] + b"\xff" * 92, object="o", position=0).ledger == 0x21222324252627
+    assert PIP76.parse(data[:36] + b"\xff" * 92, object="o", position=0).ledger == 0x21222324252627
 
 
 def test_entry_header() -> None:
@@ -91,7 +83,7 @@ def test_index() -> None:
     index = sample_index()
     data = build_index(index)
     head, ledger, block = fields("index head"), fields("index ledger"), fields("index block")
-    assert number(data, head["magic"]) == INDEX_MAGIC == int(table("index head")[0][3], 16)
+    assert number(data, head["magic"]) == PIP76.index_magic == int(table("index head")[0][3], 16)
     assert number(data, head["index length"]) == len(data)
     assert number(data, head["data length"]) == 0x4142434445
     assert number(data, head["header length"]) == 128

@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
-from chunkstore.codec.pulsar.pip76_index import (
-    INDEX_BYTES_MAX,
-    BlockRef,
-    BlockSpan,
-    LedgerGroup,
-    SegmentIndex,
-    build_index,
-    read_index,
-)
+from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, build_index, read_index
 from chunkstore.errors import Damaged, InvalidArgument
 
 Rows = list[tuple[int, int, int]]

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chunkstore.codec.pulsar.arrow import SCHEMA, append_batch, read_batches
+from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, Entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76 import ENTRY_BYTES_MAX, Entry
-from chunkstore.codec.pulsar.pip76_arrow import SCHEMA, append_batch, read_batches
 from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, iter_entries
-from chunkstore.codec.pulsar.pip76_writer import EncodedBlock, SegmentEncoder
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
+from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Closed, Damaged, InvalidArgument
 from tests.support.pip76 import Encoded, Sink, encode, source_of
 

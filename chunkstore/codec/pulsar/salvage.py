@@ -13,19 +13,18 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from chunkstore.codec.pulsar.pip76 import (
-    BLOCK_HEADER_BEGIN,
+from chunkstore.codec.pulsar.frames import (
     BLOCK_HEADER_BYTES,
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
     ENTRY_ID_MAX,
     PADDING_PATTERN,
+    PIP76,
     WINDOW_BYTES,
     BlockHeader,
     DataSource,
     Entry,
     padding,
-    parse_block_header,
 )
 from chunkstore.config import KIB
 from chunkstore.errors import Damaged
@@ -33,6 +32,7 @@ from chunkstore.errors import Damaged
 __all__ = ["SkippedBytes", "salvage_entries"]
 
 _FRAME = Struct(">iq")
+_BEGIN = PIP76.begin
 _RESERVED = bytes(92)
 _LOOK_BYTES = 64 * KIB
 _GAP_MAX = 1 << 32
@@ -132,13 +132,10 @@ class _Scan:
         return self._header_in(self._at(position, BLOCK_HEADER_BYTES), position)
 
     def _header_in(self, data: memoryview, position: int) -> BlockHeader | None:
-        if (
-            data[: len(BLOCK_HEADER_BEGIN)] != BLOCK_HEADER_BEGIN
-            or data[BLOCK_HEADER_BYTES - len(_RESERVED) :] != _RESERVED
-        ):
+        if data[: len(_BEGIN)] != _BEGIN or data[BLOCK_HEADER_BYTES - len(_RESERVED) :] != _RESERVED:
             return None
         try:
-            header = parse_block_header(data, object=self._source.name, position=position)
+            header = PIP76.parse(data, object=self._source.name, position=position)
         except Damaged:
             return None
         return header if self._ledgers is None or header.ledger in self._ledgers else None
@@ -148,13 +145,13 @@ class _Scan:
         while position < self.length:
             # Less than a window at a time: what follows the next header is most often in the window already.
             data = bytes(self._at(position, _LOOK_BYTES))
-            found = data.find(BLOCK_HEADER_BEGIN)
+            found = data.find(_BEGIN)
             while found >= 0:
                 if self.header(position + found) is not None:
                     return position + found
-                found = data.find(BLOCK_HEADER_BEGIN, found + 1)
+                found = data.find(_BEGIN, found + 1)
             # The beginning of a header may stand at the end of this look.
-            position += max(1, len(data) - len(BLOCK_HEADER_BEGIN) + 1)
+            position += max(1, len(data) - len(_BEGIN) + 1)
         return self.length
 
     def skip_padding(self, position: int) -> int:

@@ -1,8 +1,8 @@
-"""PIP-76 blocks from and to Arrow, without one Python object per entry (only one int, while scanning).
+"""Blocks of PIP-17 and PIP-76 from and to Arrow, without one Python object per entry (only one int, while scanning).
 
 Reading: marks from the scan become the offsets of an Arrow array over the very window, whose values are by turns an entry's
 header and its payload; ``take`` of the odd ones copies the payloads, ``take`` of the even ones the ids. Writing goes the other
-way round. Promises: record batches own their memory, in pieces of about 1 MiB; the same checks as ``pip76_reader``.
+way round. Promises: record batches own their memory, in pieces of about 1 MiB; the same checks as ``windows``.
 Leaves out: anything beyond the columns ledger, entry and payload.
 """
 
@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chunkstore.checksum import BytesLike
-from chunkstore.codec.pulsar.pip76 import ENTRY_HEADER_BYTES, WINDOW_BYTES, check_entry
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader, Window, ascending
+from chunkstore.codec.pulsar.frames import ENTRY_HEADER_BYTES, WINDOW_BYTES, check_dense, check_entry
+from chunkstore.codec.pulsar.windows import BlockReader, Window, ascending
 from chunkstore.errors import InvalidArgument, Unsupported
 
 __all__ = ["SCHEMA", "append_batch", "read_batches"]
@@ -40,6 +40,8 @@ class Framing(Protocol):
     """What ``append_batch`` needs of an encoder; each as ``SegmentEncoder`` says. After ``cut`` there is room in a block of the ledger."""
 
     @property
+    def dense(self) -> bool: ...
+    @property
     def room(self) -> int: ...
     @property
     def pending_bytes(self) -> int: ...
@@ -50,7 +52,7 @@ class Framing(Protocol):
 
 
 if sys.byteorder != "little":
-    raise Unsupported("PIP-76 in Arrow needs a little-endian machine; read entries one by one instead", feature="arrow")
+    raise Unsupported("Arrow batches need a little-endian machine; read entries one by one instead", feature="arrow")
 
 # An int64 that holds the int32 pair (x, x + delta) in its two halves is x * _TWICE + (delta << 32): pairs without a loop.
 _TWICE: Final = pa.scalar((1 << 32) + 1, pa.int64())
@@ -61,13 +63,11 @@ _ORDINALS_LEAST = 1 << 17
 _PIECE_BYTES = 2 * WINDOW_BYTES
 
 
-def read_batches(
-    reader: SegmentReader, ledger: int, first: int = 0, last: int | None = None
-) -> Iterator[pa.RecordBatch]:
+def read_batches(reader: BlockReader, ledger: int, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
     """Record batches (``SCHEMA``) with the entries ``first`` to ``last`` (both included) of ``ledger``, ascending.
 
     A batch is what one window holds: about 1 MiB, less at the end of a block. Gaps are left out. Raises as
-    ``SegmentReader.windows`` does; batches that came before an error are good.
+    ``BlockReader.windows`` does; batches that came before an error are good.
     """
     for window in reader.windows(ledger, first, last):
         yield _batch(window)
@@ -77,7 +77,8 @@ def append_batch(encoder: Framing, entries: int | pa.Array, payloads: pa.Array |
     """Add an array of payloads (binary, large_binary or string) to the encoder's ledger; hands full blocks to its sink.
 
     ``entries`` is the id of the first, the others following without gaps, or an int64 array of all ids. Raises
-    ``InvalidArgument`` for nulls, other types, ids that do not ascend, or a payload over 128 MiB; nothing is added then.
+    ``InvalidArgument`` for nulls, other types, ids that do not ascend, or a payload over 128 MiB, and ``Unsupported`` for a gap
+    where the format has none; nothing is added then.
     Memory: the block at hand and a few MiB.
     """
     chunks = payloads.chunks if isinstance(payloads, pa.ChunkedArray) else [payloads]
@@ -89,6 +90,8 @@ def append_batch(encoder: Framing, entries: int | pa.Array, payloads: pa.Array |
     first, last = (ids, ids + total - 1) if isinstance(ids, int) else (ids[0].as_py(), ids[-1].as_py())
     check_entry(last, 0, first - 1)
     check_entry(first, max(pc.max(pc.binary_length(chunk)).as_py() or 0 for chunk in chunks), encoder.last_entry)
+    if encoder.dense:
+        _check_dense(first, last, ids, encoder.last_entry)
     done = 0
     for chunk in chunks:
         _append_chunk(encoder, ids + done if isinstance(ids, int) else ids.slice(done, len(chunk)), chunk)
@@ -164,6 +167,14 @@ def _checked_ids(values: Any, count: int) -> pa.Array:
     if count > 1 and not pc.all(pc.greater(values.slice(1), values.slice(0, count - 1))).as_py():
         raise InvalidArgument("entry ids do not ascend", argument="entries")
     return values
+
+
+def _check_dense(first: int, last: int, ids: int | pa.Array, previous: int) -> None:
+    check_dense(first, previous)
+    if not isinstance(ids, int) and last - first >= len(ids):
+        steps = pc.subtract(ids, _ordinals_of(len(ids)))
+        place = pc.index(pc.greater(steps, ids[0]), value=True).as_py()  # ids ascend
+        check_dense(ids[place].as_py(), ids[place - 1].as_py())
 
 
 def _append_chunk(encoder: Framing, ids: int | pa.Array, values: pa.Array) -> None:

@@ -1,8 +1,8 @@
-"""Blocks of PIP-76 data objects: the 128-byte header, the framing of entries, padding, and the scan over entries.
+"""What data objects of PIP-17 and PIP-76 share: the block header, the framing of entries, padding, and the scan over entries.
 
-A data object is a row of blocks; a block is a header, entries of one ledger in ascending order, and padding. FORMAT.md
-beside this file has the tables. Promises: constant memory, no I/O of its own, and a scan that makes no object per entry
-besides one int. Leaves out: which block stands where (``pip76_index``) and everything that reads or writes objects.
+A data object is a row of blocks; a block is a 128-byte header, entries in ascending order, and padding. FORMAT.md beside this
+file has the tables. Promises: constant memory, no I/O of its own, and a scan that makes no object per entry besides one int.
+Leaves out: where blocks are (``block_index``) and everything that reads or writes objects.
 """
 
 from __future__ import annotations
@@ -10,39 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import repeat
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 
 __all__ = [
-    "BLOCK_HEADER_BEGIN",
     "BLOCK_HEADER_BYTES",
-    "BLOCK_MAGIC",
     "ENTRY_BYTES_MAX",
     "ENTRY_HEADER_BYTES",
     "ENTRY_ID_MAX",
+    "LEDGER_UNKNOWN",
     "PADDING_PATTERN",
+    "PIP17",
+    "PIP76",
     "WINDOW_BYTES",
+    "BlockFormat",
     "BlockHeader",
     "DataSource",
     "Entry",
+    "check_dense",
     "check_entry",
     "entry_id_at",
     "frame_header",
     "is_padding",
-    "pack_block_header",
+    "of_ledger",
     "padding",
-    "parse_block_header",
     "scan_entries",
     "signed_length_at",
 ]
 
-BLOCK_MAGIC = 0x26A66D32
 BLOCK_HEADER_BYTES = 128
-BLOCK_HEADER_BEGIN = BLOCK_MAGIC.to_bytes(4, "big") + BLOCK_HEADER_BYTES.to_bytes(8, "big")
-"""What every block begins with: magic and header length."""
 ENTRY_HEADER_BYTES = 12
 PADDING_PATTERN = b"\xfe\xdc\xde\xad"
 ENTRY_BYTES_MAX = 128 * MIB
@@ -50,6 +49,8 @@ ENTRY_BYTES_MAX = 128 * MIB
 WINDOW_BYTES = 1 * MIB
 """Bytes asked for in one read: large enough for few calls, small enough for the processor's cache."""
 ENTRY_ID_MAX = (1 << 63) - 1
+LEDGER_UNKNOWN = -1
+"""The ledger of entries that no object names one for: a PIP-17 pair whose reader was not told it."""
 
 _BLOCK = Struct(">Iqqqq92x")
 _FRAME = Struct(">iq")
@@ -63,7 +64,10 @@ _PADDING_RUN = PADDING_PATTERN * (16 * KIB)
 
 
 class BlockHeader(NamedTuple):
-    """What a block's header says: its length in bytes (header and padding included), first entry id and ledger id."""
+    """What a block's header says: its length in bytes (header and padding included), first entry id and ledger id.
+
+    PIP-17's headers name no ledger: it is ``LEDGER_UNKNOWN``.
+    """
 
     length: int
     first_entry: int
@@ -71,7 +75,7 @@ class BlockHeader(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry of a ledger."""
+    """One entry of a ledger; ``LEDGER_UNKNOWN`` where neither objects nor caller name the ledger."""
 
     ledger: int
     entry: int
@@ -90,35 +94,69 @@ class DataSource(NamedTuple):
     read: Callable[[int, int], BytesLike]
 
 
-def pack_block_header(header: BlockHeader) -> bytes:
-    """The 128 bytes that begin a block."""
-    return _BLOCK.pack(BLOCK_MAGIC, BLOCK_HEADER_BYTES, header.length, header.first_entry, header.ledger)
-
-
-def parse_block_header(data: BytesLike, *, object: str, position: int) -> BlockHeader:
-    """The header in the first 128 bytes of ``data``; ``object`` and ``position`` say in errors where they were read.
-
-    Raises ``Damaged`` where bytes are missing, the magic or a length is wrong, or an id is negative. The reserved bytes are
-    not looked at.
+class BlockFormat(NamedTuple):
+    """What differs between the formats: ``name`` for errors, what blocks and index begin with, whether a block names its ledger,
+    and whether entries are ``dense``: without gaps from 0 on.
     """
-    if len(data) < BLOCK_HEADER_BYTES:
-        raise Damaged(
-            f"a block header has {BLOCK_HEADER_BYTES} bytes, {len(data)} are here", object=object, position=position
-        )
-    magic, header_length, length, first_entry, ledger = _BLOCK.unpack_from(data)
-    if magic != BLOCK_MAGIC:
-        raise Damaged(
-            f"no block begins here: magic 0x{magic:08X}, 0x{BLOCK_MAGIC:08X} expected", object=object, position=position
-        )
-    if header_length != BLOCK_HEADER_BYTES:
-        raise Damaged(
-            f"block header length {header_length}, {BLOCK_HEADER_BYTES} expected", object=object, position=position + 4
-        )
-    if length < BLOCK_HEADER_BYTES:
-        raise Damaged(f"block length {length} is less than its header", object=object, position=position + 12)
-    if first_entry < 0 or ledger < 0:
-        raise Damaged(f"negative id: ledger {ledger}, entry {first_entry}", object=object, position=position + 20)
-    return BlockHeader(length, first_entry, ledger)
+
+    name: str
+    magic: int
+    index_magic: int
+    has_ledger: bool
+    dense: bool
+
+    @property
+    def begin(self) -> bytes:
+        """What every block begins with: magic and header length."""
+        return self.magic.to_bytes(4, "big") + BLOCK_HEADER_BYTES.to_bytes(8, "big")
+
+    def pack(self, header: BlockHeader) -> bytes:
+        """The 128 bytes that begin a block."""
+        ledger = header.ledger if self.has_ledger else 0
+        return _BLOCK.pack(self.magic, BLOCK_HEADER_BYTES, header.length, header.first_entry, ledger)
+
+    def parse(self, data: BytesLike, *, object: str, position: int) -> BlockHeader:
+        """The header in the first 128 bytes of ``data``; ``object`` and ``position`` say in errors where they were read.
+
+        Raises ``Damaged`` where bytes are missing, the magic or a length is wrong, or an id is negative. The reserved bytes are
+        not looked at.
+        """
+        if len(data) < BLOCK_HEADER_BYTES:
+            raise Damaged(
+                f"a block header has {BLOCK_HEADER_BYTES} bytes, {len(data)} are here", object=object, position=position
+            )
+        magic, header_length, length, first_entry, ledger = _BLOCK.unpack_from(data)
+        if not self.has_ledger:
+            ledger = LEDGER_UNKNOWN
+        if magic != self.magic:
+            known = [other.name for other in (PIP17, PIP76) if other.magic == magic]
+            hint = f"; this is a block of {known[0]}, not of {self.name}" if known else ""
+            raise Damaged(
+                f"no block begins here: magic 0x{magic:08X}, 0x{self.magic:08X} expected{hint}",
+                object=object,
+                position=position,
+            )
+        if header_length != BLOCK_HEADER_BYTES:
+            raise Damaged(
+                f"block header length {header_length}, {BLOCK_HEADER_BYTES} expected",
+                object=object,
+                position=position + 4,
+            )
+        if length < BLOCK_HEADER_BYTES:
+            raise Damaged(f"block length {length} is less than its header", object=object, position=position + 12)
+        if first_entry < 0 or (self.has_ledger and ledger < 0):
+            ids = f"ledger {ledger}, entry {first_entry}" if self.has_ledger else f"entry {first_entry}"
+            raise Damaged(f"negative id: {ids}", object=object, position=position + 20)
+        return BlockHeader(length, first_entry, ledger)
+
+
+PIP17: Final = BlockFormat("PIP-17 (v1)", 0xFBDBABCB, 0xDE47DE47, has_ledger=False, dense=True)
+PIP76: Final = BlockFormat("PIP-76 (v2)", 0x26A66D32, 0x3D1FB0BC, has_ledger=True, dense=False)
+
+
+def of_ledger(ledger: int) -> str:
+    """The words " of ledger 7" for errors; nothing for ``LEDGER_UNKNOWN``."""
+    return "" if ledger == LEDGER_UNKNOWN else f" of ledger {ledger}"
 
 
 def frame_header(entry: int, length: int) -> bytes:
@@ -134,6 +172,15 @@ def check_entry(entry: int, length: int, previous: int) -> None:
         )
     if length > ENTRY_BYTES_MAX:
         raise InvalidArgument(f"an entry has at most {ENTRY_BYTES_MAX} bytes, {length} given", argument="payload")
+
+
+def check_dense(entry: int, previous: int) -> None:
+    """``Unsupported``, which names the gap, unless ``entry`` follows ``previous`` without one; -1 is before the first entry."""
+    if entry != previous + 1:
+        raise Unsupported(
+            f"entries {previous + 1} to {entry - 1} are missing: {PIP17.name} has no gaps and begins with entry 0",
+            feature="gaps",
+        )
 
 
 def padding(length: int) -> bytes:

@@ -1,0 +1,159 @@
+"""What the indexes of PIP-17 and PIP-76 share: rows of blocks, the first fields, and which bytes and entries a block has.
+
+Promises: everything in the bytes is checked before it is believed, and a hostile index costs memory in proportion to its own
+length, which is bounded. Leaves out: metadata and the order of fields (``pip17_index``, ``pip76_index``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from chunkstore.checksum import BytesLike
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, PIP17, PIP76, BlockFormat, of_ledger
+from chunkstore.config import MIB
+from chunkstore.errors import Damaged, InvalidArgument
+
+__all__ = [
+    "INDEX_BYTES_MAX",
+    "BlockRef",
+    "BlockSpan",
+    "check_fit",
+    "check_head",
+    "check_spans",
+    "pack_blocks",
+    "pack_head",
+    "read_blocks",
+    "spans_of",
+]
+
+INDEX_BYTES_MAX = 8 * MIB
+"""Longest index that is written or read: some 400,000 blocks."""
+_HEAD = Struct(">Iiqq")
+_ROW = Struct(">qiq")
+
+
+class BlockRef(NamedTuple):
+    """One block in the index: its first entry id, its part number, and the offset of its header in the data object."""
+
+    first_entry: int
+    part: int
+    offset: int
+
+
+class BlockSpan(NamedTuple):
+    """A block with its bounds: bytes ``start`` to ``end`` of the data object, and entry ids below ``entry_limit``."""
+
+    ledger: int
+    first_entry: int
+    entry_limit: int
+    start: int
+    end: int
+
+
+def spans_of(ledgers: Iterable[tuple[int, Sequence[BlockRef], int]], data_length: int) -> list[BlockSpan]:
+    """All blocks in the order of their bytes, of rows of (ledger, its blocks, the id that its entries are below).
+
+    A block ends where the next begins, the last one at ``data_length`` bytes. Raises nothing.
+    """
+    begins = sorted(
+        (block.offset, ledger, block.first_entry, after)
+        for ledger, blocks, limit in ledgers
+        for block, after in zip(blocks, [*(block.first_entry for block in blocks[1:]), limit], strict=False)
+    )
+    return [
+        BlockSpan(ledger, first, limit, offset, end)
+        for (offset, ledger, first, limit), end in zip(
+            begins, [*(at[0] for at in begins[1:]), data_length], strict=False
+        )
+    ]
+
+
+def check_head(data: BytesLike, format: BlockFormat, length_min: int, object: str) -> int:
+    """Check magic, length and block header length of an index; the length of its data object in bytes.
+
+    Raises ``Damaged`` of ``object`` where one is wrong, or where ``data`` has less than ``length_min`` or more than
+    ``INDEX_BYTES_MAX`` bytes.
+    """
+    if len(data) > INDEX_BYTES_MAX:
+        raise Damaged(f"{len(data)} bytes; an index has at most {INDEX_BYTES_MAX}", object=object)
+    if len(data) < length_min:
+        raise Damaged(
+            f"an index has at least {length_min} bytes, {len(data)} are here", object=object, position=len(data)
+        )
+    magic, length, data_length, header_length = _HEAD.unpack_from(data)
+    if magic != format.index_magic:
+        other = [f"; it is an index of {known.name}" for known in (PIP17, PIP76) if known.index_magic == magic]
+        raise Damaged(
+            f"not an index of {format.name}: magic 0x{magic:08X}, 0x{format.index_magic:08X} expected{''.join(other)}",
+            object=object,
+        )
+    if length != len(data):
+        raise Damaged(f"the index says it has {length} bytes, it has {len(data)}", object=object, position=4)
+    if data_length < 0:
+        raise Damaged(f"data object length {data_length}", object=object, position=8)
+    if header_length != BLOCK_HEADER_BYTES:
+        raise Damaged(f"block header length {header_length}, {BLOCK_HEADER_BYTES} expected", object=object, position=16)
+    return int(data_length)
+
+
+def pack_head(format: BlockFormat, length: int, data_length: int) -> bytes:
+    """The first 24 bytes of an index object of ``length`` bytes. ``InvalidArgument`` if it would have too many."""
+    if length > INDEX_BYTES_MAX:
+        raise InvalidArgument(
+            f"an index has at most {INDEX_BYTES_MAX} bytes, this one would have {length}: use larger blocks or more segments",
+            argument="index",
+        )
+    return _HEAD.pack(format.index_magic, length, data_length, BLOCK_HEADER_BYTES)
+
+
+def pack_blocks(blocks: Iterable[BlockRef]) -> bytes:
+    """The rows of these blocks, 20 bytes each."""
+    return b"".join(_ROW.pack(*block) for block in blocks)
+
+
+def check_fit(count: int, metadata_length: int, left: int, *, object: str, position: int) -> None:
+    """``Damaged`` unless ``count`` rows and the metadata fit the ``left`` bytes."""
+    if count < 0 or metadata_length < 0 or metadata_length + count * _ROW.size > left:
+        raise Damaged(
+            f"{count} blocks and {metadata_length} bytes of metadata do not fit the {left} bytes that are left",
+            object=object,
+            position=position,
+        )
+
+
+def read_blocks(
+    data: memoryview, at: int, count: int, data_length: int, object: str
+) -> tuple[tuple[BlockRef, ...], int]:
+    """The ``count`` rows at ``at`` of a ledger's blocks, and where they end. ``Damaged`` unless entries and offsets ascend inside
+    the data object of ``data_length`` bytes.
+    """
+    blocks: list[BlockRef] = []
+    end = at + count * _ROW.size
+    entry_floor, offset_floor = 0, 0
+    for first_entry, part, offset in _ROW.iter_unpack(data[at:end]):
+        if first_entry < entry_floor or not offset_floor <= offset <= data_length - BLOCK_HEADER_BYTES:
+            raise Damaged(
+                f"block of entry {first_entry} at offset {offset}: entries and offsets ascend, and lie inside the data object "
+                f"of {data_length} bytes",
+                object=object,
+                position=at + len(blocks) * _ROW.size,
+            )
+        blocks.append(BlockRef(first_entry, part, offset))
+        entry_floor, offset_floor = first_entry + 1, offset + BLOCK_HEADER_BYTES
+    return tuple(blocks), end
+
+
+def check_spans(spans: Sequence[BlockSpan], data_length: int, object: str) -> None:
+    """``Damaged`` where blocks overlap, the first is not at offset 0, or there are bytes and no block."""
+    for span in spans:
+        if span.end - span.start < BLOCK_HEADER_BYTES:
+            raise Damaged(
+                f"the block of entry {span.first_entry}{of_ledger(span.ledger)} at offset {span.start} overlaps the one at {span.end}",
+                object=object,
+            )
+    if spans and spans[0].start != 0:
+        raise Damaged(f"the first block is at offset {spans[0].start} of the data object, 0 expected", object=object)
+    if not spans and data_length:
+        raise Damaged(f"{data_length} bytes of data and no block", object=object, position=8)

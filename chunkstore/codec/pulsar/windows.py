@@ -1,0 +1,270 @@
+"""Windows over the blocks of a data object, checked against its index, and entries one by one: PIP-17 and PIP-76 alike.
+
+Promises: at most a window (1 MiB) or one entry in memory; the end of a block is decided by the index and its header, never by
+the look of a length; what follows a block's last entry is padding, all of it; ids ascend, and are dense where the format says so.
+Leaves out: which blocks there are (``pip17_reader``, ``pip76_reader``), and Arrow (``arrow``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple, NoReturn
+
+from chunkstore.checksum import BytesLike
+from chunkstore.codec.pulsar.block_index import BlockSpan
+from chunkstore.codec.pulsar.frames import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_BYTES_MAX,
+    ENTRY_HEADER_BYTES,
+    ENTRY_ID_MAX,
+    PADDING_PATTERN,
+    WINDOW_BYTES,
+    BlockFormat,
+    BlockHeader,
+    DataSource,
+    Entry,
+    entry_id_at,
+    is_padding,
+    of_ledger,
+    scan_entries,
+    signed_length_at,
+)
+from chunkstore.config import KIB
+from chunkstore.errors import Damaged, InvalidArgument
+
+__all__ = ["BlockReader", "Window", "ascending", "iter_entries"]
+
+_WINDOW_BYTES_MIN = 4 * KIB
+_MANY_ENTRIES = 256
+
+
+class Window(NamedTuple):
+    """Some whole entries of one block, as they lie in ``data`` (valid until the next window is asked for).
+
+    Entry i is ``data[marks[i]:marks[i + 1]]``, its header's 12 bytes included. ``floor`` is the least id the first one may
+    have; that ids ascend inside the window, without gaps if it is ``dense``, is for its user to check (``ascending``).
+    ``position`` is where ``data`` begins in the object ``name``.
+    """
+
+    ledger: int
+    data: BytesLike
+    marks: list[int]
+    floor: int
+    name: str
+    position: int
+    dense: bool
+
+
+class BlockReader(ABC):
+    """Reads the entries of a data object, whose index has been read. Its kinds say which blocks there are.
+
+    ``window_bytes`` is what one read asks for (at least 4 KiB); an entry longer than that is read alone, one longer than
+    ``entry_bytes_max`` refused. May be shared between threads if ``source.read`` may be and returns fresh buffers.
+    """
+
+    format: ClassVar[BlockFormat]
+
+    def __init__(
+        self,
+        source: DataSource,
+        spans: Mapping[int, Sequence[BlockSpan]],
+        data_length: int,
+        *,
+        window_bytes: int = WINDOW_BYTES,
+        entry_bytes_max: int = ENTRY_BYTES_MAX,
+    ) -> None:
+        """Compare lengths; reads only where they differ. ``Damaged`` if the data object is not as long as the index says."""
+        if window_bytes < _WINDOW_BYTES_MIN:
+            raise InvalidArgument(
+                f"windows of {window_bytes} bytes; at least {_WINDOW_BYTES_MIN}", argument="window_bytes"
+            )
+        self.source = source
+        self._window_bytes = window_bytes
+        self._entry_bytes_max = entry_bytes_max
+        self._spans = spans
+        if source.length != data_length:
+            if source.length >= BLOCK_HEADER_BYTES and data_length:
+                # Objects of the two formats are told from each other by what they begin with, not by their lengths.
+                self._header(self._read(0, BLOCK_HEADER_BYTES), 0)
+            self._fail(
+                f"the object has {source.length} bytes, its index says {data_length}", min(source.length, data_length)
+            )
+
+    @property
+    def ledgers(self) -> tuple[int, ...]:
+        """The ids of the ledgers in the object, ascending."""
+        return tuple(self._spans)
+
+    def windows(self, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Window]:
+        """Windows with the entries ``first`` to ``last`` (both included; ``None``: to the end) of ``ledger``, ascending.
+
+        Reads from the beginning of the block that ``first`` lies in. Raises ``InvalidArgument`` for a ledger that is not
+        here or a wrong range, ``Damaged`` at the first byte that is wrong, and whatever ``source.read`` raises.
+        """
+        if first < 0 or (last is not None and last < first):
+            raise InvalidArgument(f"entries {first} to {last}: not a range", argument="first")
+        if ledger not in self._spans:
+            held = ", ".join(map(str, self.ledgers[:10])) or "none"
+            raise InvalidArgument(f"no ledger {ledger} in {self.source.name}; it holds {held}", argument="ledger")
+        stop = ENTRY_ID_MAX if last is None else last
+        spans = self._spans[ledger]
+        floor = bisect_right(spans, first, key=lambda span: span.first_entry) - 1
+        for number in range(max(0, floor), len(spans)):
+            if spans[number].entry_limit > first:
+                if spans[number].first_entry > stop:
+                    return
+                yield from self._block(spans[number], first, stop)
+
+    def _block(self, span: BlockSpan, first: int, stop: int) -> Iterator[Window]:
+        position = span.start
+        data = self._read(position, min(self._window_bytes, span.end - position))
+        self._check_header(span, data)
+        begin, floor = BLOCK_HEADER_BYTES, span.first_entry
+        while True:
+            marks = scan_entries(data, begin, len(data))
+            end = position + marks[-1]
+            if len(marks) > 1:
+                head, tail = self._ends(span, data, marks, floor, position)
+                if tail >= first:
+                    window = Window(span.ledger, data, marks, floor, self.source.name, position, self.format.dense)
+                    if head < first or tail > stop:
+                        window = _trim(window, first, stop)
+                    if len(window.marks) > 1:
+                        yield window
+                if tail >= stop:
+                    return
+                floor = tail + 1
+            need = self._after(span, data, marks[-1], end, floor)
+            if not need:
+                return
+            position, begin = end, 0
+            data = self._read(position, need)
+            if len(marks) > _MANY_ENTRIES and isinstance(data, memoryview):
+                # Bytes not touched before cost a cache miss per entry in the scan; a copy reads them in one stream.
+                data = bytes(data)
+
+    def _ends(self, span: BlockSpan, data: BytesLike, marks: list[int], floor: int, position: int) -> tuple[int, int]:
+        """The first and the last id of the entries at ``marks``, which may not be less than ``floor``."""
+        head, tail = entry_id_at(data, marks[0]), entry_id_at(data, marks[-2])
+        is_first = floor == span.first_entry
+        wrong = head < floor or tail >= span.entry_limit or (is_first and head != floor)
+        if wrong or (self.format.dense and (head != floor or tail - head != len(marks) - 2)):
+            self._fail(
+                f"entries {head} to {tail}{of_ledger(span.ledger)} are here, {len(marks) - 1} of them, where the index has "
+                f"{'dense ' if self.format.dense else ''}ids from {floor} to below {span.entry_limit}",
+                position + marks[0],
+            )
+        return head, tail
+
+    def _after(self, span: BlockSpan, data: BytesLike, at: int, end: int, floor: int) -> int:
+        """How many bytes to read from ``end`` on (``at`` in ``data``), where the scan stopped; 0 at the end of the block."""
+        left = span.end - end
+        rest = memoryview(data)[at:]
+        if len(rest) < min(left, ENTRY_HEADER_BYTES):
+            return min(self._window_bytes, left)
+        if left < ENTRY_HEADER_BYTES or signed_length_at(data, at) < 0:
+            self._check_padding(rest, end, span.end)
+            if floor == span.first_entry:
+                self._fail("the block holds no entry", end)
+            if self.format.dense and floor < span.entry_limit <= ENTRY_ID_MAX:
+                self._fail(f"the block ends here; entries {floor} to {span.entry_limit - 1} are missing", end)
+            return 0
+        length = signed_length_at(data, at)
+        if length + ENTRY_HEADER_BYTES > left:
+            self._fail(f"an entry of {length} bytes does not fit the {left} bytes up to the end of its block", end)
+        if length > self._entry_bytes_max:
+            raise Damaged(
+                f"an entry of {length} bytes; at most {self._entry_bytes_max} are read (entry_bytes_max)",
+                object=self.source.name,
+                position=end,
+            )
+        if length + ENTRY_HEADER_BYTES > self._window_bytes:
+            return length + ENTRY_HEADER_BYTES
+        return min(self._window_bytes, left)
+
+    def _check_padding(self, rest: BytesLike, begin: int, end: int) -> None:
+        """Raise unless bytes ``begin`` to ``end`` are padding, of which ``rest`` are the first."""
+        at, piece = begin, memoryview(rest)
+        while True:
+            at += len(piece)
+            if not is_padding(piece):
+                self._fail(f"{end - begin} bytes up to the end of the block are neither an entry nor padding", begin)
+            if at >= end:
+                return
+            # Whole turns of the pattern, so that each piece begins with its first byte.
+            at -= (at - begin) % len(PADDING_PATTERN)
+            piece = memoryview(self._read(at, min(self._window_bytes, end - at)))
+
+    def _check_header(self, span: BlockSpan, data: BytesLike) -> None:
+        header = self._header(data, span.start)
+        expected = BlockHeader(span.end - span.start, span.first_entry, span.ledger)
+        if header != expected:
+            self._fail(
+                f"the block says {header.length} bytes from entry {header.first_entry}{of_ledger(header.ledger)}, the index "
+                f"{expected.length} bytes from entry {expected.first_entry}{of_ledger(expected.ledger)}",
+                span.start,
+            )
+
+    def _header(self, data: BytesLike, position: int) -> BlockHeader:
+        try:
+            return self.format.parse(data, object=self.source.name, position=position)
+        except Damaged as error:
+            defect = self._defect()
+            raise defect or error from error
+
+    def _read(self, position: int, length: int) -> BytesLike:
+        data = self.source.read(position, length)
+        if len(data) < length:
+            raise Damaged(
+                f"{length} bytes asked for, {len(data)} read: the object is cut off",
+                object=self.source.name,
+                position=position + len(data),
+            )
+        return data if len(data) == length else memoryview(data)[:length]
+
+    def _fail(self, message: str, position: int) -> NoReturn:
+        raise self._defect() or Damaged(message, object=self.source.name, position=position)
+
+    @abstractmethod
+    def _defect(self) -> Damaged | None:
+        """The error that names a known defect of the object's writer, if this object has it: proven, not guessed."""
+
+
+def _trim(window: Window, first: int, stop: int) -> Window:
+    """The entries ``first`` to ``stop`` of the window. All ids are looked at, so that disorder cannot hide any of these."""
+    ids = list(_ids(window))
+    low, high = bisect_left(ids, first), bisect_right(ids, stop)
+    return window._replace(marks=window.marks[low : high + 1], floor=max(window.floor, first))
+
+
+def ascending(window: Window, ids: Iterable[int]) -> Iterator[int]:
+    """These ids of the window's entries, one by one. Raises ``Damaged`` where they do not ascend from its floor, or where a
+    dense window has a gap.
+    """
+    previous = window.floor - 1
+    for number, entry in enumerate(ids):
+        if entry <= previous or (window.dense and entry != previous + 1):
+            raise Damaged(
+                f"entry id {entry}{of_ledger(window.ledger)} follows {previous}: ids {'are dense' if window.dense else 'ascend'}",
+                object=window.name,
+                position=window.position + window.marks[number] + 4,
+            )
+        previous = entry
+        yield entry
+
+
+def _ids(window: Window) -> Iterator[int]:
+    return ascending(window, (entry_id_at(window.data, mark) for mark in window.marks[:-1]))
+
+
+def iter_entries(reader: BlockReader, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+    """The entries ``first`` to ``last`` (both included) of ``ledger``, one object each; gaps are left out.
+
+    For tools and tests; ``arrow.read_batches`` is much faster. Errors are those of ``BlockReader.windows``.
+    """
+    for window in reader.windows(ledger, first, last):
+        data = memoryview(window.data)
+        for entry, mark, end in zip(_ids(window), window.marks, window.marks[1:], strict=False):
+            yield Entry(ledger, entry, bytes(data[mark + ENTRY_HEADER_BYTES : end]))
