@@ -16,6 +16,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
+    "BLOCK_ROW",
     "INDEX_BYTES_MAX",
     "BlockRef",
     "BlockSpan",
@@ -31,7 +32,8 @@ __all__ = [
 INDEX_BYTES_MAX = 8 * MIB
 """Longest index that is written or read: some 400,000 blocks."""
 _HEAD = Struct(">Iiqq")
-_ROW = Struct(">qiq")
+BLOCK_ROW = Struct(">qiq")
+"""A block in an index: the fields of ``BlockRef``."""
 
 
 class BlockRef(NamedTuple):
@@ -110,12 +112,12 @@ def pack_head(format: BlockFormat, length: int, data_length: int) -> bytes:
 
 def pack_blocks(blocks: Iterable[BlockRef]) -> bytes:
     """The rows of these blocks, 20 bytes each."""
-    return b"".join(_ROW.pack(*block) for block in blocks)
+    return b"".join(BLOCK_ROW.pack(*block) for block in blocks)
 
 
 def check_fit(count: int, metadata_length: int, left: int, *, object: str, position: int) -> None:
     """``Damaged`` unless ``count`` rows and the metadata fit the ``left`` bytes."""
-    if count < 0 or metadata_length < 0 or metadata_length + count * _ROW.size > left:
+    if count < 0 or metadata_length < 0 or metadata_length + count * BLOCK_ROW.size > left:
         raise Damaged(
             f"{count} blocks and {metadata_length} bytes of metadata do not fit the {left} bytes that are left",
             object=object,
@@ -130,15 +132,15 @@ def read_blocks(
     the data object of ``data_length`` bytes.
     """
     blocks: list[BlockRef] = []
-    end = at + count * _ROW.size
+    end = at + count * BLOCK_ROW.size
     entry_floor, offset_floor = 0, 0
-    for first_entry, part, offset in _ROW.iter_unpack(data[at:end]):
+    for first_entry, part, offset in BLOCK_ROW.iter_unpack(data[at:end]):
         if first_entry < entry_floor or not offset_floor <= offset <= data_length - BLOCK_HEADER_BYTES:
             raise Damaged(
                 f"block of entry {first_entry} at offset {offset}: entries and offsets ascend, and lie inside the data object "
                 f"of {data_length} bytes",
                 object=object,
-                position=at + len(blocks) * _ROW.size,
+                position=at + len(blocks) * BLOCK_ROW.size,
             )
         blocks.append(BlockRef(first_entry, part, offset))
         entry_floor, offset_floor = first_entry + 1, offset + BLOCK_HEADER_BYTES

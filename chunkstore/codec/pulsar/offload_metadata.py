@@ -1,8 +1,8 @@
-"""Pulsar's ledger and offload metadata as protobuf: ``LedgerInfo`` and ``OffloadContext`` with all they hold.
+"""Ledger and offload metadata as protobuf: Pulsar's ``LedgerInfo`` and ``OffloadContext``, BookKeeper's ``LedgerMetadataFormat``.
 
 The messages are described below instead of being generated, so that neither building nor installing needs ``protoc``; they
 live in a descriptor pool of their own and do not collide with other descriptions of the same messages in the process.
-Field numbers are the merged ones (FORMAT.md, section 3), where the text of PIP-76 differs.
+Field numbers are the merged ones (FORMAT.md, sections 3 and 6.4), where the texts of the PIPs differ.
 
 Promises: bytes are canonical (fields by number); decoding is bounded and raises ``Damaged``. Leaves out: fields that are not
 in FORMAT.md are skipped when decoding, so encode again only what was made here; an index keeps the raw bytes beside.
@@ -24,17 +24,27 @@ from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
     "METADATA_BYTES_MAX",
+    "REPEATED_MAX",
+    "TOPIC_KEY",
     "DriverMetadata",
+    "Ensemble",
     "LedgerInfo",
+    "LedgerMetadata",
     "OffloadContext",
     "OffloadSegment",
     "decode_ledger_info",
+    "decode_ledger_metadata",
     "decode_offload_context",
     "encode_ledger_info",
+    "encode_ledger_metadata",
     "encode_offload_context",
 ]
 
 METADATA_BYTES_MAX = 1 * MIB
+REPEATED_MAX = 10_000
+"""How often a repeated field may occur in one message: an element of two bytes becomes an object of a hundred."""
+TOPIC_KEY = "pulsar/managed-ledger"
+"""The custom metadata of a BookKeeper ledger in which Pulsar notes whose it is: tenant/namespace/persistent/topic."""
 Pairs = tuple[tuple[str, str], ...]
 _Decoded = TypeVar("_Decoded")
 _PACKAGE = "chunkstore.pulsar"
@@ -75,6 +85,26 @@ MESSAGES: Final[dict[str, tuple[tuple[int, str, str, str], ...]]] = {
         (5, "optional", "OffloadContext", "offloadContext"),
         (6, "repeated", "KeyValue", "properties"),
     ),
+    "Segment": (
+        (1, "repeated", "string", "ensembleMember"),
+        (2, "required", "int64", "firstEntryId"),
+    ),
+    "cMetadataMapEntry": (
+        (1, "optional", "string", "key"),
+        (2, "optional", "bytes", "value"),
+    ),
+    "LedgerMetadataFormat": (
+        (1, "required", "int32", "quorumSize"),
+        (2, "required", "int32", "ensembleSize"),
+        (3, "required", "int64", "length"),
+        (4, "optional", "int64", "lastEntryId"),
+        (5, "required", "enum", "state"),
+        (6, "repeated", "Segment", "segment"),
+        (7, "optional", "enum", "digestType"),
+        (9, "optional", "int32", "ackQuorumSize"),
+        (10, "optional", "int64", "ctime"),
+        (11, "repeated", "cMetadataMapEntry", "customMetadata"),
+    ),
 }
 
 
@@ -86,6 +116,9 @@ def _describe() -> dict[str, type[Message]]:
     }
     scalars = {
         "bool": FieldDescriptorProto.TYPE_BOOL,
+        "bytes": FieldDescriptorProto.TYPE_BYTES,
+        "enum": FieldDescriptorProto.TYPE_INT32,  # the same bytes, and numbers of a later version are no errors
+        "int32": FieldDescriptorProto.TYPE_INT32,
         "int64": FieldDescriptorProto.TYPE_INT64,
         "string": FieldDescriptorProto.TYPE_STRING,
     }
@@ -159,13 +192,49 @@ class LedgerInfo:
     properties: Pairs = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensemble:
+    """The bookies that hold a ledger's entries from ``first_entry`` on, as "host:port" or by their ids."""
+
+    members: tuple[str, ...]
+    first_entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetadata:
+    """A ledger as BookKeeper knows it, in the index of a PIP-17 pair. ``None`` means the field is absent.
+
+    ``length`` is the bytes of all payloads, ``state`` 1 open, 2 in recovery, 3 closed; ``digest_type`` 1 CRC32, 2 HMAC,
+    3 CRC32C, 4 none; ``created_ms`` milliseconds since 1970. ``custom`` are keys and values in their stored order.
+    An encoder fills in ``length`` and ``last_entry`` where they are ``None``.
+    """
+
+    write_quorum: int
+    ensemble_size: int
+    length: int | None = None
+    last_entry: int | None = None
+    state: int = 3
+    ensembles: tuple[Ensemble, ...] = ()
+    digest_type: int | None = None
+    ack_quorum: int | None = None
+    created_ms: int | None = None
+    custom: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def topic(self) -> str | None:
+        """What ``TOPIC_KEY`` says, bytes that are no UTF-8 replaced; ``None`` where it is absent."""
+        return next((value.decode(errors="replace") for key, value in self.custom if key == TOPIC_KEY), None)
+
+
 _RECORDS: Final[dict[str, type]] = {
     "OffloadDriverMetadata": DriverMetadata,
     "OffloadSegment": OffloadSegment,
     "OffloadContext": OffloadContext,
     "LedgerInfo": LedgerInfo,
+    "Segment": Ensemble,
+    "LedgerMetadataFormat": LedgerMetadata,
 }
-"""Message -> record, whose fields are those of ``MESSAGES`` in the same order. A ``KeyValue`` is a pair."""
+"""Message -> record, whose fields are those of ``MESSAGES`` in the same order. Messages of a key and a value are pairs."""
 _NAMES: Final = {record: name for name, record in _RECORDS.items()}
 
 
@@ -189,6 +258,16 @@ def decode_offload_context(data: BytesLike, *, object: str, position: int = 0) -
     return _decode(OffloadContext, data, object, position)
 
 
+def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
+    """The raw protobuf bytes of ``metadata``. ``InvalidArgument`` where a value does not fit its field, or ``length`` is absent."""
+    return _encode(metadata)
+
+
+def decode_ledger_metadata(data: BytesLike, *, object: str, position: int = 0) -> LedgerMetadata:
+    """The ledger metadata in ``data``; ``Damaged`` (of ``object`` at ``position``) where it is none."""
+    return _decode(LedgerMetadata, data, object, position)
+
+
 def _decode(record: type[_Decoded], data: BytesLike, object: str, position: int) -> _Decoded:
     if len(data) > METADATA_BYTES_MAX:
         raise Damaged(
@@ -198,9 +277,6 @@ def _decode(record: type[_Decoded], data: BytesLike, object: str, position: int)
     message = _CLASSES[name]()
     try:
         message.ParseFromString(bytes(data))
-        missing = message.FindInitializationErrors()
-        if missing:
-            raise DecodeError(f"lacks {', '.join(missing)}")
         found: _Decoded = _value_of(name, message)
         return found
     except (DecodeError, ValueError) as error:
@@ -214,14 +290,18 @@ def _value_of(kind: str, value: Any) -> Any:
         raise DecodeError(f"{value!r} is no UTF-8")
     if kind not in MESSAGES:
         return value
+    record = _RECORDS.get(kind)
     values: list[Any] = []
     for _, label, inner, name in MESSAGES[kind]:
         if label == "repeated":
+            if len(getattr(value, name)) > REPEATED_MAX:
+                raise DecodeError(f"more than {REPEATED_MAX} of {name}")
             values.append(tuple(_value_of(inner, item) for item in getattr(value, name)))
         else:
-            there = label == "required" or value.HasField(name)
-            values.append(_value_of(inner, getattr(value, name)) if there else None)
-    record = _RECORDS.get(kind)
+            there = value.HasField(name)
+            if label == "required" and not there:
+                raise DecodeError(f"lacks {name}")
+            values.append(_value_of(inner, getattr(value, name)) if there or record is None else None)
     return tuple(values) if record is None else record(**dict(zip(_fields(record), values, strict=True)))
 
 
@@ -241,6 +321,9 @@ def _message_of(kind: str, value: Any) -> Any:
         return value
     record = _RECORDS.get(kind)
     values = value if record is None else [getattr(value, name) for name in _fields(record)]
+    for (_, label, _, name), item in zip(MESSAGES[kind], values, strict=True):
+        if label == "repeated" and len(item) > REPEATED_MAX:
+            raise ValueError(f"more than {REPEATED_MAX} of {name}")
     given = {
         name: [_message_of(inner, each) for each in item] if label == "repeated" else _message_of(inner, item)
         for (_, label, inner, name), item in zip(MESSAGES[kind], values, strict=True)

@@ -76,10 +76,10 @@ class SegmentReader(BlockReader):
                 if surplus:
                     lost = "" if surplus == first_length else ", except those at a block's end that were never written"
                     return Damaged(
-                        f"written by Pulsar's streaming offloader with wrong offsets (W1), the first-entry defect of "
-                        f"Pulsar's own PIP-76 writer: block lengths, index offsets and the data length leave out the first entry of each full block (the block at "
-                        f"{span.start} says {header.length} bytes "
-                        f"and has {header.length + surplus}); the entries are there{lost}: recover them with salvage",
+                        "written by Pulsar's streaming offloader with wrong offsets (W1), the first-entry defect of Pulsar's own "
+                        "PIP-76 writer: block lengths, index offsets and the data length leave out the first entry of each full "
+                        f"block (the block at {span.start} says {header.length} bytes and has {header.length + surplus}); the "
+                        f"entries are there{lost}: recover them with salvage",
                         object=self.source.name,
                         position=declared_end,
                     )

@@ -19,6 +19,7 @@ from chunkstore.codec.pulsar.frames import (
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
     ENTRY_ID_MAX,
+    LEDGER_UNKNOWN,
     PADDING_PATTERN,
     WINDOW_BYTES,
     BlockFormat,
@@ -199,7 +200,8 @@ class BlockReader(ABC):
 
     def _check_header(self, span: BlockSpan, data: BytesLike) -> None:
         header = self._header(data, span.start)
-        expected = BlockHeader(span.end - span.start, span.first_entry, span.ledger)
+        ledger = span.ledger if self.format.has_ledger else LEDGER_UNKNOWN
+        expected = BlockHeader(span.end - span.start, span.first_entry, ledger)
         if header != expected:
             self._fail(
                 f"the block says {header.length} bytes from entry {header.first_entry}{of_ledger(header.ledger)}, the index "
