@@ -2,17 +2,20 @@
 
 Promises: ``offload`` acknowledges block by block, goes on where a killed one ended, and refuses input that is not what it is
 said to be at the first wrong byte; ``ledger`` reads only and never claims; ``pulsar decode`` needs no container.
-Memory: one block, one entry. Leaves out: offloading from a running Pulsar, PIP-17 objects.
+Memory: one block, one entry. Leaves out: offloading from a running Pulsar.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Annotated, BinaryIO, Literal, Protocol
 from urllib.parse import unquote, urlsplit
@@ -20,11 +23,12 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_json, print_table
+from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_facts, print_json, print_table
 from chunkstore.cli.streams import opened_input, write_all
-from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, DataSource, Entry
+from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
+from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, PIP76, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
-from chunkstore.config import MIB
+from chunkstore.config import MIB, Settings
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
 
 __all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
@@ -35,7 +39,7 @@ Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the le
 _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
 _DECODED = ("ledger", "entry", "length", "sha256")
-_INDEX_MAGIC_V1 = b"\xde\x47\xde\x47"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class _Writer(Protocol):
@@ -246,40 +250,67 @@ def read(
 
 
 def decode(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL of any root's scheme.")
+    ],
     index: Annotated[str | None, typer.Argument(metavar="INDEX", help="Its index; --salvage does without.")] = None,
     *,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Find entries by scanning; for lost or wrong indexes.")
+        bool, typer.Option("--salvage", help="Find entries by scanning; for lost or wrong indexes of PIP-76.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the entries of a PIP-76 offload segment: ledger, entry, length and sha256 of each."""
+    """List the entries of a PIP-17 or PIP-76 pair: ledger, entry, length and sha256 of each.
+
+    A PIP-17 pair does not tell its ledger's id; its topic is shown where the index names one.
+    """
     _need_offload()
     if index is None and not salvage:
         raise InvalidArgument("name the index object, too, or use --salvage", argument="INDEX")
-    with opened_input(_local(data)) as file:
-        source = _source(file, data)
-        entries = _salvaged(source) if salvage else _indexed(source, str(index))
+    with _opened(data) as source:
+        topic, entries = (None, _salvaged(source)) if salvage else _indexed(source, str(index))
         if as_json:
             for entry in entries:
                 print_json(dict(zip(_DECODED, _row(entry), strict=True)))
-        else:
-            print_table(_DECODED, map(_row, entries), right=("ledger", "entry", "length"))
+            return
+        if topic is not None:
+            print_facts({"topic": topic})
+        print_table(_DECODED, map(_row, entries), right=("ledger", "entry", "length"))
 
 
-def _row(entry: Entry) -> tuple[int, int, int, str]:
-    return entry.ledger, entry.entry, len(entry.payload), hashlib.sha256(entry.payload).hexdigest()
+def _row(entry: Entry) -> tuple[int | None, int, int, str]:
+    ledger = None if entry.ledger == LEDGER_UNKNOWN else entry.ledger
+    return ledger, entry.entry, len(entry.payload), hashlib.sha256(entry.payload).hexdigest()
 
 
-def _local(name: str) -> str:
-    """The path of a local file that may be named by a URL. Raises ``Unsupported`` for other URLs."""
+@contextmanager
+def _opened(name: str) -> Iterator[DataSource]:
+    """The object that a path or a URL names; it is read in ranges. Raises as ``open_storage``, and ``ChunkNotFound``."""
     parts = urlsplit(name)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return unquote(parts.path)
-    if "://" in name:
-        raise Unsupported(f"{name}: only local files and file:// URLs can be decoded in this version", feature="url")
-    return name
+        name = unquote(parts.path)
+    elif _URL.match(name):
+        with _stored(name) as source:
+            yield source
+        return
+    with opened_input(name) as file:
+        yield _source(file, name)
+
+
+@contextmanager
+def _stored(url: str) -> Iterator[DataSource]:
+    """An object in storage: the root is the URL's folder, with the URL's options."""
+    from chunkstore.registry import open_storage
+
+    path, question, query = url.partition("?")
+    folder, _, name = path.rpartition("/")
+    if not name or folder.endswith("/"):
+        raise InvalidArgument("the URL of an object ends with its name: s3://bucket/folder/name", argument="URL")
+    name = name if path.lower().startswith("memory:") else unquote(name)
+    with closing(open_storage(folder + question + query, Settings())) as storage:
+        length = storage.stat(name).length
+        shown = f"{storage.url.partition('?')[0]}/{name}"
+        yield DataSource(shown, length, partial(storage.read, storage.open_read(name)))
 
 
 def _source(file: BinaryIO, name: str) -> DataSource:
@@ -297,23 +328,38 @@ def _source(file: BinaryIO, name: str) -> DataSource:
     return DataSource(name, size, read_at)
 
 
-def _indexed(source: DataSource, index_name: str) -> Iterator[Entry]:
-    from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
+def _index_bytes(name: str) -> tuple[str, bytes]:
+    """The name and the bytes of an index object, which may come from standard input; no more than an index may have."""
+    if name == "-":
+        with opened_input(name) as file:
+            return name, _read_whole(file, INDEX_BYTES_MAX + 1)
+    with _opened(name) as source:
+        return source.name, bytes(source.read(0, min(source.length, INDEX_BYTES_MAX + 1)))
+
+
+def _indexed(source: DataSource, index_name: str) -> tuple[str | None, Iterator[Entry]]:
+    """The topic, if the index names it, and the entries. The index says which format it is."""
+    from chunkstore.codec.pulsar.pip17_index import read_ledger_index
+    from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
     from chunkstore.codec.pulsar.pip76_index import read_index
     from chunkstore.codec.pulsar.pip76_reader import SegmentReader
     from chunkstore.codec.pulsar.windows import iter_entries
 
-    with opened_input(_local(index_name)) as file:
-        raw = _read_whole(file, INDEX_BYTES_MAX + 1)
-    if raw[:4] == _INDEX_MAGIC_V1:
-        raise Unsupported(f"{index_name} is an index of PIP-17 (v1); only PIP-76 (v2) is decoded", feature="pip17")
-    reader = SegmentReader(source, read_index(raw, object=index_name))
-    return (entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger))
+    name, raw = _index_bytes(index_name)
+    reader: LedgerObjectReader | SegmentReader
+    if raw[:4] == PIP17.index_magic.to_bytes(4, "big"):
+        index = read_ledger_index(raw, object=name)
+        topic, reader = index.metadata.topic, LedgerObjectReader(source, index)
+    else:
+        topic, reader = None, SegmentReader(source, read_index(raw, object=name))
+    return topic, (entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger))
 
 
 def _salvaged(source: DataSource) -> Iterator[Entry]:
     from chunkstore.codec.pulsar.salvage import salvage_entries
 
+    if source.length >= 4 and bytes(source.read(0, 4)) == PIP17.magic.to_bytes(4, "big"):
+        raise Unsupported(f"{source.name} is of {PIP17.name}: only {PIP76.name} can be salvaged", feature="salvage")
     skipped: list[SkippedBytes] = []
     found = 0
     for entry in salvage_entries(source, skipped=skipped.append):

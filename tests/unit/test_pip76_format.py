@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -20,31 +19,10 @@ from chunkstore.codec.pulsar.frames import (
 )
 from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, build_index, read_index
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from tests.support.format_tables import TEXT, fields, number, table
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "chunkstore" / "codec" / "pulsar" / "FORMAT.md").read_text(encoding="utf-8")
 GOLDEN: dict[str, str] = json.loads((ROOT / "tests" / "golden" / "pip76.json").read_text(encoding="utf-8"))
-
-
-def table(name: str) -> list[list[str]]:
-    part = TEXT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
-
-
-def fields(name: str) -> dict[str, tuple[int, int]]:
-    """Field -> offset and bytes; fields lie side by side."""
-    found: dict[str, tuple[int, int]] = {}
-    end = 0
-    for offset, length, field, _ in table(name):
-        assert int(offset) == end
-        found[field] = (int(offset), int(length))
-        end += int(length)
-    found["all"] = (0, end)
-    return found
-
-
-def number(data: bytes, where: tuple[int, int]) -> int:
-    return int.from_bytes(data[where[0] : where[0] + where[1]], "big", signed=True)
 
 
 def test_block_header() -> None:
@@ -102,7 +80,7 @@ def test_index() -> None:
 
 
 def test_messages() -> None:
-    told = [(row[0], int(row[1]), *row[2:]) for row in table("messages")]
+    told = [(row[0], int(row[1]), *row[2:]) for row in table("messages") + table("pip17 messages")]
     assert told == [(message, *field) for message, fields in metadata.MESSAGES.items() for field in fields]
 
 

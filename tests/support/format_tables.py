@@ -1,0 +1,30 @@
+"""The tables of chunkstore/codec/pulsar/FORMAT.md, as the tests of the formats read them."""
+
+from __future__ import annotations
+
+from tests.support.paths import ROOT
+
+__all__ = ["TEXT", "fields", "number", "table"]
+
+TEXT = (ROOT / "chunkstore" / "codec" / "pulsar" / "FORMAT.md").read_text(encoding="utf-8")
+
+
+def table(name: str) -> list[list[str]]:
+    part = TEXT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
+
+
+def fields(name: str) -> dict[str, tuple[int, int]]:
+    """Field -> offset and bytes; fields lie side by side."""
+    found: dict[str, tuple[int, int]] = {}
+    end = 0
+    for offset, length, field, _ in table(name):
+        assert int(offset) == end
+        found[field] = (int(offset), int(length))
+        end += int(length)
+    found["all"] = (0, end)
+    return found
+
+
+def number(data: bytes, where: tuple[int, int]) -> int:
+    return int.from_bytes(data[where[0] : where[0] + where[1]], "big", signed=True)
