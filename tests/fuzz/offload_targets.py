@@ -13,25 +13,29 @@ from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
 from chunkstore.codec.pulsar.offload_metadata import (
     DriverMetadata,
+    Ensemble,
     LedgerInfo,
+    LedgerMetadata,
     OffloadContext,
     OffloadSegment,
     decode_ledger_info,
+    decode_ledger_metadata,
     decode_offload_context,
     encode_ledger_info,
+    encode_ledger_metadata,
     encode_offload_context,
 )
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
-from chunkstore.codec.pulsar.windows import iter_entries
+from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
 from tests.fuzz.target import Gate, Spy, Target
 from tests.support.pip76 import Encoded, Sink, miscounted, source_of
 
-__all__ = ["OFFLOAD_TARGETS"]
+__all__ = ["OFFLOAD_TARGETS", "damaged_data", "damaged_message", "decode_batches", "decode_blocks", "i32", "i64"]
 
 _FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "pulsar"
 _HEAD = Struct(">Iiqq")
@@ -51,8 +55,16 @@ _CONTEXT = OffloadContext(
     segments=(_SEGMENT, OffloadSegment()),
 )  # fmt: skip
 _INFO = LedgerInfo(ledger=7, entries=5, size=1 << 40, timestamp_ms=9, offload=_CONTEXT, properties=(("k", "v"),))
+_METADATA = LedgerMetadata(
+    write_quorum=2, ensemble_size=3, length=1 << 33, last_entry=7, ensembles=(Ensemble(members=("a:1", "b"), first_entry=0),) * 2,
+    digest_type=3, ack_quorum=2, created_ms=1 << 40, custom=(("k", b"v"), ("pulsar/managed-ledger", b"t/n/persistent/x")),
+)  # fmt: skip
 _MESSAGES = {
     "ledger-info": (encode_ledger_info(_INFO), encode_ledger_info(LedgerInfo(ledger=7))),
+    "ledger-metadata": (
+        encode_ledger_metadata(_METADATA),
+        encode_ledger_metadata(LedgerMetadata(write_quorum=1, ensemble_size=1, length=0)),
+    ),
     "offload-context-proto": (encode_offload_context(_CONTEXT), encode_offload_context(OffloadContext())),
 }
 
@@ -110,7 +122,7 @@ def _joined(fields: list[tuple[int, int | bytes]]) -> bytes:
     return bytes(out)
 
 
-def _message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
+def damaged_message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
     """A message with one field somewhere inside changed; lengths around it stay right."""
     fields = _split(raw)
     if not fields or depth > 4:
@@ -129,7 +141,7 @@ def _message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
     elif isinstance(value, int):
         fields[at] = (tag, chance.number(value))
     elif what < 8:
-        fields[at] = (tag, _message(chance, value, depth + 1))
+        fields[at] = (tag, damaged_message(chance, value, depth + 1))
     else:
         fields[at] = (tag, chance.one_of((b"", b"\xff\xfe", value * 3, b"x" * 3000, raw)))
     return _joined(fields)
@@ -138,7 +150,7 @@ def _message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
 def _make_message(name: str, chance: Chance) -> bytes:
     raw = chance.one_of(_MESSAGES[name])
     for _ in range(1 + chance.below(2)):
-        raw = _message(chance, raw)
+        raw = damaged_message(chance, raw)
     if chance.random() < 0.02:
         raw = b"\x2a\xff\x7f" * 300 + raw  # messages in messages
     return mangled(chance, raw) if chance.random() < 0.15 else raw
@@ -176,12 +188,12 @@ def _groups_of(raw: bytes) -> tuple[int, list[_Group]]:
 _PARSED = [_groups_of(raw) for raw in _INDEXES]
 
 
-def _i64(number: int) -> int:
+def i64(number: int) -> int:
     number &= (1 << 64) - 1
     return number - (1 << 64) if number >> 63 else number
 
 
-def _i32(number: int) -> int:
+def i32(number: int) -> int:
     number &= (1 << 32) - 1
     return number - (1 << 32) if number >> 31 else number
 
@@ -191,13 +203,13 @@ def _build(chance: Chance, data_length: int, groups: list[_Group], lies: float) 
     for ledger, metadata, blocks in groups:
         count, size = len(blocks), len(metadata)
         if chance.random() < lies:
-            count = _i32(chance.number(count))
+            count = i32(chance.number(count))
         if chance.random() < lies:
-            size = _i32(chance.number(size))
-        body += _GROUP.pack(_i64(ledger), count, size) + metadata
+            size = i32(chance.number(size))
+        body += _GROUP.pack(i64(ledger), count, size) + metadata
         for first, part, offset in blocks:
-            body += _BLOCK.pack(_i64(first), _i32(part), _i64(offset))
-    return _HEAD.pack(0x3D1FB0BC, _HEAD.size + len(body), _i64(data_length), BLOCK_HEADER_BYTES) + bytes(body)
+            body += _BLOCK.pack(i64(first), i32(part), i64(offset))
+    return _HEAD.pack(0x3D1FB0BC, _HEAD.size + len(body), i64(data_length), BLOCK_HEADER_BYTES) + bytes(body)
 
 
 def _make_index(chance: Chance) -> bytes:
@@ -210,13 +222,13 @@ def _make_index(chance: Chance) -> bytes:
         if what == 0:
             groups.insert(at, (ledger + chance.below(2), metadata, blocks))
         elif what == 1:
-            metadata = _message(chance, metadata) if chance.random() < 0.7 else mangled(chance, metadata)
+            metadata = damaged_message(chance, metadata) if chance.random() < 0.7 else mangled(chance, metadata)
         elif what == 2:
             ledger = chance.number(ledger)
         elif what == 3:
             data_length = chance.number(data_length)
         elif what == 4:
-            metadata = encode_ledger_info(LedgerInfo(ledger=abs(_i64(ledger)) >> 1))
+            metadata = encode_ledger_info(LedgerInfo(ledger=abs(i64(ledger)) >> 1))
         elif blocks:
             place = chance.below(len(blocks))
             first, part, offset = blocks[place]
@@ -290,7 +302,7 @@ _SEGMENTS = _segments()
 _LENGTHS = (-1, 0, 1, 4, 12, 100, 4096, 0x26A66D32, 0x7FFFFFFF, -0x80000000, 0x01234567)
 
 
-def _damaged_data(chance: Chance, data: bytes) -> bytes:
+def damaged_data(chance: Chance, data: bytes, magic: bytes = b"\x26\xa6\x6d\x32") -> bytes:
     """Data with fields of blocks and entries changed: block headers stay headers, mostly."""
     copy = bytearray(data)
     for _ in range(1 + chance.below(3)):
@@ -299,14 +311,12 @@ def _damaged_data(chance: Chance, data: bytes) -> bytes:
         if what == 0:
             copy[at] = chance.below(256)
         elif what == 1 and at + 12 <= len(copy):
-            _FRAME.pack_into(copy, at, _i32(chance.one_of(_LENGTHS)), _i64(chance.number()))
+            _FRAME.pack_into(copy, at, i32(chance.one_of(_LENGTHS)), i64(chance.number()))
         elif what == 2:
-            block = copy.find(b"\x26\xa6\x6d\x32", at)
+            block = copy.find(magic, at)
             if 0 <= block <= len(copy) - BLOCK_HEADER_BYTES:
                 field = chance.one_of((4, 12, 20, 28))
-                copy[block + field : block + field + 8] = Struct(">q").pack(
-                    _i64(chance.number(copy[block + field + 7]))
-                )
+                copy[block + field : block + field + 8] = Struct(">q").pack(i64(chance.number(copy[block + field + 7])))
         elif what == 3:
             entry = BLOCK_HEADER_BYTES + chance.one_of((0, 17, 43))
             if entry + 12 <= len(copy):
@@ -326,7 +336,7 @@ def _make_pair(chance: Chance) -> bytes:
     """The index's length in four bytes, the index, the data. The index fits the data's length, mostly."""
     index, data = chance.one_of(_SEGMENTS)
     length = len(data)
-    data = _damaged_data(chance, data)
+    data = damaged_data(chance, data)
     if chance.random() < 0.15:
         data_length, groups = _groups_of(index)
         for _, _, blocks in groups:
@@ -344,28 +354,31 @@ def _make_pair(chance: Chance) -> bytes:
     return len(index).to_bytes(4, "big") + index + data
 
 
+ReaderOf = Callable[[bytes], tuple[BlockReader, bytes]]
+
+
 def _reader_of(data: bytes) -> tuple[SegmentReader, bytes]:
     end = 4 + int.from_bytes(data[:4], "big")
     index, content = data[4:end], data[end:]
     return SegmentReader(source_of(content), read_index(index), window_bytes=4096), content
 
 
-def _decode_blocks(data: bytes, gate: Gate) -> None:
-    reader, content = _reader_of(data)
+def decode_blocks(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
+    reader, content = reader_of(data)
     for ledger in reader.ledgers:
         size, ids = 0, []
         for entry in iter_entries(reader, ledger):
             size += len(entry.payload) + 12
             ids.append(entry.entry)
         assert size <= len(content)
-        assert ids == sorted(set(ids))
+        assert ids == (list(range(len(ids))) if reader.format.dense else sorted(set(ids)))
         if len(ids) > 1:
             some = [entry.entry for entry in iter_entries(reader, ledger, ids[1], ids[-1])]
             assert some == ids[1:]
 
 
-def _decode_batches(data: bytes, gate: Gate) -> None:
-    reader, content = _reader_of(data)
+def decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
+    reader, content = reader_of(data)
     for ledger in reader.ledgers:
         previous = -1
         for batch in read_batches(reader, ledger):
@@ -381,7 +394,7 @@ def _make_data(chance: Chance) -> bytes:
     data = chance.one_of(_SEGMENTS)[1]
     what = chance.random()
     if what < 0.7:
-        return _damaged_data(chance, data)
+        return damaged_data(chance, data)
     return mangled(chance, data, chance.one_of(_SEGMENTS)[1]) if what < 0.95 else chance.randbytes(chance.below(600))
 
 
@@ -402,6 +415,11 @@ OFFLOAD_TARGETS: tuple[Target, ...] = (
         (Spy(offload_metadata, "_value_of"),),
     ),
     Target(
+        "ledger-metadata", "protobuf's own parser", partial(_make_message, "ledger-metadata"),
+        partial(_decode_message, decode_ledger_metadata, encode_ledger_metadata), (Damaged,),
+        (Spy(offload_metadata, "_value_of"),),
+    ),
+    Target(
         "offload-context-proto", "protobuf's own parser", partial(_make_message, "offload-context-proto"),
         partial(_decode_message, decode_offload_context, encode_offload_context), (Damaged,),
         (Spy(offload_metadata, "_value_of"),),
@@ -411,11 +429,11 @@ OFFLOAD_TARGETS: tuple[Target, ...] = (
         (Spy(pip76_index, "_read_group"),),
     ),
     Target(
-        "pip76-blocks", "the index, lengths, a block header", _make_pair, _decode_blocks, (Damaged,),
+        "pip76-blocks", "the index, lengths, a block header", _make_pair, partial(decode_blocks, _reader_of), (Damaged,),
         (Spy(windows, "scan_entries"),),
     ),
     Target(
-        "pip76-arrow", "the index, lengths, a block header", _make_pair, _decode_batches, (Damaged,),
+        "pip76-arrow", "the index, lengths, a block header", _make_pair, partial(decode_batches, _reader_of), (Damaged,),
         (Spy(windows, "scan_entries"),),
     ),
     Target(

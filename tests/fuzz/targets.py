@@ -5,13 +5,16 @@ from __future__ import annotations
 from tests.fuzz.journal_targets import JOURNAL_TARGETS
 from tests.fuzz.metadata_targets import METADATA_TARGETS
 from tests.fuzz.offload_targets import OFFLOAD_TARGETS
+from tests.fuzz.pip17_targets import PIP17_TARGETS
 from tests.fuzz.rolling_targets import ROLLING_TARGETS
 from tests.fuzz.row_targets import ROW_TARGETS
 from tests.fuzz.target import Target
 
 __all__ = ["TARGETS", "target_named"]
 
-TARGETS: tuple[Target, ...] = JOURNAL_TARGETS + METADATA_TARGETS + OFFLOAD_TARGETS + ROLLING_TARGETS + ROW_TARGETS
+TARGETS: tuple[Target, ...] = (
+    JOURNAL_TARGETS + METADATA_TARGETS + OFFLOAD_TARGETS + PIP17_TARGETS + ROLLING_TARGETS + ROW_TARGETS
+)
 
 
 def target_named(name: str) -> Target:
