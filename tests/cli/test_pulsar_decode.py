@@ -59,8 +59,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def test_urls_of_every_scheme(call: Call, folder: str) -> None:
     storage = open_storage(folder, Settings())
-    for name, data in ((KEY, MIXED.data), (f"{KEY}-index", MIXED.index_bytes)):
-        storage.create(name, data)
+    for name, content in ((KEY, MIXED.data), (f"{KEY}-index", MIXED.index_bytes)):
+        storage.create(name, content)
     storage.sync([KEY, f"{KEY}-index"])
     before = storage.list().items
     path, question, query = folder.partition("?")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import PIP17, BlockHeader, DataSource, Entry, padding
 from chunkstore.codec.pulsar.offload_metadata import encode_ledger_metadata
 from chunkstore.codec.pulsar.pip17_index import read_ledger_index
@@ -21,7 +20,7 @@ from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.support.pip17 import METADATA, Pair, encode_ledger
-from tests.support.pip76 import encode, source_of
+from tests.support.pip76 import encode, read_both, source_of
 
 PAYLOADS = [b"payload %d" % number * (number % 5) for number in range(300)]
 GOOD = encode_ledger(PAYLOADS, block_bytes_max=4096)
@@ -35,31 +34,7 @@ V2 = encode([Entry(7, number, payload) for number, payload in enumerate(PAYLOADS
 
 
 def read_all(pair: Pair, window_bytes: int = 4096) -> list[Entry]:
-    """One by one and by Arrow, which must agree on every entry and every error."""
-    outcomes: list[tuple[list[Entry], tuple[str, int] | None]] = []
-    last: Damaged | None = None
-    for arrow in (False, True):
-        found: list[Entry] = []
-        error = None
-        try:
-            reader = pair.reader(window_bytes)
-            if arrow:
-                for batch in read_batches(reader, -1):
-                    batch.validate(full=True)
-                    found += [Entry(row["ledger"], row["entry"], row["payload"]) for row in batch.to_pylist()]
-            else:
-                found += iter_entries(reader, -1)
-        except Damaged as caught:
-            last = caught
-            error = (caught.message, caught.position)
-        outcomes.append((found, error))
-    one, batched = outcomes
-    assert one[1] == batched[1]
-    assert one[0][: len(batched[0])] == batched[0]
-    if last is not None:
-        raise last
-    assert one == batched
-    return one[0]
+    return read_both(lambda: pair.reader(window_bytes))
 
 
 def changed(data: bytes, at: int, new: bytes) -> bytes:

@@ -127,7 +127,11 @@ def encoder_of(**options: int) -> tuple[LedgerEncoder, Sink]:
 
 def test_gaps_are_unsupported_and_named() -> None:
     encoder, sink = encoder_of()
-    for add in (lambda: encoder.append(2, b""), lambda: append_batch(encoder, 2, pa.array([b"x"]))):
+    too_early: list[Callable[[], object]] = [
+        lambda: encoder.append(2, b""),
+        lambda: append_batch(encoder, 2, pa.array([b"x"])),
+    ]
+    for add in too_early:
         with pytest.raises(Unsupported, match="entries 0 to 1 are missing") as caught:
             add()
         assert caught.value.feature == "gaps"
@@ -136,12 +140,13 @@ def test_gaps_are_unsupported_and_named() -> None:
         encoder.append(5, b"")
     with pytest.raises(Unsupported, match="entries 3 to 8 are missing"):
         append_batch(encoder, pa.array([1, 2, 9, 11]), pa.array([b"a", b"b", b"c", b"d"]))
-    for twice in (
+    twice: list[Callable[[], object]] = [
         lambda: encoder.append(0, b""),
         lambda: append_batch(encoder, pa.array([1, 1]), pa.array([b"", b""])),
-    ):
+    ]
+    for add in twice:
         with pytest.raises(InvalidArgument):
-            twice()
+            add()
     with pytest.raises(InvalidArgument, match="at most"):
         encoder.append(1, memoryview(bytes(ENTRY_BYTES_MAX + 1)))
     append_batch(encoder, pa.array([1, 2]), pa.array([b"a", b"b"]))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import pack
 
+from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
-from chunkstore.codec.pulsar.windows import iter_entries
+from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
+from chunkstore.errors import Damaged
 
-__all__ = ["Encoded", "Sink", "encode", "miscounted", "source_of"]
+__all__ = ["Encoded", "Sink", "encode", "miscounted", "read_both", "source_of"]
 
 
 def source_of(data: bytes, name: str = "data") -> DataSource:
@@ -63,6 +66,35 @@ def encode(entries: list[Entry], *, block_bytes_max: int = 8 << 20, block_bytes_
         encoder.append(entry.entry, entry.payload)
     index = encoder.finish()
     return Encoded(sink.data, index)
+
+
+def read_both(reader_of: Callable[[], BlockReader]) -> list[Entry]:
+    """All entries, one by one and by Arrow, which must agree on every entry and every error."""
+    outcomes: list[tuple[list[Entry], tuple[str, int] | None]] = []
+    last: Damaged | None = None
+    for arrow in (False, True):
+        found: list[Entry] = []
+        error = None
+        try:
+            reader = reader_of()
+            for ledger in reader.ledgers:
+                if arrow:
+                    for batch in read_batches(reader, ledger):
+                        batch.validate(full=True)
+                        found += [Entry(row["ledger"], row["entry"], row["payload"]) for row in batch.to_pylist()]
+                else:
+                    found += iter_entries(reader, ledger)
+        except Damaged as caught:
+            last = caught
+            error = (caught.message, caught.position)
+        outcomes.append((found, error))
+    one, batched = outcomes
+    assert one[1] == batched[1]
+    assert one[0][: len(batched[0])] == batched[0]
+    if last is not None:
+        raise last
+    assert one == batched
+    return one[0]
 
 
 def miscounted(blocks: list[list[Entry]], *, block_min: int) -> Encoded:

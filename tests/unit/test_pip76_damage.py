@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged, StorageUnavailable
-from tests.support.pip76 import Encoded, encode, source_of
+from tests.support.pip76 import Encoded, encode, read_both, source_of
 
 ENTRIES = [Entry(7, number, b"payload %d" % number * (number % 5)) for number in range(300)]
 ENTRIES += [Entry(8, number * 2, b"other %d" % number) for number in range(100)]
@@ -25,33 +24,8 @@ PADDED = encode(ENTRIES[:20], block_bytes_min=4096)
 
 
 def read_all(encoded: Encoded, data: bytes | None = None, window_bytes: int = 4096) -> list[Entry]:
-    """One by one and by Arrow, which must agree on every entry and every error."""
     source = source_of(encoded.data if data is None else data)
-    outcomes: list[tuple[list[Entry], tuple[str, int] | None]] = []
-    last: Damaged | None = None
-    for arrow in (False, True):
-        found: list[Entry] = []
-        error = None
-        try:
-            reader = SegmentReader(source, encoded.index, window_bytes=window_bytes)
-            for ledger in reader.ledgers:
-                if arrow:
-                    for batch in read_batches(reader, ledger):
-                        batch.validate(full=True)
-                        found += [Entry(row["ledger"], row["entry"], row["payload"]) for row in batch.to_pylist()]
-                else:
-                    found += iter_entries(reader, ledger)
-        except Damaged as caught:
-            last = caught
-            error = (caught.message, caught.position)
-        outcomes.append((found, error))
-    one, batched = outcomes
-    assert one[1] == batched[1]
-    assert one[0][: len(batched[0])] == batched[0]
-    if last is not None:
-        raise last
-    assert one == batched
-    return one[0]
+    return read_both(lambda: SegmentReader(source, encoded.index, window_bytes=window_bytes))
 
 
 def changed(at: int, new: bytes, data: bytes = GOOD.data) -> bytes:
