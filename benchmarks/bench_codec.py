@@ -1,4 +1,4 @@
-"""The PIP-76 codec from and to Arrow, beside ``memcpy`` of the same bytes in the same run; memory of a 1 GiB ledger.
+"""The PIP-76 codec from and to Arrow, beside ``memcpy`` of the same bytes in the same run; PIP-17 beside it; memory of a 1 GiB ledger.
 
 ``python -m benchmarks.bench_codec [--quick]``. Needs the extra ``arrow``. One core; rounds of all cases alternate, and the
 median round counts, in processor time: the codec does nothing but compute, and other work on the machine is none of its
@@ -21,14 +21,20 @@ from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median
 from chunkstore.codec.pulsar.arrow import append_batch, read_batches
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource
+from chunkstore.codec.pulsar.offload_metadata import LedgerMetadata
+from chunkstore.codec.pulsar.pip17_index import read_ledger_index
+from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
+from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.config import MIB
 
 __all__ = ["main"]
 
 LEDGER = 7
+METADATA = LedgerMetadata(write_quorum=2, ensemble_size=3)
 GB = 1e9
 # Payload bytes -> the least decode and encode speed, in million entries or in GB of payload per second.
 TARGETS: dict[int, tuple[tuple[str, float] | None, tuple[str, float] | None]] = {
@@ -57,24 +63,36 @@ class Case:
             pa.array([noise[: lengths[at]] for at in range(begin, min(begin + step, count))], pa.binary())
             for begin in range(0, count, step)
         ]
-        pieces: list[bytes] = []
-        index = self._run(lambda block: pieces.extend(map(bytes, block.buffers)))
-        self.data = b"".join(pieces)
+        index, self.data = self._encoded(self._run)
         self.index = read_index(index)
-        self._verify(lengths)
+        index, self.data_v1 = self._encoded(self._run_v1)
+        self.index_v1 = read_ledger_index(index)
+        self._verify(lengths, self.reader())
+        self._verify(lengths, self.reader_v1())
+
+    def _encoded(self, run: Callable[[Callable[[EncodedBlock], object]], bytes]) -> tuple[bytes, bytes]:
+        pieces: list[bytes] = []
+        index = run(lambda block: pieces.extend(map(bytes, block.buffers)))
+        return index, b"".join(pieces)
 
     def _run(self, sink: Callable[[EncodedBlock], object]) -> bytes:
         encoder = SegmentEncoder(sink)
         encoder.begin_ledger(LEDGER)
+        return self._fill(encoder)
+
+    def _run_v1(self, sink: Callable[[EncodedBlock], object]) -> bytes:
+        return self._fill(LedgerEncoder(sink, METADATA))
+
+    def _fill(self, encoder: SegmentEncoder | LedgerEncoder) -> bytes:
         first = 0
         for values in self.arrays:
             append_batch(encoder, first, values)
             first += len(values)
         return encoder.finish()
 
-    def _verify(self, lengths: list[int]) -> None:
+    def _verify(self, lengths: list[int], reader: BlockReader) -> None:
         seen: list[int] = []
-        for batch in read_batches(self.reader(), LEDGER):
+        for batch in read_batches(reader, LEDGER):
             assert batch["entry"].to_pylist() == list(range(len(seen), len(seen) + batch.num_rows))
             seen += pc.binary_length(batch["payload"]).to_pylist()
         assert seen == lengths
@@ -83,11 +101,23 @@ class Case:
         view = memoryview(self.data)
         return SegmentReader(DataSource(self.name, len(view), lambda at, n: view[at : at + n]), self.index)
 
+    def reader_v1(self) -> LedgerObjectReader:
+        view = memoryview(self.data_v1)
+        source = DataSource(self.name, len(view), lambda at, n: view[at : at + n])
+        return LedgerObjectReader(source, self.index_v1, ledger=LEDGER)
+
     def encode(self) -> None:
         self._run(lambda _: None)
 
+    def encode_v1(self) -> None:
+        self._run_v1(lambda _: None)
+
     def decode(self) -> None:
         rows = sum(batch.num_rows for batch in read_batches(self.reader(), LEDGER))
+        assert rows == self.count
+
+    def decode_v1(self) -> None:
+        rows = sum(batch.num_rows for batch in read_batches(self.reader_v1(), LEDGER))
         assert rows == self.count
 
     def memcpy(self) -> None:
@@ -103,7 +133,8 @@ def speeds(report: Report, total: int, rounds: int) -> None:
     for size, (decode_target, encode_target) in TARGETS.items():
         for kind in ("fixed", "variable"):
             case = Case(kind, size, total)
-            spent: dict[str, list[float]] = {"decode": [], "encode": [], "memcpy": []}
+            verbs = ("decode", "decode_v1", "encode", "encode_v1", "memcpy")
+            spent: dict[str, list[float]] = {verb: [] for verb in verbs}
             for _ in range(rounds):
                 for verb, times in spent.items():
                     began = process_time()
@@ -121,6 +152,14 @@ def speeds(report: Report, total: int, rounds: int) -> None:
                     at_least=target[1] if target else None,
                     detail=f"{million:.2f} M entries/s, {gbps:.2f} GB/s, memcpy {copy_gbps:.1f} GB/s, "
                     f"ratio {len(case.data) / took / GB / copy_gbps:.2f}, best {case.count / min(spent[verb]) / 1e6:.2f} M/s",
+                )
+                took_v1 = median(spent[f"{verb}_v1"])
+                report.add(
+                    f"{verb} {case.name}: PIP-17 beside PIP-76",
+                    took / took_v1,
+                    "ratio",
+                    at_least=0.9,
+                    detail=f"{case.count / took_v1 / 1e6:.2f} M entries/s, {case.payload_bytes / took_v1 / GB:.2f} GB/s",
                 )
 
 
