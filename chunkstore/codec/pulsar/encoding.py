@@ -55,8 +55,11 @@ class BlockEncoder(ABC):
 
     format: ClassVar[BlockFormat]
 
-    def __init__(self, sink: Callable[[EncodedBlock], object]) -> None:
+    def __init__(self, sink: Callable[[EncodedBlock], object], content_max: int) -> None:
+        """``content_max``: bytes of framed entries that a block holds."""
         self._sink = sink
+        self._content_max = content_max
+        self._last = -1
         self._written = 0
         self._closed = False
         self._reset()
@@ -80,23 +83,20 @@ class BlockEncoder(ABC):
         return self._content
 
     @property
-    @abstractmethod
     def room(self) -> int:
         """Bytes of framed entries that still fit the block at hand; a new block, if none is."""
+        return self._content_max - self._content
 
     @property
-    @abstractmethod
     def last_entry(self) -> int:
         """The last entry id of the ledger at hand; -1 before its first entry in this object. Raises as ``append``."""
+        self._check_ready()
+        return self._last
 
     @property
     def dense(self) -> bool:
         """Whether entries follow each other without gaps."""
         return self.format.dense
-
-    @abstractmethod
-    def _note(self, last: int) -> None:
-        """The ledger at hand has entries up to ``last``."""
 
     @abstractmethod
     def _emit(self, *, final: bool) -> None:
@@ -108,12 +108,12 @@ class BlockEncoder(ABC):
         ``InvalidArgument`` for an id that does not follow, a payload over 128 MiB, or where no ledger has begun; ``Unsupported``
         for a gap, where the format has none; nothing changes then. A payload that is not ``bytes`` is copied.
         """
-        previous = self.last_entry
-        check_entry(entry, len(payload), previous)
-        if self.dense:
-            check_dense(entry, previous)
+        self._check_ready()
+        check_entry(entry, len(payload), self._last)
+        if self.format.dense:
+            check_dense(entry, self._last)
         size = ENTRY_HEADER_BYTES + len(payload)
-        if self._entries and size > self.room:
+        if self._entries and self._content + size > self._content_max:
             self.cut()
         self._loose.append(frame_header(entry, len(payload)))
         self._loose.append(payload if type(payload) is bytes else bytes(payload))
@@ -128,8 +128,9 @@ class BlockEncoder(ABC):
         For encoders of whole arrays, which check what ``append`` checks. More bytes than ``room`` are taken only at the
         beginning of a block (an entry that is too long for any). The buffer is kept until the block is cut.
         """
-        if first <= self.last_entry or (self._entries and len(framed) > self.room):
-            raise InvalidArgument(f"entries {first} to {last} do not follow {self.last_entry} here", argument="framed")
+        self._check_ready()
+        if first <= self._last or (self._entries and len(framed) > self.room):
+            raise InvalidArgument(f"entries {first} to {last} do not follow {self._last} here", argument="framed")
         self._gather()
         self._pieces.append(framed)
         self._account(first, last, entries, len(framed))
@@ -143,12 +144,16 @@ class BlockEncoder(ABC):
         if self._closed:
             raise Closed(f"this encoder of {self.format.name}")
 
+    def _check_ready(self) -> None:
+        """Raise unless an entry may be added."""
+        self._check_open()
+
     def _account(self, first: int, last: int, entries: int, size: int) -> None:
         if not self._entries:
             self._first_entry = first
         self._entries += entries
         self._content += size
-        self._note(last)
+        self._last = last
 
     def _gather(self) -> None:
         if self._loose:
@@ -166,7 +171,7 @@ class BlockEncoder(ABC):
             length=length,
             ledger=ledger,
             first_entry=self._first_entry,
-            last_entry=self.last_entry,
+            last_entry=self._last,
             entries=self._entries,
             buffers=(header, *self._pieces, *([padding(length - used)] if length > used else [])),
         )

@@ -55,22 +55,12 @@ class LedgerEncoder(BlockEncoder):
         """``InvalidArgument`` for a block size out of bounds, or metadata that cannot be written."""
         check_block_bytes(_BLOCK_BYTES_LEAST, block_bytes_max, _BLOCK_BYTES_MOST)
         encode_ledger_metadata(replace(metadata, length=metadata.length or 0))
-        super().__init__(sink)
+        super().__init__(sink, block_bytes_max - BLOCK_HEADER_BYTES)
         self._metadata = metadata
         self._ledger = ledger
         self._block_max = block_bytes_max
-        self._last_entry = -1
         self._payload_bytes = 0
         self._blocks: list[BlockRef] = []
-
-    @property
-    def room(self) -> int:
-        return self._block_max - BLOCK_HEADER_BYTES - self._content
-
-    @property
-    def last_entry(self) -> int:
-        self._check_open()
-        return self._last_entry
 
     def finish(self) -> bytes:
         """Hand out the last block and return the index object's bytes; the encoder is closed then.
@@ -79,12 +69,12 @@ class LedgerEncoder(BlockEncoder):
         the entries (the last block is handed out all the same), or if the index would be longer than 8 MiB.
         """
         self._check_open()
-        if self._last_entry < 0:
+        if self._last < 0:
             raise InvalidArgument("an empty ledger is never offloaded", argument="entries")
         self._emit(final=True)
         self._closed = True
         given = self._metadata
-        found = replace(given, length=self._payload_bytes, last_entry=self._last_entry)
+        found = replace(given, length=self._payload_bytes, last_entry=self._last)
         if given.length not in (None, found.length) or given.last_entry not in (None, found.last_entry):
             raise InvalidArgument(
                 f"the metadata has {given.length} bytes up to entry {given.last_entry}, the entries {found.length} up to "
@@ -93,9 +83,6 @@ class LedgerEncoder(BlockEncoder):
             )
         raw = encode_ledger_metadata(found)
         return build_ledger_index(LedgerIndex(self._written, found, raw, tuple(self._blocks)))
-
-    def _note(self, last: int) -> None:
-        self._last_entry = last
 
     def _emit(self, *, final: bool) -> None:
         if not self._entries:

@@ -57,20 +57,11 @@ class SegmentEncoder(BlockEncoder):
             raise InvalidArgument(
                 f"block_bytes_min is 0 to block_bytes_max, {block_bytes_min} given", argument="block_bytes_min"
             )
-        super().__init__(sink)
-        self._block_max = block_bytes_max
+        super().__init__(sink, block_bytes_max - BLOCK_HEADER_BYTES - len(PADDING_PATTERN))
         self._block_min = block_bytes_min
         self._ledgers: dict[int, _Ledger] = {}
         self._ledger: _Ledger | None = None
         self._parts = 0
-
-    @property
-    def room(self) -> int:
-        return self._block_max - BLOCK_HEADER_BYTES - len(PADDING_PATTERN) - self._content
-
-    @property
-    def last_entry(self) -> int:
-        return self._current().last_entry
 
     def begin_ledger(self, ledger: int, info: LedgerInfo | None = None) -> None:
         """Entries that follow belong to ``ledger``; ends the block at hand. A ledger may be gone back to.
@@ -88,6 +79,7 @@ class SegmentEncoder(BlockEncoder):
         self.cut()
         self._ledger = self._ledgers.setdefault(ledger, _Ledger(ledger, LedgerInfo(ledger=ledger)))
         self._ledger.info = info or self._ledger.info
+        self._last = self._ledger.last_entry
 
     def describe(self, info: LedgerInfo) -> None:
         """Replace what the index will say of the ledger ``info.ledger``, at any time before ``finish``.
@@ -118,6 +110,8 @@ class SegmentEncoder(BlockEncoder):
         self._parts += 1
         known.blocks.append(BlockRef(first_entry, self._parts, self._written))
         known.last_entry = last_entry
+        if known is self._ledger:
+            self._last = last_entry
         self._written += length
 
     def finish(self) -> bytes:
@@ -135,15 +129,10 @@ class SegmentEncoder(BlockEncoder):
                 groups.append(LedgerGroup(ledger.ledger, info, encode_ledger_info(info), tuple(ledger.blocks)))
         return build_index(SegmentIndex(self._written, tuple(sorted(groups, key=lambda group: group.ledger))))
 
-    def _current(self) -> _Ledger:
+    def _check_ready(self) -> None:
         self._check_open()
         if self._ledger is None:
             raise InvalidArgument("begin_ledger comes before the first entry", argument="ledger")
-        return self._ledger
-
-    def _note(self, last: int) -> None:
-        if self._ledger is not None:
-            self._ledger.last_entry = last
 
     def _emit(self, *, final: bool) -> None:
         if not self._entries or self._ledger is None:
@@ -153,3 +142,4 @@ class SegmentEncoder(BlockEncoder):
         self._put(self._ledger.ledger, max(self._block_min, used if final else used + len(PADDING_PATTERN)))
         self._parts += 1
         self._ledger.blocks.append(block)
+        self._ledger.last_entry = self._last
