@@ -69,8 +69,8 @@ def read_ledger_index(data: BytesLike, *, object: str = "index") -> LedgerIndex:
     """What the index object ``data`` says; ``object`` names it in errors.
 
     Raises ``Damaged`` with the position of the first thing that is wrong: magic, lengths, counts that do not fit the bytes,
-    metadata that is none, a first entry other than 0, ids or offsets that do not ascend, blocks that lie outside the data object
-    or begin with an entry that the ledger does not have.
+    metadata that is none, a first entry other than 0, ids or offsets that do not ascend, blocks outside the data object,
+    or blocks that begin with an entry that the ledger does not have.
     """
     data_length = check_head(data, PIP17, _HEAD_BYTES, object)
     count, metadata_length = _COUNTS.unpack_from(data, _COUNTS_AT)
