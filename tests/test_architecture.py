@@ -157,7 +157,7 @@ CEILING_SLACK = 100
 ROOMS = {
     "boto3": ("chunkstore_bindings.s3",),
     "botocore": ("chunkstore_bindings.s3",),
-    "google": ("chunkstore.codec.pulsar.offload_metadata",),
+    "google": ("chunkstore.codec.pulsar.offload_metadata", "chunkstore.codec.pulsar.protobuf"),
     "google_crc32c": ("chunkstore.checksum",),
     "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Annotated, BinaryIO, Literal, Protocol
 from urllib.parse import unquote, urlsplit
@@ -28,7 +26,7 @@ from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, PIP76, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
-from chunkstore.config import MIB, Settings
+from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
 
 __all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
@@ -39,7 +37,6 @@ Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the le
 _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
 _DECODED = ("ledger", "entry", "length", "sha256")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class _Writer(Protocol):
@@ -285,32 +282,18 @@ def _row(entry: Entry) -> tuple[int | None, int, int, str]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[DataSource]:
-    """The object that a path or a URL names; it is read in ranges. Raises as ``open_storage``, and ``ChunkNotFound``."""
+    """The object that a path or a URL names; it is read in ranges. Raises as ``stored_object``."""
+    from chunkstore.pulsar.objects import is_url, stored_object
+
     parts = urlsplit(name)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         name = unquote(parts.path)
-    elif _URL.match(name):
-        with _stored(name) as source:
+    elif is_url(name):
+        with stored_object(name) as source:
             yield source
         return
     with opened_input(name) as file:
         yield _source(file, name)
-
-
-@contextmanager
-def _stored(url: str) -> Iterator[DataSource]:
-    """An object in storage: the root is the URL's folder, with the URL's options."""
-    from chunkstore.registry import open_storage
-
-    path, question, query = url.partition("?")
-    folder, _, name = path.rpartition("/")
-    if not name or folder.endswith("/"):
-        raise InvalidArgument("the URL of an object ends with its name: s3://bucket/folder/name", argument="URL")
-    name = name if path.lower().startswith("memory:") else unquote(name)
-    with closing(open_storage(folder + question + query, Settings())) as storage:
-        length = storage.stat(name).length
-        shown = f"{storage.url.partition('?')[0]}/{name}"
-        yield DataSource(shown, length, partial(storage.read, storage.open_read(name)))
 
 
 def _source(file: BinaryIO, name: str) -> DataSource:
@@ -338,20 +321,14 @@ def _index_bytes(name: str) -> tuple[str, bytes]:
 
 
 def _indexed(source: DataSource, index_name: str) -> tuple[str | None, Iterator[Entry]]:
-    """The topic, if the index names it, and the entries. The index says which format it is."""
-    from chunkstore.codec.pulsar.pip17_index import read_ledger_index
+    """The topic, if the index names it, and the entries."""
     from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-    from chunkstore.codec.pulsar.pip76_index import read_index
-    from chunkstore.codec.pulsar.pip76_reader import SegmentReader
     from chunkstore.codec.pulsar.windows import iter_entries
+    from chunkstore.pulsar.objects import open_pair
 
     name, raw = _index_bytes(index_name)
-    reader: LedgerObjectReader | SegmentReader
-    if raw[:4] == PIP17.index_magic.to_bytes(4, "big"):
-        index = read_ledger_index(raw, object=name)
-        topic, reader = index.metadata.topic, LedgerObjectReader(source, index)
-    else:
-        topic, reader = None, SegmentReader(source, read_index(raw, object=name))
+    reader = open_pair(source, raw, name=name)
+    topic = reader.index.metadata.topic if isinstance(reader, LedgerObjectReader) else None
     return topic, (entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger))
 
 

@@ -1,8 +1,7 @@
 """Ledger and offload metadata as protobuf: Pulsar's ``LedgerInfo`` and ``OffloadContext``, BookKeeper's ``LedgerMetadataFormat``.
 
-The messages are described below instead of being generated, so that neither building nor installing needs ``protoc``; they
-live in a descriptor pool of their own and do not collide with other descriptions of the same messages in the process.
-Field numbers are the merged ones (FORMAT.md, sections 3 and 6.4), where the texts of the PIPs differ.
+The messages are described below instead of being generated (``protobuf``). Field numbers are the merged ones (FORMAT.md, sections 3 and
+6.4), where the texts of the PIPs differ.
 
 Promises: bytes are canonical (fields by number); decoding is bounded and raises ``Damaged``. Leaves out: fields that are not
 in FORMAT.md are skipped when decoding, so encode again only what was made here; an index keeps the raw bytes beside.
@@ -13,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError, EncodeError, Message
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.message import DecodeError, EncodeError
 
 from chunkstore.checksum import BytesLike
+from chunkstore.codec.pulsar.protobuf import Described, message_classes
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
 
@@ -47,10 +44,8 @@ TOPIC_KEY = "pulsar/managed-ledger"
 """The custom metadata of a BookKeeper ledger in which Pulsar notes whose it is: tenant/namespace/persistent/topic."""
 Pairs = tuple[tuple[str, str], ...]
 _Decoded = TypeVar("_Decoded")
-_PACKAGE = "chunkstore.pulsar"
 
-# name -> fields (number, label, type, name). A type that begins with a capital is another message.
-MESSAGES: Final[dict[str, tuple[tuple[int, str, str, str], ...]]] = {
+MESSAGES: Final[Described] = {
     "KeyValue": (
         (1, "required", "string", "key"),
         (2, "required", "string", "value"),
@@ -93,14 +88,15 @@ MESSAGES: Final[dict[str, tuple[tuple[int, str, str, str], ...]]] = {
         (1, "optional", "string", "key"),
         (2, "optional", "bytes", "value"),
     ),
+    # ``state`` and ``digestType`` are enums, whose bytes are the same; as numbers, those of a later version are no errors.
     "LedgerMetadataFormat": (
         (1, "required", "int32", "quorumSize"),
         (2, "required", "int32", "ensembleSize"),
         (3, "required", "int64", "length"),
         (4, "optional", "int64", "lastEntryId"),
-        (5, "required", "enum", "state"),
+        (5, "required", "int32", "state"),
         (6, "repeated", "Segment", "segment"),
-        (7, "optional", "enum", "digestType"),
+        (7, "optional", "int32", "digestType"),
         (9, "optional", "int32", "ackQuorumSize"),
         (10, "optional", "int64", "ctime"),
         (11, "repeated", "cMetadataMapEntry", "customMetadata"),
@@ -108,37 +104,7 @@ MESSAGES: Final[dict[str, tuple[tuple[int, str, str, str], ...]]] = {
 }
 
 
-def _describe() -> dict[str, type[Message]]:
-    labels = {
-        "required": FieldDescriptorProto.LABEL_REQUIRED,
-        "optional": FieldDescriptorProto.LABEL_OPTIONAL,
-        "repeated": FieldDescriptorProto.LABEL_REPEATED,
-    }
-    scalars = {
-        "bool": FieldDescriptorProto.TYPE_BOOL,
-        "bytes": FieldDescriptorProto.TYPE_BYTES,
-        "enum": FieldDescriptorProto.TYPE_INT32,  # the same bytes, and numbers of a later version are no errors
-        "int32": FieldDescriptorProto.TYPE_INT32,
-        "int64": FieldDescriptorProto.TYPE_INT64,
-        "string": FieldDescriptorProto.TYPE_STRING,
-    }
-    file = FileDescriptorProto(name="chunkstore/offload_metadata.proto", package=_PACKAGE, syntax="proto2")
-    for message, described_fields in MESSAGES.items():
-        described = DescriptorProto(name=message)
-        for number, label, kind, name in described_fields:
-            field = described.field.add(name=name, number=number, label=labels[label])
-            if kind in scalars:
-                field.type = scalars[kind]
-            else:
-                field.type = FieldDescriptorProto.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{kind}"
-        file.message_type.append(described)
-    pool = DescriptorPool()
-    pool.Add(file)
-    return {name: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in MESSAGES}
-
-
-_CLASSES: Final[dict[str, Any]] = dict(_describe())
+_CLASSES: Final = message_classes(MESSAGES, "chunkstore/offload_metadata.proto")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
