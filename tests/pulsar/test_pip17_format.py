@@ -50,7 +50,7 @@ def test_index() -> None:
 
 
 def test_limits_and_names() -> None:
-    [repeated] = re.findall(r"at most ([\d,]+) of each repeated field", TEXT)
+    [repeated] = re.findall(r"at most ([\d,]+)\s+of each repeated field", TEXT)
     assert int(repeated.replace(",", "")) == REPEATED_MAX
     [block] = re.findall(r"block size, (\d+) MiB by default", TEXT)
     assert int(block) << 20 == BLOCK_BYTES_MAX

@@ -1,7 +1,7 @@
 """Ledger and offload metadata as protobuf: Pulsar's ``LedgerInfo`` and ``OffloadContext``, BookKeeper's ``LedgerMetadataFormat``.
 
-The messages are described below instead of being generated (``protobuf``). Field numbers are the merged ones (FORMAT.md, sections 3 and
-6.4), where the texts of the PIPs differ.
+The messages are described below instead of being generated (``protobuf``). Field numbers are the merged ones (FORMAT.md, section 3), where
+the text of PIP-76 differs.
 
 Promises: bytes are canonical (fields by number); decoding is bounded and raises ``Damaged``. Leaves out: fields that are not
 in FORMAT.md are skipped when decoding, so encode again only what was made here; an index keeps the raw bytes beside.
