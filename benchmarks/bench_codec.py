@@ -27,7 +27,7 @@ from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76_writer import BLOCK_BYTES_MAX, SegmentEncoder
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.config import MIB
 
@@ -81,7 +81,8 @@ class Case:
         return self._fill(encoder)
 
     def _run_v1(self, sink: Callable[[EncodedBlock], object]) -> bytes:
-        return self._fill(LedgerEncoder(sink, METADATA))
+        # Blocks as long as PIP-76's: with its own 64 MiB, what costs more is that much fresh memory.
+        return self._fill(LedgerEncoder(sink, METADATA, block_bytes_max=BLOCK_BYTES_MAX))
 
     def _fill(self, encoder: SegmentEncoder | LedgerEncoder) -> bytes:
         first = 0
