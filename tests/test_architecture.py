@@ -157,10 +157,13 @@ CEILING_SLACK = 100
 ROOMS = {
     "boto3": ("chunkstore_bindings.s3",),
     "botocore": ("chunkstore_bindings.s3",),
+    "cramjam": ("chunkstore.codec.pulsar.compression",),
     "google": ("chunkstore.codec.pulsar.offload_metadata", "chunkstore.codec.pulsar.protobuf"),
     "google_crc32c": ("chunkstore.checksum",),
     "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),
+    "lz4": ("chunkstore.codec.pulsar.compression",),
+    "numpy": ("chunkstore.codec.pulsar.message_batches", "chunkstore.codec.pulsar.message_steps"),
     "hdfs": ("chunkstore_bindings.hdfs.rest",),
     "requests": ("chunkstore_bindings.hdfs.connections", "chunkstore_bindings.hdfs.rest"),
     "urllib3": (
@@ -173,6 +176,8 @@ ROOMS = {
     "prometheus_client": ("chunkstore.metrics",),
     "pyarrow": (
         "chunkstore.codec.pulsar.arrow",
+        "chunkstore.codec.pulsar.message_batches",
+        "chunkstore.codec.pulsar.message_columns",
         "chunkstore.pulsar",
         "chunkstore.spark.arrow_schema",
         "chunkstore.spark.batches",
@@ -211,6 +216,7 @@ ROOMS = {
     "pytest": ("chunkstore.testing",),
     "rich": ("chunkstore.cli", "chunkstore.demo"),
     "typer": ("chunkstore.cli",),
+    "zstandard": ("chunkstore.codec.pulsar.compression",),
 }
 
 # Only these know concrete bindings and the journal, and only inside functions.
