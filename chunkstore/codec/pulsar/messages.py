@@ -2,7 +2,8 @@
 
 Promises: every message a consumer would get, in the order of the entries; those of aborted transactions, markers and messages that
 compaction took out are left out. Broken entries are ``Damaged`` with ledger, entry and offset, or stay raw (``messages="lenient"``).
-Memory: one entry, and chunks that wait (``CHUNKED_BYTES_MAX``). Leaves out: decryption, schemas, repeated messages (consumers get these, too).
+Memory: one entry, and chunks that wait (``CHUNKED_BYTES_MAX``). Leaves out: decryption, schemas; messages that were sent twice come
+twice, as consumers get them.
 """
 
 from __future__ import annotations
@@ -207,12 +208,24 @@ def _batch(opened: Opened) -> Iterator[Message]:
             own=True,
             batch_index=number,
             batch_size=count,
-            sequence_id=single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + number,
-            index=None if index is None else index - count + 1 + number,
+            sequence_id=single.sequence_id
+            if single.HasField("sequence_id")
+            else signed64(metadata.sequence_id + number),
+            index=None if index is None else signed64(index - count + 1 + number),
             payload=None if single.null_value else data[payload_at:at],
         )
     if at != len(data):
         raise ValueError(f"{len(data) - at} bytes after the {count} messages of a batch")
+
+
+def key_bytes_of(stored: bytes, *, base64: bool) -> bytes:
+    """The bytes of a key from those in the metadata. Raises ``ValueError`` where they are not base64 and should be."""
+    return b64decode(stored, validate=True) if base64 else stored
+
+
+def signed64(value: int) -> int:
+    """``value`` modulo 2**64, as a signed number: what Java's arithmetic gives."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _message(
@@ -233,11 +246,8 @@ def _message(
     key: str | None = None
     key_bytes: bytes | None = None
     if own and metadata.HasField("partition_key"):
-        key_bytes = metadata.partition_key
-        if metadata.partition_key_b64_encoded:
-            key_bytes = b64decode(key_bytes, validate=True)
-        else:
-            key = key_bytes.decode()
+        key_bytes = key_bytes_of(metadata.partition_key, base64=metadata.partition_key_b64_encoded)
+        key = None if metadata.partition_key_b64_encoded else key_bytes.decode()
     ordered = own and metadata.HasField("ordering_key")
     return Message(
         common.ledger,
