@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.journal_targets import JOURNAL_TARGETS
+from tests.fuzz.message_targets import MESSAGE_TARGETS
 from tests.fuzz.metadata_targets import METADATA_TARGETS
 from tests.fuzz.offload_targets import OFFLOAD_TARGETS
 from tests.fuzz.pip17_targets import PIP17_TARGETS
@@ -14,6 +15,7 @@ __all__ = ["TARGETS", "target_named"]
 
 TARGETS: tuple[Target, ...] = (
     JOURNAL_TARGETS + METADATA_TARGETS + OFFLOAD_TARGETS + PIP17_TARGETS + ROLLING_TARGETS + ROW_TARGETS
+    JOURNAL_TARGETS + MESSAGE_TARGETS + METADATA_TARGETS + OFFLOAD_TARGETS + ROLLING_TARGETS + ROW_TARGETS
 )
 
 

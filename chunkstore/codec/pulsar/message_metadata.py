@@ -148,8 +148,10 @@ def _parsed(kind: Any, data: bytes) -> Any:
     except DecodeError as error:
         raise ValueError(f"no {kind.DESCRIPTOR.name}: {error}") from error
     if not message.IsInitialized():
-        lacks = ", ".join(message.FindInitializationErrors()[:3])
-        raise ValueError(f"no {kind.DESCRIPTOR.name}: lacks {lacks}")
+        # Protobuf's own list would name every one of a million empty messages.
+        name = kind.DESCRIPTOR.name
+        lacks = [each for _, label, _, each in MESSAGES[name] if label == "required" and not message.HasField(each)]
+        raise ValueError(f"no {name}: lacks {', '.join(lacks) or 'a field of a message inside it'}")
     return message
 
 

@@ -1,0 +1,113 @@
+"""What a genuine broker offloaded, message by message: exactly what a consumer got, one by one and as Arrow batches."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from chunkstore.codec.pulsar import message_batches as arrow
+from chunkstore.codec.pulsar.message_batches import message_batches
+from chunkstore.codec.pulsar.messages import Message, iter_messages, scan_transactions
+from tests.support.pip17_minimal import TOPICS, entries_of_topic, seen_by_consumer
+from tests.support.pulsar_messages import arrow_rows
+
+
+def as_seen(row: Message) -> dict[str, Any]:
+    """The row with the columns of the consumer's."""
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in row._asdict().items()}
+    value = found.pop("payload")
+    found["payload_len"] = None if value is None else len(value)
+    found["payload_sha256"] = None if value is None else hashlib.sha256(value).hexdigest()
+    return found
+
+
+def check(rows: list[Message], seen: list[dict[str, Any]]) -> None:
+    sealed = {(row["ledger"], row["entry"]) for row in seen if row["encryption_keys"]}
+    plain = [row for row in rows if (row.ledger, row.entry) not in sealed]
+    expected = [row for row in seen if not row["encryption_keys"]]
+    assert len(plain) == len(expected)
+    for row, want in zip(plain, expected, strict=True):
+        found = as_seen(row)
+        assert found["first_chunk"] == want.get("first_chunk")
+        assert {name: found[name] for name in want if name != "payload_text"} == {
+            name: value for name, value in want.items() if name != "payload_text"
+        }
+        assert not (row.raw or row.encrypted or row.damaged)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("transactions", ["committed", "all"])
+def test_messages_are_those_of_a_consumer(topic: str, transactions: Any) -> None:
+    rows = list(iter_messages(entries_of_topic(topic), transactions=transactions))
+    if transactions == "all":
+        states = {row.txn_state for row in rows}
+        assert states == ({None, "committed", "aborted"} if topic == "indexed/txn" else {None})
+        rows = [row for row in rows if row.txn_state != "aborted"]
+    check(rows, seen_by_consumer(topic))
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("width_min", [0, 1 << 30])
+def test_arrow_has_the_same_rows(topic: str, width_min: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_WIDTH_MIN", width_min)
+    entries = entries_of_topic(topic)
+    expected = list(iter_messages(entries, transactions="all"))
+    assert arrow_rows(message_batches(entries, transactions="all")) == expected
+    kept = [row for row in expected if row.txn_state != "aborted"]
+    assert arrow_rows(message_batches(entries)) == kept
+    for name in Message._fields:
+        assert arrow_rows(message_batches(entries, columns=[name])) == [(getattr(row, name),) for row in kept]
+
+
+def test_there_are_26_topics() -> None:
+    assert len(TOPICS) == 26
+
+
+def test_chunks_of_a_dead_producer_are_told() -> None:
+    found = iter_messages(entries_of_topic("indexed/chunks"))
+    list(found)
+    assert found.summary.unfinished_count == 1
+    assert found.summary.unfinished == [("java-died-0", 36, 12, 2, 3)]
+
+
+def test_aborted_messages_are_counted() -> None:
+    entries = entries_of_topic("indexed/txn")
+    known = scan_transactions(entries)
+    assert (len(known.those("committed")), len(known.those("aborted")), len(known.those("open"))) == (4, 2, 0)
+    found = iter_messages(iter(entries), known=known)
+    assert (len(list(found)), found.summary.messages_aborted, found.summary.markers) == (36, 11, 6)
+
+
+def test_a_marker_in_a_ledger_that_is_not_there_leaves_its_transaction_open() -> None:
+    entries = [entry for entry in entries_of_topic("indexed/txn") if entry.ledger == 38]
+    assert scan_transactions(entries).those("aborted") == frozenset()
+    found = iter_messages(entries)
+    assert {row.txn for row in found} == {None} | set(scan_transactions(entries).those("committed"))
+    assert found.summary.messages_open > 0
+    whole = scan_transactions(entries_of_topic("indexed/txn"))
+    assert not whole.those("open")
+    assert iter_messages(entries, known=whole).summary.messages_open == 0
+
+
+def test_encrypted_entries_stay_raw() -> None:
+    entries = {(entry.ledger, entry.entry): entry.payload for entry in entries_of_topic("indexed/encrypted")}
+    rows = list(iter_messages(entries_of_topic("indexed/encrypted")))
+    sealed = [row for row in rows if row.encrypted]
+    assert [(row.entry, row.batch_index, row.batch_size, row.raw) for row in sealed] == [
+        (0, -1, 4, True), (1, -1, 4, True), (2, -1, 2, True), (3, -1, 0, True), (4, -1, 0, True),
+    ]  # fmt: skip
+    for row in sealed:
+        assert row.payload
+        assert entries[row.ledger, row.entry].endswith(row.payload)
+        assert (row.key, row.properties) == (None, {}) or not row.batch_size
+    seen = {(row["ledger"], row["entry"]): row for row in reversed(seen_by_consumer("indexed/encrypted"))}
+    for row in sealed:
+        want = seen[row.ledger, row.entry]
+        assert (row.producer, row.sequence_id, row.publish_time) == (
+            want["producer"],
+            want["sequence_id"],
+            want["publish_time"],
+        )
+        assert (row.compression, row.encryption_keys, row.broker_time) == ("LZ4", 1, want["broker_time"])

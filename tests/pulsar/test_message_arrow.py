@@ -1,0 +1,193 @@
+"""Arrow batches hold the rows of the iterator, whatever the entries are: made by hypothesis, sound and broken."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chunkstore.codec.pulsar import message_batches as arrow
+from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, message_batches
+from chunkstore.codec.pulsar.messages import Message, Transactions, iter_messages
+from chunkstore.codec.pulsar.pip76 import Entry
+from chunkstore.errors import Damaged, InvalidArgument
+from tests.support.pip17_minimal import entries_of_topic
+from tests.support.pulsar_entries import CODECS, marker, message, single
+from tests.support.pulsar_messages import arrow_rows
+
+TEXT = st.text(max_size=6)
+NUMBERS = st.one_of(
+    st.integers(0, 200), st.integers(0, (1 << 64) - 1), st.sampled_from([(1 << 49) - 1, 1 << 49, 1 << 62])
+)
+
+
+@st.composite
+def fields(draw: st.DrawFn, *, alone: bool) -> dict[str, Any]:
+    """What a message and a message of a batch have in common."""
+    found: dict[str, Any] = {}
+    if draw(st.booleans()):
+        found["key"] = draw(TEXT)
+        if draw(st.integers(0, 4)) == 0:
+            found["key"], found["key_b64"] = base64.b64encode(draw(st.binary(max_size=5))), 1
+        elif draw(st.integers(0, 20)) == 0:
+            found["key"], found["key_b64"] = draw(st.sampled_from([(b"\xff", 0), (b"%%%", 1), (b"a", 1)]))
+    if draw(st.booleans()):
+        found["properties"] = draw(st.lists(st.tuples(TEXT, TEXT), max_size=3))
+    for name in (
+        "event_time",
+        "ordering_key",
+        "null_value",
+        "null_key",
+        *(() if alone else ("sequence_id", "compacted_out")),
+    ):
+        if draw(st.integers(0, 3)) == 0:
+            values = {"ordering_key": st.binary(max_size=4), "event_time": NUMBERS, "sequence_id": NUMBERS}
+            found[name] = draw(values.get(name, st.integers(0, 1)))
+    return found
+
+
+@st.composite
+def entry(draw: st.DrawFn, at: tuple[int, int], *, sound: bool) -> Entry:
+    codec = draw(st.sampled_from(CODECS))
+    values: dict[str, Any] = {"broker": draw(st.none() | st.tuples(NUMBERS, NUMBERS)), "sequence_id": draw(NUMBERS)}
+    values |= draw(st.fixed_dictionaries({}, optional={"schema_version": st.binary(max_size=8), "deliver_at": NUMBERS}))
+    kind = draw(st.integers(0, 9))
+    txn = {"txn_most": draw(st.integers(0, 1)), "txn_least": draw(st.integers(0, 3))}
+    if kind == 0:
+        return marker(draw(st.sampled_from([21, 22, 23])), (txn["txn_most"], txn["txn_least"]), at)
+    if draw(st.integers(0, 3)) == 0:
+        values |= txn
+    if draw(st.integers(0, 9)) == 0:
+        values["encryption_keys"] = draw(st.integers(1, 2))
+    content: Any
+    if kind == 1:
+        number = draw(st.integers(0, 2))
+        values |= {
+            "uuid": draw(st.sampled_from(["u", "v"])),
+            "chunks": 3,
+            "chunk": number,
+            "chunked_bytes": 6,
+            "codec": "NONE",
+        }
+        return message(b"%02d" % number, at=at, **values)
+    if kind < 4:
+        content = draw(st.binary(max_size=20))
+        values |= draw(fields(alone=True))
+    else:
+        several = draw(st.lists(st.tuples(st.binary(max_size=12), fields(alone=False)), min_size=1, max_size=5))
+        content = [single(payload, **more) for payload, more in several]
+    made = message(content, at=at, codec=codec, **values)
+    if sound or draw(st.integers(0, 3)):
+        return made
+    return broken(draw, made, at, content, codec, values)
+
+
+def broken(
+    draw: st.DrawFn, made: Entry, at: tuple[int, int], content: Any, codec: str, values: dict[str, Any]
+) -> Entry:
+    """The same with a byte changed, before or after the checksum was made, or with another size or count."""
+    raw = bytearray(b"".join(content) if isinstance(content, list) else content)
+    place, byte = draw(st.integers(0, 300)), draw(st.integers(0, 255))
+    kind = draw(st.integers(0, 2))
+    if kind == 0 or not raw:
+        payload = bytearray(made.payload)
+        payload[place % len(payload)] = byte
+        return Entry(*at, bytes(payload))
+    batch = {"batch": len(content)} if isinstance(content, list) else {}
+    if kind == 1:
+        raw[place % len(raw)] = byte
+        return message(bytes(raw), at=at, codec=codec, **batch, **values)
+    changed = {"uncompressed_size": len(raw) + byte - 100} if not batch or byte % 2 else {"batch": byte - 100}
+    return message(bytes(raw), at=at, codec=codec, **{**batch, **values, **changed})
+
+
+@st.composite
+def topics(draw: st.DrawFn, *, sound: bool) -> list[Entry]:
+    count = draw(st.integers(0, 12))
+    return [draw(entry((1 + number // 5, number % 5), sound=sound)) for number in range(count)]
+
+
+def until_damage(found: Any, rows: Any) -> tuple[Any, Any]:
+    """The rows, and the error that ended them."""
+    seen = []
+    try:
+        for item in found:
+            seen += rows(item)
+    except Damaged as error:
+        return seen, (error.object, error.position, str(error))
+    return seen, found.summary
+
+
+@pytest.mark.parametrize("sound", [True, False])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_the_rows_of_the_iterator(sound: bool, data: st.DataObject) -> None:
+    entries = data.draw(topics(sound=sound))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrow, "_WIDTH_MIN", 0)
+        for messages in ("strict", "lenient"):
+            for transactions in ("committed", "all"):
+                how: dict[str, Any] = {"messages": messages, "transactions": transactions}
+                rows = until_damage(iter_messages(entries, **how), lambda row: [row])
+                batches = until_damage(message_batches(entries, **how), lambda batch: arrow_rows(iter([batch])))
+                assert batches == rows
+                assert messages == "strict" or not isinstance(rows[1], tuple)
+
+
+def wide(count: int, each: int, **values: Any) -> list[Entry]:
+    return [
+        message([single(b"%d" % number, key=f"k{number}", **values) for number in range(each)], at=(1, at), codec="LZ4")
+        for at in range(count)
+    ]
+
+
+def test_batches_are_taken_apart_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that are alike need no row of the iterator."""
+    monkeypatch.setattr(arrow, "rows_of", None)
+    entries = wide(20, 30, properties=[("a", "1"), ("b", "é")], event_time=1 << 41, ordering_key=b"\0\xff")
+    rows = arrow_rows(message_batches(entries))
+    assert rows == list(iter_messages(entries))
+    assert len(rows) == 600
+
+
+def test_columns_come_in_the_order_asked_for() -> None:
+    batches = message_batches(wide(20, 5), columns=["payload", "key"])
+    assert batches.schema == pa.schema([MESSAGE_SCHEMA.field("payload"), MESSAGE_SCHEMA.field("key")])
+    [batch] = batches
+    assert batch.schema == batches.schema
+    assert batch.to_pylist()[3] == {"payload": b"3", "key": "k3"}
+
+
+def test_the_schema_has_the_fields_of_a_message() -> None:
+    assert tuple(MESSAGE_SCHEMA.names) == Message._fields
+    assert next(message_batches(wide(1, 1))).schema == MESSAGE_SCHEMA
+
+
+@pytest.mark.parametrize("columns", [[], ["nonsense"], ["key", "key"]])
+def test_columns_that_are_none(columns: list[str]) -> None:
+    with pytest.raises(InvalidArgument, match="columns are some of"):
+        message_batches([], columns=columns)
+
+
+def test_pieces_end_at_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = entries_of_topic("indexed/c-lz4")
+    expected = list(iter_messages(entries))
+    for name, most in (("_PIECE_BYTES", 500), ("_PIECE_MESSAGES", 7), ("_PIECE_ENTRIES", 3), ("_ROWS_AT_ONCE", 2)):
+        with monkeypatch.context() as patched:
+            patched.setattr(arrow, name, most)
+            patched.setattr(arrow, "_WIDTH_MIN", 0)
+            found = list(message_batches(entries, known=Transactions()))
+            assert len(found) > 1 or name == "_ROWS_AT_ONCE"
+            assert arrow_rows(iter(found)) == expected
+
+
+def test_rows_before_damage_come_first() -> None:
+    entries = [*wide(20, 5), Entry(1, 20, b"\0\0\0\1x")]
+    found = message_batches(entries)
+    assert next(found).num_rows == 100
+    with pytest.raises(Damaged, match="ledger 1 entry 20"):
+        next(found)

@@ -1,0 +1,89 @@
+"""Transactions: what consumers get, wherever the marker is, and what is told of those without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chunkstore.codec.pulsar.message_batches import message_batches
+from chunkstore.codec.pulsar.messages import Transactions, iter_messages, scan_transactions
+from chunkstore.codec.pulsar.pip76 import Entry
+from chunkstore.errors import Damaged, InvalidArgument
+from tests.support.pulsar_entries import marker, message, single
+from tests.support.pulsar_messages import arrow_rows
+
+
+def sent(at: tuple[int, int], txn: int, *content: bytes) -> Entry:
+    pieces: Any = [single(item) for item in content] if len(content) > 1 else content[0]
+    return message(pieces, at=at, txn_most=0, txn_least=txn)
+
+
+ENTRIES = [
+    message(b"plain", at=(1, 0)),
+    sent((1, 1), 1, b"committed"),
+    sent((1, 2), 2, b"aborted", b"aborted too"),
+    sent((1, 3), 3, b"open"),
+    marker(21, (0, 1), (1, 4)),
+    marker(30, (0, 3), (1, 5)),  # of something else: no end of a transaction
+    marker(22, (0, 2), (9, 0)),
+    message(b"last", at=(9, 1)),
+]
+
+
+def test_consumers_get_what_was_committed() -> None:
+    found = iter_messages(ENTRIES)
+    assert [row.payload for row in found] == [b"plain", b"committed", b"last"]
+    summary = found.summary
+    assert (summary.messages_aborted, summary.messages_open, summary.markers) == (2, 1, 3)
+    assert [row.payload for row in arrow_rows(message_batches(ENTRIES))] == [b"plain", b"committed", b"last"]
+
+
+def test_all_messages_come_with_their_state() -> None:
+    assert [(row.payload, row.txn, row.txn_state) for row in iter_messages(ENTRIES, transactions="all")] == [
+        (b"plain", None, None),
+        (b"committed", (0, 1), "committed"),
+        (b"aborted", (0, 2), "aborted"),
+        (b"aborted too", (0, 2), "aborted"),
+        (b"open", (0, 3), "open"),
+        (b"last", None, None),
+    ]
+
+
+def test_transactions_are_known_from_more_entries() -> None:
+    first, rest = ENTRIES[:4], ENTRIES[4:]
+    assert [row.payload for row in iter_messages(first)] == [b"plain"]
+    known = scan_transactions(first) | scan_transactions(rest)
+    assert known == scan_transactions(ENTRIES)
+    assert scan_transactions(rest) | scan_transactions(first) == known
+    assert [row.payload for row in iter_messages(iter(first), known=known)] == [b"plain", b"committed"]
+    assert (known.state((0, 2)), known.state((5, 5))) == ("aborted", "open")
+    assert known.those("open") == {(0, 3)}
+
+
+@pytest.mark.parametrize("call", [iter_messages, message_batches])
+def test_arguments_are_checked(call: Any) -> None:
+    with pytest.raises(InvalidArgument, match="known=scan_transactions"):
+        call(iter(ENTRIES))
+    with pytest.raises(InvalidArgument, match="'committed' or 'all', not 'some'"):
+        call(ENTRIES, transactions="some")
+    with pytest.raises(InvalidArgument, match="'strict' or 'lenient', not True"):
+        call(ENTRIES, messages=True)
+
+
+def test_a_damaged_marker_ends_no_transaction() -> None:
+    flipped = bytearray(ENTRIES[4].payload)
+    at = flipped.index(b"\xa0\x01\x15")  # field 20, 21: as an abort it would be 22
+    flipped[at + 2] = 22
+    entries = [*ENTRIES[:4], Entry(1, 4, bytes(flipped))]
+    assert scan_transactions(entries).state((0, 1)) == "open"
+    with pytest.raises(Damaged, match="CRC32C"):
+        list(iter_messages(entries))
+    assert scan_transactions([Entry(1, 0, b"nonsense")]) == Transactions()
+
+
+def test_a_transaction_has_both_halves_of_its_name() -> None:
+    [row] = iter_messages([message(b"x", txn_least=5)])
+    assert (row.txn, row.txn_state) == (None, None)
+    [row] = iter_messages([message(b"x", txn_least=-1, txn_most=1 << 63)], transactions="all")
+    assert (row.txn, row.txn_state) == ((-(1 << 63), -1), "open")
