@@ -16,7 +16,9 @@ from tests.support.pulsar_messages import arrow_rows
 
 def as_seen(row: Message) -> dict[str, Any]:
     """The row with the columns of the consumer's."""
-    found = {name: list(value) if isinstance(value, tuple) else value for name, value in row._asdict().items()}
+    found: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in row._asdict().items()
+    }
     value = found.pop("payload")
     found["payload_len"] = None if value is None else len(value)
     found["payload_sha256"] = None if value is None else hashlib.sha256(value).hexdigest()

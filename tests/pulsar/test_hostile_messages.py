@@ -147,7 +147,8 @@ def test_zstd_without_its_length_and_with_too_much() -> None:
 
 
 def test_an_unknown_compression_stays_raw() -> None:
-    for payload, values, size in ((b"raw", {}, 0), (GOOD, {"batch": 5}, 5)):
+    cases: list[tuple[bytes, dict[str, Any], int]] = [(b"raw", {}, 0), (GOOD, {"batch": 5}, 5)]
+    for payload, values, size in cases:
         [row] = iter_messages([message(payload, at=(3, 4), compression=7, key="k", **values)])
         assert (row.payload, row.raw, row.encrypted, row.compression, row.batch_size) == (
             payload,

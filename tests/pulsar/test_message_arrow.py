@@ -97,7 +97,7 @@ def broken(
         payload = bytearray(made.payload)
         payload[place % len(payload)] = byte
         return Entry(*at, bytes(payload))
-    batch = {"batch": len(content)} if isinstance(content, list) else {}
+    batch: dict[str, Any] = {"batch": len(content)} if isinstance(content, list) else {}
     if kind == 1:
         raw[place % len(raw)] = byte
         return message(bytes(raw), at=at, codec=codec, **batch, **values)

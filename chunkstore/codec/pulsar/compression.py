@@ -20,7 +20,7 @@ COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 DECOMPRESSED_BYTES_MAX = 128 * MIB
 """Longest payload of an entry, or of all chunks of a message, after decompression: it bounds the memory one entry can ask for."""
 
-# The most bytes that one byte can stand for. A length beyond that lies, and is found out without taking memory.
+# The most bytes that one byte can become. A length beyond that is wrong, and is found out without taking memory.
 _LZ4_RATIO: Final = 255
 _SNAPPY_RATIO: Final = 64
 _ONE_SHOT_BYTES: Final = 64 * KIB
