@@ -14,6 +14,7 @@ from chunkstore.codec.pulsar import message_batches as arrow
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, message_batches
 from chunkstore.codec.pulsar.messages import Message, Transactions, iter_messages
 from chunkstore.codec.pulsar.pip76 import Entry
+from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from tests.support.pip17_minimal import entries_of_topic
 from tests.support.pulsar_entries import CODECS, marker, message, single
@@ -176,13 +177,29 @@ def test_columns_that_are_none(columns: list[str]) -> None:
 def test_pieces_end_at_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = entries_of_topic("indexed/c-lz4")
     expected = list(iter_messages(entries))
-    for name, most in (("_PIECE_BYTES", 500), ("_PIECE_MESSAGES", 7), ("_PIECE_ENTRIES", 3), ("_ROWS_AT_ONCE", 2)):
+    for name, most in (("_PIECE_BYTES", 500), ("_PIECE_MESSAGES", 7), ("_PIECE_ENTRIES", 3), ("_SHARED_BYTES_MAX", 0)):
         with monkeypatch.context() as patched:
             patched.setattr(arrow, name, most)
             patched.setattr(arrow, "_WIDTH_MIN", 0)
             found = list(message_batches(entries, known=Transactions()))
-            assert len(found) > 1 or name == "_ROWS_AT_ONCE"
+            assert len(found) > 1
             assert arrow_rows(iter(found)) == expected
+
+
+def test_long_text_that_rows_share_makes_no_long_columns() -> None:
+    entry = message([single(b"")] * 2000, producer="p" * 100_000, schema_version=b"s" * 50_000, codec="LZ4")
+    batches = message_batches([entry] * 2)
+    rows = 0
+    for batch in batches:
+        assert batch.nbytes < 24 * MIB
+        rows += batch.num_rows
+    assert rows == 4000
+
+
+def test_more_messages_than_a_piece_holds() -> None:
+    count = (1 << 17) + 1
+    entry = message(single(b"x") * count, batch=count, codec="ZLIB")
+    assert sum(batch.num_rows for batch in message_batches([entry], columns=["payload"])) == count
 
 
 def test_rows_before_damage_come_first() -> None:

@@ -64,6 +64,8 @@ _PIECE_BYTES: Final = 16 * MIB
 _PIECE_MESSAGES: Final = 1 << 17
 _PIECE_ENTRIES: Final = 1 << 12
 _ROWS_AT_ONCE: Final = 1 << 12
+_SHARED_BYTES_MAX: Final = 256
+"""Text that every row of an entry repeats, in a piece: longer text would make columns of gigabytes out of one entry."""
 _WIDTH_MIN = 8
 """Batches that must go in step on average: a step costs as much for one as for a hundred."""
 _FIELDS: Final[dict[str, tuple[int, ...]]] = {
@@ -136,10 +138,12 @@ def _batches(entries: Iterable[RawEntry], opener: EntryOpener, schema: pa.Schema
         if opened is None:
             continue
         count = opened.batch_size if opened.kind == "batch" else 1
-        if count > _PIECE_MESSAGES:
+        shared = len(opened.common.producer or "") + len(opened.common.schema_version_hex or "")
+        if count > _PIECE_MESSAGES or shared > _SHARED_BYTES_MAX:
             # As many rows as one entry can hold are too much for one batch.
             yield from _piece_batches(piece, opener, schema)
-            yield from _row_batches(rows_of(opened, opener), schema)
+            at_once = max(1, min(_ROWS_AT_ONCE, _PIECE_BYTES // (shared + 1)))
+            yield from _row_batches(rows_of(opened, opener), schema, at_once)
             piece, size_bytes, messages = [], 0, 0
             continue
         piece.append(opened)
@@ -152,7 +156,7 @@ def _batches(entries: Iterable[RawEntry], opener: EntryOpener, schema: pa.Schema
     opener.finish()
 
 
-def _row_batches(rows: Iterator[Message], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _row_batches(rows: Iterator[Message], schema: pa.Schema, at_once: int = _ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
     failure: Damaged | None = None
 
     def until_damage() -> Iterator[Message]:
@@ -163,7 +167,7 @@ def _row_batches(rows: Iterator[Message], schema: pa.Schema) -> Iterator[pa.Reco
             failure = error
 
     some = until_damage()
-    while several := list(islice(some, _ROWS_AT_ONCE)):
+    while several := list(islice(some, at_once)):
         yield _of_rows(several, schema)
     if failure is not None:
         raise failure
