@@ -2,7 +2,7 @@
 
 Batches are taken apart in step (``message_steps``); places become the offsets of an Arrow array over the decompressed bytes, and ``take``
 copies the values. Everything else goes message by message through ``messages``, into the same batches. Promises: the rows of
-``iter_messages``, in its order. Memory: about 16 MiB of payloads with their columns, or one entry. Leaves out: what ``messages`` does.
+``iter_messages``, in its order. Memory: about 8 MiB of payloads with their columns, or one entry. Leaves out: what ``messages`` does.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ MESSAGE_SCHEMA: Final = pa.schema([pa.field(name, kind, name not in _NEVER_NULL)
 """The columns of ``message_batches``: the fields of ``Message``, in its order. ``first_chunk`` and ``txn`` are lists of two numbers."""
 
 # A piece: what is taken apart in step. More messages do not make it faster, and the table has 88 bytes for each.
-_PIECE_BYTES: Final = 16 * MIB
-_PIECE_MESSAGES: Final = 1 << 17
+_PIECE_BYTES: Final = 8 * MIB
+_PIECE_MESSAGES: Final = 1 << 16
 _PIECE_ENTRIES: Final = 1 << 12
 _ROWS_AT_ONCE: Final = 1 << 12
 _SHARED_BYTES_MAX: Final = 256
@@ -107,7 +107,7 @@ def message_batches(
     known: Transactions | None = None,
     messages: Literal["strict", "lenient"] = "strict",
 ) -> MessageBatches:
-    """The messages in ``entries`` as record batches, at most about 16 MiB of payloads each (more where one entry has more).
+    """The messages in ``entries`` as record batches, at most about 8 MiB of payloads each (more where one entry has more).
 
     Args:
       entries: as ``iter_messages``, and so the others that are not described here.
