@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from chunkstore.codec.pulsar import message_batches as arrow
 from chunkstore.codec.pulsar import message_metadata
 from chunkstore.codec.pulsar.compression import DECOMPRESSED_BYTES_MAX, decompress
 from chunkstore.codec.pulsar.message_batches import message_batches
@@ -24,8 +25,9 @@ GOOD = single(b"good", key="k")
 
 def refused(entry: Entry, what: str, position: int | None = None) -> None:
     """Strict raises about this entry, one by one and in Arrow; lenient gives it raw."""
-    for read in (iter_messages, message_batches):
-        with pytest.raises(Damaged, match=what) as caught:
+    for read, width_min in ((iter_messages, 0), (message_batches, 0), (message_batches, 8)):
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(Damaged, match=what) as caught:
+            patched.setattr(arrow, "_WIDTH_MIN", width_min)
             list(read([entry]))
         assert caught.value.object == f"ledger {entry.ledger} entry {entry.entry}"
         assert position is None or caught.value.position == position

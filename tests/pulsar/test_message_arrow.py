@@ -17,7 +17,7 @@ from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from tests.support.pip17_minimal import entries_of_topic
-from tests.support.pulsar_entries import CODECS, marker, message, single
+from tests.support.pulsar_entries import CODECS, marker, message, single, varint
 from tests.support.pulsar_messages import arrow_rows
 
 TEXT = st.text(max_size=6)
@@ -137,6 +137,73 @@ def test_the_rows_of_the_iterator(sound: bool, data: st.DataObject) -> None:
                 batches = until_damage(message_batches(entries, **how), lambda batch: arrow_rows(iter([batch])))
                 assert batches == rows
                 assert messages == "strict" or not isinstance(rows[1], tuple)
+
+
+SIZE = b"\x18\x01"  # payload_size 1
+SHAPES = {
+    "number of 7 bytes": SIZE + b"\x40" + varint((1 << 49) - 1),
+    "number of 8 bytes": SIZE + b"\x40" + varint(1 << 49),
+    "number of 9 bytes": SIZE + b"\x28" + varint(1 << 62),
+    "negative number": SIZE + b"\x28" + varint(-1),
+    "number with zeros at its end": b"\x18\x81\x80\x00" + b"\x28\x85\x80\x80\x80\x80\x80\x80\x00",
+    "tag with zeros at its end": SIZE + b"\x92\x00\x01k",
+    "length with zeros at its end": b"\x12\x81\x00k" + SIZE,
+    "truth of two bytes": SIZE + b"\x48\x80\x01",
+    "field twice": b"\x12\x01a\x12\x02bc" + SIZE + SIZE,
+    "size first too large": b"\x18\x7f" + SIZE,
+    "field out of order": SIZE + b"\x40\x05\x12\x01k",
+    "unknown number": SIZE + b"\x58\x05",
+    "unknown field of two bytes": SIZE + b"\xa2\x06\x01x",
+    "unknown fixed numbers": SIZE + b"\x5d1234" + b"\x5912345678",
+    "known field of another type": SIZE + b"\x10\x05" + b"\x42\x01x",
+    "group": SIZE + b"\x5b\x08\x01\x5c",
+    "end of a group": SIZE + b"\x5c",
+    "field 0": SIZE + b"\x00\x01",
+    "key beyond the metadata": SIZE + b"\x12\x02k",
+    "number beyond the metadata": SIZE + b"\x28\x80",
+    "no payload size": b"\x12\x01k",
+    "property": SIZE + b"\x0a\x06\x0a\x01a\x12\x01b",
+    "property, value first": SIZE + b"\x0a\x06\x12\x01b\x0a\x01a",
+    "property with more": SIZE + b"\x0a\x08\x0a\x01a\x12\x01b\x18\x05",
+    "property with two values": SIZE + b"\x0a\x09\x0a\x01a\x12\x01b\x12\x01c",
+    "property without a name": SIZE + b"\x0a\x03\x12\x01b",
+    "property without a value": SIZE + b"\x0a\x03\x0a\x01a",
+    "property without anything": SIZE + b"\x0a\x00",
+    "property whose value is in the next field": SIZE + b"\x0a\x03\x0a\x01a\x12\x01b",
+    "property whose value is too long": SIZE + b"\x0a\x06\x0a\x01a\x12\x02b",
+    "property whose name is too long": SIZE + b"\x0a\x06\x0a\x05a\x12\x01b",
+    "property twice": SIZE + b"\x0a\x06\x0a\x01a\x12\x01b" * 2,
+    "property that is not UTF-8": SIZE + b"\x0a\x06\x0a\x01a\x12\x01\xff",
+    "compacted out": SIZE + b"\x20\x01",
+    "null with a value": SIZE + b"\x48\x01",
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("more", [b"", b"\0", b"\0\0\0\2\x18\0"], ids=["whole", "a byte more", "a message more"])
+def test_shapes_that_are_rare(shape: str, more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside batches that are alike, in the first, a middle and the last place of a batch."""
+    monkeypatch.setattr(arrow, "_WIDTH_MIN", 0)
+    metadata = SHAPES[shape]
+    rare = len(metadata).to_bytes(4, "big") + metadata + b"x"
+    alike = single(b"y", key="k", event_time=5)
+    contents = [[rare, alike, alike], [alike, rare, alike], [alike, alike, rare], [rare, rare, rare]]
+    entries = wide(4, 3)
+    for at, content in enumerate(contents):
+        entries.append(message(b"".join(content) + more, at=(2, at), batch=3, codec="LZ4"))
+        entries += [entry._replace(ledger=3 + at) for entry in wide(2, 5)]
+    rows = list(iter_messages(entries, messages="lenient"))
+    assert arrow_rows(message_batches(entries, messages="lenient")) == rows
+    strict = until_damage(iter_messages(entries), lambda row: [row])
+    assert until_damage(message_batches(entries), lambda batch: arrow_rows(iter([batch]))) == strict
+    assert any(row.damaged for row in rows) == isinstance(strict[1], tuple) == (bool(more) or shape in BROKEN)
+
+
+BROKEN = {
+    "end of a group", "field 0", "key beyond the metadata", "number beyond the metadata", "no payload size", "property without a name",
+    "property without a value", "property without anything", "property whose value is in the next field",
+    "property whose value is too long", "property whose name is too long", "property that is not UTF-8",
+}  # fmt: skip
 
 
 def wide(count: int, each: int, **values: Any) -> list[Entry]:
