@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, message_batc
 from chunkstore.codec.pulsar.messages import Message, Transactions, iter_messages
 from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.config import MIB
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
 from tests.support.pip17_minimal import entries_of_topic
 from tests.support.pulsar_entries import CODECS, marker, message, single, varint
 from tests.support.pulsar_messages import arrow_rows
@@ -271,7 +272,15 @@ def test_more_messages_than_a_piece_holds() -> None:
 
 def test_rows_before_damage_come_first() -> None:
     entries = [*wide(20, 5), Entry(1, 20, b"\0\0\0\1x")]
-    found = message_batches(entries)
-    assert next(found).num_rows == 100
-    with pytest.raises(Damaged, match="ledger 1 entry 20"):
-        next(found)
+
+    def lost() -> Iterator[Entry]:
+        yield from entries[:20]
+        raise StorageUnavailable("no answer")
+
+    for found, error in (
+        (message_batches(entries), Damaged),
+        (message_batches(lost(), known=Transactions()), StorageUnavailable),
+    ):
+        assert next(found).num_rows == 100
+        with pytest.raises(error, match=r"ledger 1 entry 20|no answer"):
+            next(found)

@@ -36,6 +36,7 @@ def test_consumers_get_what_was_committed() -> None:
     assert [row.payload for row in found] == [b"plain", b"committed", b"last"]
     summary = found.summary
     assert (summary.messages_aborted, summary.messages_open, summary.markers) == (2, 1, 3)
+    assert found.transactions.those("open") == message_batches(ENTRIES).transactions.those("open") == {(0, 3)}
     assert [row.payload for row in arrow_rows(message_batches(ENTRIES))] == [b"plain", b"committed", b"last"]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from chunkstore.codec.pulsar.message_entries import EntryOpener, Opened, RawEntr
 from chunkstore.codec.pulsar.message_steps import PAD_BYTES, Field, Flags, Ints, Stepped, pairs_of, step
 from chunkstore.codec.pulsar.messages import SINGLE_BYTES_MIN, Message, key_bytes_of, rows_of, signed64
 from chunkstore.config import MIB
-from chunkstore.errors import Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
 
 __all__ = ["MESSAGE_SCHEMA", "MessageBatches", "message_batches"]
 
@@ -85,11 +85,15 @@ if sys.byteorder != "little":
 
 
 class MessageBatches(Iterator[pa.RecordBatch]):
-    """Batches with the messages of some entries. ``schema`` has the columns; ``summary``: what was left out so far."""
+    """Batches with the messages of some entries; ``schema`` has the columns.
+
+    ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known.
+    """
 
     def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener, names: Sequence[str]) -> None:
         self.schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
         self.summary = opener.summary
+        self.transactions = opener.transactions
         self._batches = _batches(entries, opener, self.schema)
 
     def __iter__(self) -> Self:
@@ -117,7 +121,7 @@ def message_batches(
       columns: of ``MESSAGE_SCHEMA``, in this order; all by default. What is not asked for costs little, and its text is not checked.
 
     Raises:
-      Damaged, Unsupported: as ``iter_messages``; messages before the damage have come by then.
+      Damaged, Unsupported: as ``iter_messages``; messages before that have come by then, also where ``entries`` raises.
       InvalidArgument: as ``iter_messages``, and for columns that are unknown, given twice, or none.
     """
     names = list(_TYPES) if columns is None else list(columns)
@@ -129,12 +133,16 @@ def message_batches(
 def _batches(entries: Iterable[RawEntry], opener: EntryOpener, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     piece: list[Opened] = []
     size_bytes = messages = 0
-    for ledger, entry, payload in entries:
+    source = iter(entries)
+    while True:
         try:
-            opened = opener.open(ledger, entry, payload)
-        except Damaged:
+            found = next(source, None)
+            opened = None if found is None else opener.open(*found)
+        except ChunkstoreError:
             yield from _piece_batches(piece, opener, schema)
             raise
+        if found is None:
+            break
         if opened is None:
             continue
         count = opened.batch_size if opened.kind == "batch" else 1
@@ -174,12 +182,10 @@ def _row_batches(rows: Iterator[Message], schema: pa.Schema, at_once: int = _ROW
 
 
 def _of_rows(rows: list[Message], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = []
-    for field in schema:
-        values = [getattr(row, field.name) for row in rows]
-        if field.name == "properties":
-            values = [None if value is None else list(value.items()) for value in values]
-        arrays.append(pa.array(values, field.type))
+    columns: dict[str, Sequence[Any]] = dict(zip(Message._fields, zip(*rows, strict=True), strict=True))
+    if "properties" in schema.names:
+        columns["properties"] = [None if value is None else list(value.items()) for value in columns["properties"]]
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -187,7 +187,7 @@ class EntryOpener:
     def __init__(self, known: Transactions, *, everything: bool, lenient: bool) -> None:
         self.summary = MessageSummary()
         self.lenient = lenient
-        self._known = known
+        self.transactions = known
         self._everything = everything
         self._pending: dict[bytes, _Pending] = {}
         self._pending_bytes = 0
@@ -229,7 +229,7 @@ class EntryOpener:
         if batched and count < 1:
             raise ValueError(f"a batch of {count} messages")
         txn = txn_of(metadata)
-        state = self._known.state(txn) if txn is not None else None
+        state = self.transactions.state(txn) if txn is not None else None
         chunked = metadata.num_chunks_from_msg > 1
         if state is not None and state != "committed" and not self._everything:
             # Of a chunked message the last chunk counts.

@@ -93,10 +93,11 @@ class Message(NamedTuple):
 
 
 class MessageIterator(Iterator[Message]):
-    """The messages of some entries. ``summary``: what was left out so far; ``transactions``: how those met had ended."""
+    """The messages of some entries. ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known."""
 
     def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener) -> None:
         self.summary = opener.summary
+        self.transactions = opener.transactions
         self._rows = _rows(entries, opener)
 
     def __iter__(self) -> Self:
