@@ -148,6 +148,12 @@ def test_zstd_without_its_length_and_with_too_much() -> None:
         decompress(2, compressed("ZLIB", b"ab", finished=True) + b"more", 2)
 
 
+def test_snappy_that_claims_more_than_the_metadata() -> None:
+    """The library would take memory for its claim."""
+    with pytest.raises(ValueError, match="claim to hold 4294967295, the metadata says 5"):
+        decompress(4, varint((1 << 32) - 1) + b"\x10hello", 5)
+
+
 def test_an_unknown_compression_stays_raw() -> None:
     cases: list[tuple[bytes, dict[str, Any], int]] = [(b"raw", {}, 0), (GOOD, {"batch": 5}, 5)]
     for payload, values, size in cases:

@@ -152,6 +152,8 @@ SHAPES = {
     "truth of two bytes": SIZE + b"\x48\x80\x01",
     "field twice": b"\x12\x01a\x12\x02bc" + SIZE + SIZE,
     "size first too large": b"\x18\x7f" + SIZE,
+    "payload beyond the batch": b"\x18\xff\x7f",
+    "payload beyond everything": b"\x18\xff\xff\xff\x7f",
     "field out of order": SIZE + b"\x40\x05\x12\x01k",
     "unknown number": SIZE + b"\x58\x05",
     "unknown field of two bytes": SIZE + b"\xa2\x06\x01x",
@@ -201,6 +203,7 @@ def test_shapes_that_are_rare(shape: str, more: bytes, monkeypatch: pytest.Monke
 
 
 BROKEN = {
+    "payload beyond the batch", "payload beyond everything",
     "end of a group", "field 0", "key beyond the metadata", "number beyond the metadata", "no payload size", "property without a name",
     "property without a value", "property without anything", "property whose value is in the next field",
     "property whose value is too long", "property whose name is too long", "property that is not UTF-8",
@@ -252,6 +255,16 @@ def test_pieces_end_at_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
             found = list(message_batches(entries, known=Transactions()))
             assert len(found) > 1
             assert arrow_rows(iter(found)) == expected
+
+
+def test_numbers_at_their_ends_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Java, where the sum of two numbers of 64 bits is one."""
+    monkeypatch.setattr(arrow, "_WIDTH_MIN", 0)
+    least, most = -(1 << 63), (1 << 63) - 1
+    entries = [message([single(b"a"), single(b"b")], broker=(0, least), sequence_id=most)]
+    rows = list(iter_messages(entries))
+    assert [(row.index, row.sequence_id) for row in rows] == [(most, most), (least, least)]
+    assert arrow_rows(message_batches(entries)) == rows
 
 
 def test_long_text_that_rows_share_makes_no_long_columns() -> None:

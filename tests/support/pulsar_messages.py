@@ -15,7 +15,10 @@ __all__ = ["arrow_rows"]
 def _plain(name: str, value: Any) -> Any:
     if value is not None and name in ("first_chunk", "txn"):
         return tuple(value)
-    return dict(value) if value is not None and name == "properties" else value
+    if value is not None and name == "properties":
+        assert len(dict(value)) == len(value)
+        return dict(value)
+    return value
 
 
 def arrow_rows(batches: Iterator[pa.RecordBatch]) -> list[Any]:

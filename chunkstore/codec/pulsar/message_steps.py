@@ -212,5 +212,5 @@ def pairs_of(data: bytes, found: tuple[Ints, Ints, Ints]) -> tuple[Pairs, Ints]:
     value_size, value_width = _varint(following)
     value_at = value_tag_at + value_width + 1
     right = (word & _TAG == _u64(0x0A)) & (following & _TAG == _u64(0x12)) & (value_at + value_size == end)
-    right &= (width <= _WIDTH_MAX) & (value_width <= _WIDTH_MAX) & (value_tag_at < end)
+    right &= (width <= _WIDTH_MAX) & (value_width <= _WIDTH_MAX)
     return Pairs(column, key_at, key_size, value_at, value_size), column[~right]
