@@ -14,9 +14,9 @@ from time import process_time
 from typing import Any
 
 from benchmarks.harness import Report, median
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Transactions, iter_messages, scan_transactions
-from chunkstore.codec.pulsar.pip76 import Entry
 from tests.support.pulsar_entries import message, single
 
 __all__ = ["main"]

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from chunkstore.codec.pulsar import message_batches, message_entries
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.messages import iter_messages
-from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled

@@ -10,7 +10,7 @@ import pytest
 from chunkstore.codec.pulsar import message_batches as arrow
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Message, iter_messages, scan_transactions
-from tests.support.pip17_minimal import TOPICS, entries_of_topic, seen_by_consumer
+from tests.support.pulsar_broker import TOPICS, entries_of_topic, seen_by_consumer
 from tests.support.pulsar_messages import arrow_rows
 
 

@@ -12,9 +12,9 @@ import zstandard
 from chunkstore.codec.pulsar import message_batches as arrow
 from chunkstore.codec.pulsar import message_metadata
 from chunkstore.codec.pulsar.compression import DECOMPRESSED_BYTES_MAX, decompress
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import iter_messages
-from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, Unsupported
 from tests.support.pulsar_entries import CODECS, compressed, entry_of, message, metadata_bytes, proto, single, varint

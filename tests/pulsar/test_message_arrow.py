@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar import message_batches as arrow
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, message_batches
 from chunkstore.codec.pulsar.messages import Message, Transactions, iter_messages
-from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
-from tests.support.pip17_minimal import entries_of_topic
+from tests.support.pulsar_broker import entries_of_topic
 from tests.support.pulsar_entries import CODECS, marker, message, single, varint
 from tests.support.pulsar_messages import arrow_rows
 

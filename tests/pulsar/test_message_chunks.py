@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from chunkstore.codec.pulsar import message_entries
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.messages import iter_messages
-from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.errors import Damaged
 from tests.support.pulsar_entries import CODECS, compressed, marker, message, metadata_bytes
 from tests.support.pulsar_entries import entry_of as bare_entry

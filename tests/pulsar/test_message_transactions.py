@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Transactions, iter_messages, scan_transactions
-from chunkstore.codec.pulsar.pip76 import Entry
 from chunkstore.errors import Damaged, InvalidArgument
 from tests.support.pulsar_entries import marker, message, single
 from tests.support.pulsar_messages import arrow_rows

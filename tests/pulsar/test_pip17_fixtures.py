@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.codec.pulsar.windows import iter_entries
 from tests.support.pip17 import Fixture, fixtures, minimal_read
 from tests.support.pip76 import Sink
+from tests.support.pulsar_broker import FOLDER, pair_of
 
 ALL = fixtures()
 every = pytest.mark.parametrize("fixture", ALL, ids=lambda fixture: fixture.name)
@@ -106,3 +108,33 @@ def test_our_encoder_writes_the_same_bytes(fixture: Fixture, by_arrow: bool) -> 
     assert [block.length for block in sink.blocks] == fixture.manifest["part_sizes"]
     # The pairs of the custom metadata keep the order they came in, so the index is the same, too.
     assert index == fixture.index_bytes
+
+
+@pytest.mark.parametrize("folder", ["indexed", "plain"])
+def test_what_a_broker_offloaded(folder: str) -> None:
+    """Every object of a genuine broker: each entry, the topic, and the same bytes from our encoder."""
+    told = json.loads((FOLDER / folder / "entries.json").read_text(encoding="utf-8"))
+    objects = json.loads((FOLDER / folder / "objects.json").read_text(encoding="utf-8"))
+    names = [name for name, item in objects.items() if item["user_metadata"]["role"] == "data"]
+    found = []
+    for name in names:
+        pair, ledger = pair_of(folder, name), int(name.rpartition("-")[2])
+        topic = objects[name]["user_metadata"]["managedledgername"]
+        assert pair.index.metadata.topic == topic
+        entries = list(iter_entries(pair.reader(ledger=ledger), ledger))
+        found += [
+            [
+                topic.rpartition("/")[2],
+                ledger,
+                entry.entry,
+                len(entry.payload),
+                hashlib.sha256(entry.payload).hexdigest(),
+            ]
+            for entry in entries
+        ]
+        sink = Sink()
+        encoder = LedgerEncoder(sink, pair.index.metadata)
+        for entry in entries:
+            encoder.append(entry.entry, entry.payload)
+        assert (encoder.finish(), sink.data) == (pair.index_bytes, pair.data)
+    assert sorted(found) == sorted(row[:5] for row in told)

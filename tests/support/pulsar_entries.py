@@ -11,7 +11,7 @@ import zstandard
 from cramjam import snappy
 from lz4 import block
 
-from chunkstore.codec.pulsar.pip76 import Entry
+from chunkstore.codec.pulsar.frames import Entry
 
 __all__ = ["compressed", "entry_of", "marker", "message", "metadata_bytes", "proto", "single", "varint"]
 
