@@ -39,7 +39,7 @@ class Reading:
 
     @property
     def settings(self) -> Settings:
-        """The default settings, with the cache where the user wants it, and the roots that he names."""
+        """The default settings, with the cache where the user wants it, and the named roots."""
         return Settings(cache_dir=self.cache_dir, foreign_roots=tuple(self.foreign_roots or ()))
 
     @contextmanager

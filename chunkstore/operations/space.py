@@ -195,24 +195,27 @@ class SpaceGuard:
             if look < self._judged[disk]:
                 return
             self._judged[disk] = look
-        low = self._low[disk]
-        mark = least + least // _HYSTERESIS + reserve_bytes if low else least
-        if free_bytes is None or free_bytes >= mark:
-            if low:
-                self._set(disk, "")
-        else:
-            name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
-            fewer = (
-                f"fewer than {name}={least}"
-                if free_bytes < least
-                else f"fewer than the {mark} that end it ({name}={least})"
-            )
-            self._set(disk, f"the {disk} disk has {free_bytes} bytes left, {fewer}")
+            reason = ""
+            mark = least + least // _HYSTERESIS + reserve_bytes if self._low[disk] else least
+            if free_bytes is not None and free_bytes < mark:
+                name = "free_bytes_min" if disk == "storage" else "cache_free_bytes_min"
+                fewer = f"fewer than {name}={least}"
+                if free_bytes >= least:
+                    fewer = f"fewer than the {mark} that end it ({name}={least})"
+                reason = f"the {disk} disk has {free_bytes} bytes left, {fewer}"
+            turned = self._note(disk, reason)
+        if turned:
+            self._observer.safe_mode(self.reason)
 
     def _set(self, what: str, reason: str) -> None:
         with self._lock:
-            self._low[what] = reason
-            before, self.reason = self.reason, next(filter(None, self._low.values()), "")
-            self.watchful = bool(self.reason) or self._settings.quota_bytes > 0
-        if bool(before) != bool(self.reason):
+            turned = self._note(what, reason)
+        if turned:
             self._observer.safe_mode(self.reason)
+
+    def _note(self, what: str, reason: str) -> bool:
+        """Take down why nothing may be added; whether safe mode began or ended by it. The lock is held."""
+        self._low[what] = reason
+        before, self.reason = self.reason, next(filter(None, self._low.values()), "")
+        self.watchful = bool(self.reason) or self._settings.quota_bytes > 0
+        return bool(before) != bool(self.reason)
