@@ -28,11 +28,13 @@ from chunkstore.errors import (
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.bucket.port import Bucket
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "Roots",
     "is_named",
+    "open_bucket",
     "open_copy",
     "open_storage",
     "require_known_place",
@@ -234,6 +236,20 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
             "s3:// roots need the package boto3: pip install 'chunkstore-engine[s3]'", feature="s3"
         ) from error
     return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
+
+
+def open_bucket(url: str) -> Bucket:
+    """The bucket that ``url`` names: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH``, with the options of roots.
+
+    Raises ``InvalidArgument`` (another scheme, a malformed URL). Makes no request.
+    """
+    match = _SCHEME.match(url)
+    scheme = "" if match is None else match[1].lower()
+    if scheme == "file":
+        from chunkstore_bindings.bucket.folder import FolderBucket
+
+        return FolderBucket(url)
+    raise InvalidArgument(f"a bucket is an s3://, file:// or hdfs:// URL, not {_shown(url)!r}", argument="url")
 
 
 def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:

@@ -104,6 +104,7 @@ BUDGETS = {
     "chunkstore/pulsar": 3_000,
     "chunkstore/kafka": 3_200,
     "bindings/chunkstore_bindings/bucket": 700,
+    "tests/bucket": 500,
     "tests/pulsar": 6_000,
     "tests/kafka": 7_000,
 }
@@ -115,7 +116,7 @@ CEILINGS = {
     "bindings/chunkstore_bindings/s3": 2_376,
     "bindings/chunkstore_bindings/wrappers": 1_349,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 10_345,
+    "chunkstore": 10_375,
     "chunkstore/backup": 6_803,
     "chunkstore/cli": 4_463,
     "chunkstore/demo": 850,
@@ -230,6 +231,9 @@ COMPOSERS = (
     "chunkstore.repair",
     "chunkstore.snapshot_worker",
 )
+
+BUCKET_PORT = "chunkstore_bindings.bucket.port"
+"""A port, not a binding: whoever reads buckets knows it."""
 
 DOORS = {"time", "random", "uuid", "threading", "secrets", "sched", "concurrent", "multiprocessing", "asyncio"}
 DOOR_CALLS = {("os", "urandom"), ("os", "getrandom"), ("datetime", "now"), ("datetime", "utcnow"), ("date", "today")}
@@ -465,6 +469,8 @@ def test_only_composers_know_concrete_parts(name: str) -> None:
     if not is_within(name, "chunkstore"):
         return
     for item in imports(modules()[name]):
+        if item.target == BUCKET_PORT:
+            continue
         if item.target.split(".")[0] in ("chunkstore_bindings", "chunkstore_journal"):
             assert name in COMPOSERS, f"{name}:{item.line} imports {item.target}; only {COMPOSERS} may"
             assert item.deferred, f"{name}:{item.line} imports {item.target} outside a function"
