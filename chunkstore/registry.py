@@ -177,6 +177,15 @@ def require_known_place(root_url: str, settings: Settings) -> None:
 
 
 def _open_file(root_url: str, settings: Settings) -> ChunkStorage:
+    path = _path_of(root_url)
+
+    from chunkstore_bindings.filesystem import FilesystemChunkStorage
+
+    return FilesystemChunkStorage(path, open_files_max=settings.open_files_max)
+
+
+def _path_of(root_url: str) -> str:
+    """The path of a ``file://`` URL. Raises ``InvalidArgument``."""
     try:
         parts = urlsplit(root_url)
     except ValueError as error:
@@ -197,10 +206,7 @@ def _open_file(root_url: str, settings: Settings) -> ChunkStorage:
         raise InvalidArgument(
             f"root {_shown(root_url)!r} needs an absolute path: file:///absolute/path", argument="root"
         )
-
-    from chunkstore_bindings.filesystem import FilesystemChunkStorage
-
-    return FilesystemChunkStorage(path, open_files_max=settings.open_files_max)
+    return path
 
 
 def _open_memory(root_url: str) -> ChunkStorage:
@@ -217,12 +223,16 @@ def _open_hdfs(root_url: str, settings: Settings) -> ChunkStorage:
     try:
         from chunkstore_bindings.hdfs import open_hdfs
     except ImportError as error:
-        raise Unsupported(
-            f"hdfs:// roots need the extra 'hdfs': pip install 'chunkstore-engine[hdfs]' ({error.name} is missing)",
-            feature="hdfs",
-        ) from error
+        raise _without("hdfs", error) from error
 
     return open_hdfs(root_url, settings)
+
+
+def _without(extra: str, error: ImportError) -> Unsupported:
+    return Unsupported(
+        f"{extra}:// roots need the extra {extra!r}: pip install 'chunkstore-engine[{extra}]' ({error.name} is missing)",
+        feature=extra,
+    )
 
 
 def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
@@ -232,24 +242,34 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
     except ModuleNotFoundError as error:
         if error.name not in ("boto3", "botocore"):
             raise
-        raise Unsupported(
-            "s3:// roots need the package boto3: pip install 'chunkstore-engine[s3]'", feature="s3"
-        ) from error
+        raise _without("s3", error) from error
     return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
 
 
 def open_bucket(url: str) -> Bucket:
     """The bucket that ``url`` names: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH``, with the options of roots.
 
-    Raises ``InvalidArgument`` (another scheme, a malformed URL). Makes no request.
+    Raises ``InvalidArgument`` (another scheme, a malformed URL), ``Unsupported`` (a package is missing). Makes no request.
     """
     match = _SCHEME.match(url)
     scheme = "" if match is None else match[1].lower()
-    if scheme == "file":
-        from chunkstore_bindings.bucket.folder import FolderBucket
+    try:
+        if scheme == "file":
+            from chunkstore_bindings.bucket.folder import FolderBucket
 
-        return FolderBucket(url)
-    raise InvalidArgument(f"a bucket is an s3://, file:// or hdfs:// URL, not {_shown(url)!r}", argument="url")
+            return FolderBucket(_path_of(url))
+        if scheme == "s3":
+            from chunkstore_bindings.bucket.s3 import S3Bucket
+
+            return S3Bucket(url)
+        if scheme == "hdfs":
+            from chunkstore_bindings.bucket.hdfs import HdfsBucket
+
+            return HdfsBucket(url)
+    except ModuleNotFoundError as error:
+        raise _without(scheme, error) from error
+    remedy = "write s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"
+    raise InvalidArgument(f"{_shown(url)!r} is no bucket's URL; {remedy}", argument="url")
 
 
 def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:

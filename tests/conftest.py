@@ -45,12 +45,13 @@ _FIRST = (
     "hdfs/",
     "contract/test_storage_s3.py",
     "s3/",
+    "bucket/",
     "faults/test_lost_replies_s3.py",
 )
 # Collected where the second worker begins: one session of Spark for all, and long ones do not come last.
 _SECOND = ("spark/", "integration/")
 _frozen_for: set[Path] = set()
-_IN_MEMORY = {"engine", "faults", "hdfs", "journal", "offload", "regressions", "s3", "spark"}
+_IN_MEMORY = {"bucket", "engine", "faults", "hdfs", "journal", "offload", "regressions", "s3", "spark"}
 # Of these, the share that meets a real disk: its syncs take long enough for others to come between.
 _ON_DISK = {
     "engine/test_basic.py",

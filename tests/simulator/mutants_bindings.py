@@ -332,7 +332,7 @@ BINDING_MUTANTS: Final = (
     _s3(
         "s3-compose-replaces",
         "an upload in parts is completed without its condition",
-        Patch(f"{_S3}.multipart:_complete", '{"IfNoneMatch": "*"} if upload.exclusive else {}', "{}"),
+        Patch(f"{_S3}.multipart:complete", '{"IfNoneMatch": "*"} if upload.exclusive else {}', "{}"),
     ),
     _s3(
         "s3-parts-unchecked",
@@ -351,7 +351,7 @@ BINDING_MUTANTS: Final = (
     _s3(
         "s3-completed-blindly",
         "a completion without answer counts as done when the upload is gone",
-        Patch(f"{_S3}.multipart:_complete", "if in_doubt and _landed(client, upload, length):", "if in_doubt:"),
+        Patch(f"{_S3}.multipart:complete", "if in_doubt and _landed(client, upload, length):", "if in_doubt:"),
     ),
     _hdfs(
         "hdfs-length-unchecked",

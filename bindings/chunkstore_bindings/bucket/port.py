@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from chunkstore.checksum import BytesLike
+from chunkstore.errors import InvalidArgument
+from chunkstore.names import utf8_bytes
 
-__all__ = ["Bucket", "ObjectHead", "ObjectInfo", "UnfinishedUpload"]
+__all__ = ["Bucket", "ObjectHead", "ObjectInfo", "UnfinishedUpload", "check_key", "check_range"]
 
 
 class ObjectInfo(NamedTuple):
@@ -40,11 +42,27 @@ class UnfinishedUpload(NamedTuple):
     started_ms: int
 
 
+def check_key(key: str, *, is_path: bool = False) -> None:
+    """Raise ``InvalidArgument`` for what is not a relative path without NUL, ``.`` and ``..``; ``is_path``: without empty parts, too."""
+    parts = key.split("/")
+    refused = "\0" in key or utf8_bytes(key) < 0 or not parts[0] or (is_path and "" in parts)
+    if refused or not {".", ".."}.isdisjoint(parts):
+        text = f"{key!r} cannot be a key; a key is a relative path in UTF-8 without NUL and the parts '.' and '..'"
+        raise InvalidArgument(text, argument="key")
+
+
+def check_range(offset: int, length: int) -> None:
+    """Raise ``InvalidArgument`` for negative numbers."""
+    if offset < 0 or length < 0:
+        raise InvalidArgument(f"{length} bytes from {offset} on are no range", argument="offset")
+
+
 class Bucket(ABC):
     """Objects below one prefix. Thread-safe; a context manager.
 
-    Every call raises ``AccessDenied``, ``StorageUnavailable`` and ``DeadlineExceeded``, and ``InvalidArgument`` for a key that
-    cannot be one. Those about one object raise ``ChunkNotFound`` where it is missing. Retry: always safe.
+    Every call raises ``AccessDenied``, ``StorageUnavailable`` (``RootUnavailable``: a folder that is missing), ``Unsupported`` (a
+    symbolic link) and ``DeadlineExceeded``, and ``InvalidArgument`` for a key that cannot be one (``check_key``). Calls about one object
+    raise ``ChunkNotFound`` where it is missing. Retry: always safe.
     """
 
     url: str
@@ -64,9 +82,9 @@ class Bucket(ABC):
     def read(self, key: str, offset: int, length: int) -> bytes:
         """These bytes of an object, in one request; fewer only where it ends, none beyond."""
 
-    @abstractmethod
     def put(self, key: str, data: BytesLike, metadata: Mapping[str, str] | None = None) -> None:
         """Write an object, in the place of one that is there. Durable when it returns."""
+        self.put_parts(key, [data], metadata)
 
     @abstractmethod
     def put_parts(self, key: str, parts: Iterable[BytesLike], metadata: Mapping[str, str] | None = None) -> int:
@@ -78,18 +96,16 @@ class Bucket(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> bool:
-        """Delete an object; whether it was there, as far as the storage tells."""
+        """Delete an object; whether it was there. S3 does not tell: True."""
 
-    @abstractmethod
     def uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
         """Multipart uploads under way, and those that were left behind; none where the storage has no such thing."""
+        return iter(())
 
-    @abstractmethod
-    def abort_upload(self, key: str, upload_id: str) -> None:
+    def abort_upload(self, key: str, upload_id: str) -> None:  # noqa: B027  (where there are no uploads)
         """Give up an unfinished upload, with its parts. Of one that is gone: nothing."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (where there are no connections)
         """Close connections. Safe to repeat."""
 
     def __enter__(self) -> Self:

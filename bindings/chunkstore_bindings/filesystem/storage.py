@@ -40,9 +40,9 @@ from chunkstore_bindings.filesystem.atomic import AtomicFiles, remove_quietly
 from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
 from chunkstore_bindings.filesystem.copying import Copier
 from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
-from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER, Folders, kind_of
+from chunkstore_bindings.filesystem.folders import Folders, kind_of
 from chunkstore_bindings.filesystem.held import HeldFolders
-from chunkstore_bindings.filesystem.tree import walk_names
+from chunkstore_bindings.filesystem.tree import names_in, walk_names
 
 __all__ = ["SYNC_WORKERS", "FilesystemChunkStorage"]
 
@@ -409,7 +409,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         items: list[ChunkInfo] = []
         try:
             self._folders.verify(prefix.rpartition("/")[0])
-            for name in walk_names(self._open_folder, prefix=prefix, after=after, hidden=TEMPORARY_FOLDER):
+            for name in walk_names(partial(names_in, self._open_folder), prefix=prefix, after=after):
                 if len(items) == limit:
                     return ListPage(tuple(items), items[-1].name)
                 try:

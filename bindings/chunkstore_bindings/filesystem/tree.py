@@ -1,7 +1,7 @@
 """Listing a directory tree as chunk names, in the order of the names.
 
 Promises: regular files only, by code point of the whole relative path, never a symbolic link, never anything under the
-hidden folder; at any time one sorted directory per level is in memory. What vanishes meanwhile is left out.
+folder of temporaries; at any time one sorted directory per level is in memory. What vanishes meanwhile is left out.
 Leaves out: names that are not UTF-8 (the port cannot name them).
 """
 
@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 
-__all__ = ["walk_names"]
+from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
+
+__all__ = ["names_in", "walk_names"]
 
 
-def _children(open_folder: Callable[[str], int], hidden: str, folder: str) -> list[str]:
+def names_in(open_folder: Callable[[str], int], folder: str) -> list[str]:
     """Names under ``folder`` ("" or ending in a slash), sorted; a directory's name ends in a slash.
 
-    The slash is what makes the order of siblings the order of the paths below them: "a-b" < "a/" < "a0".
+    The slash makes the order of siblings that of the paths below them: "a-b" < "a/" < "a0". ``open_folder``: a new descriptor of a folder
+    to read ("" is the root), or ``OSError``. Raises ``OSError`` when it cannot be read.
     """
     found = []
     try:
         fd = open_folder(folder[:-1])
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last: what no path can be
         return []
     try:
         with os.scandir(fd) as entries:
             for entry in entries:
                 name = entry.name
-                if not folder and name == hidden:
-                    continue
                 if not name.isascii():
                     try:
                         name.encode()
@@ -45,17 +45,15 @@ def _children(open_folder: Callable[[str], int], hidden: str, folder: str) -> li
     return found
 
 
-def walk_names(open_folder: Callable[[str], int], *, prefix: str, after: str | None, hidden: str) -> Iterator[str]:
+def walk_names(look: Callable[[str], list[str]], *, prefix: str, after: str | None) -> Iterator[str]:
     """Names of the files under a root that begin with ``prefix`` and lie above ``after``, in order.
 
-    ``open_folder``: a new descriptor of a folder to read ("" is the root), or ``OSError``. Raises ``OSError`` when a
-    directory cannot be read.
+    ``look``: the names in a folder, as ``names_in`` has them. Raises what it raises.
     """
     start = prefix.rpartition("/")[0]
     parts = start.split("/") if start else []
-    if "" in parts or "." in parts or ".." in parts or parts[:1] == [hidden]:
+    if not {"", ".", ".."}.isdisjoint(parts) or parts[:1] == [TEMPORARY_FOLDER]:
         return
-    look = partial(_children, open_folder, hidden)
     stack = [(folder := start + "/" if start else "", iter(look(folder)))]
     while stack:
         folder, children = stack[-1]
@@ -64,6 +62,8 @@ def walk_names(open_folder: Callable[[str], int], *, prefix: str, after: str | N
             stack.pop()
             continue
         path = folder + child
+        if path.rstrip("/") == TEMPORARY_FOLDER:
+            continue
         if child.endswith("/"):
             wanted = path.startswith(prefix) or prefix.startswith(path)
             # Below a folder that sorts before ``after`` without containing it, everything sorts before it too.

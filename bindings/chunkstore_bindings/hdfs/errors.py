@@ -12,7 +12,7 @@ import re
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs.rest import GONE, Lost, Refused
 
-__all__ = ["NAME_TAKEN", "is_absent", "is_unfinished", "translate"]
+__all__ = ["DENIED", "NAME_TAKEN", "is_absent", "is_unfinished", "translate"]
 
 NAME_TAKEN = frozenset({"FileAlreadyExistsException", "AlreadyBeingCreatedException"})
 """Another client has the name: its file is there, or still being written. Both mean "lost"."""
@@ -30,7 +30,7 @@ _FULL = frozenset(
 _NO_REPLICA = re.compile(r"No active nodes contain this block|Could not obtain block")
 _NOT_PLACED = re.compile(r"could only be written to 0 of .*?There are (\d+) datanode\(s\) running and (\d+|no) node")
 _BAD_NAME = re.compile(r"maximum path component name limit|is a reserved name|Invalid path name|Pathname too long")
-_WHO = frozenset(
+DENIED = frozenset(
     {"AccessControlException", "AuthorizationException", "InvalidToken", "SecurityException", "Unauthorized"}
 )
 _NOT_A_FOLDER = "(is not a directory)"
@@ -90,7 +90,7 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
             "and retry (`hdfs fsck PATH -files -blocks -locations` names the block). If all are up, its replicas are lost: restore",
             object=name,
         )
-    if kind in _WHO:
+    if kind in DENIED:
         return StorageUnavailable(
             f"{doing} {name!r}: {text or kind}; give ?user=NAME or ?token_file=PATH of somebody who may", object=name
         )

@@ -2,8 +2,7 @@
 
 Promises: S3 lists keys in the order of their UTF-8 bytes, which is the order of code points that the port asks for; a page
 that a server leaves short without being at its end is filled up; names that were not asked for, or come in another order, are no
-listing. Leaves out: unfinished uploads (``multipart.sweep``), keys that cannot be chunks' (consoles make folders of empty objects
-whose names end with a slash): the port cannot name them.
+listing. Leaves out: unfinished uploads (``multipart.sweep``), and, unless asked, keys that the port for chunks cannot name.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ __all__ = ["list_page"]
 _PAGE_KEYS_MAX = 1000
 
 
-def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> ListPage:
-    """Up to ``limit`` objects whose name begins with ``prefix``, those above ``after`` only. Raises ``Refusal``."""
+def list_page(client: S3Client, prefix: str, after: str | None, limit: int, *, every: bool = False) -> ListPage:
+    """Up to ``limit`` objects whose name begins with ``prefix``, those above ``after`` only; ``every``: also those whose keys cannot be
+    chunks'. Raises ``Refusal``."""
     options = client.options
     root, start_of_keys = options.key(""), options.key(prefix)
     items: list[ChunkInfo] = []
@@ -42,7 +42,7 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int) -> L
             if not item.name.startswith(prefix) or (after is not None and item.name <= after):
                 # A server that ignores the request's parameters would be listed for ever, or names of others with ours.
                 raise nonsense("names out of place in a listing")
-            if _can_be_ours(item.name):
+            if every or _can_be_ours(item.name):
                 items.append(item)
             after = item.name
             taken += 1

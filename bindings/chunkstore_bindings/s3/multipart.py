@@ -29,7 +29,7 @@ from chunkstore_bindings.s3.options import PARTS_MAX
 from chunkstore_bindings.s3.reading import exists, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 
-__all__ = ["Upload", "in_parts", "refuse_taken", "send_part", "sweep", "upload"]
+__all__ = ["Upload", "aborted_on_failure", "complete", "in_parts", "refuse_taken", "send_part", "sweep", "upload"]
 
 _ABORT_TRIES: Final = 3
 _SWEEP_PAGES_MAX: Final = 100
@@ -90,7 +90,7 @@ def in_parts(
     Raises ``Refusal`` (``TAKEN``: the name exists), and what the calls raise; then nothing of it is left, or it is stale.
     """
     under_way = _begin(client, integrity, name, crc, exclusive=exclusive)
-    with _aborted_on_failure(client, under_way):
+    with aborted_on_failure(client, under_way):
         failures: list[BaseException] = []
         calls = [partial(_unless_failed, failures, send, under_way, number) for number, send in enumerate(sends, 1)]
         try:
@@ -100,7 +100,7 @@ def in_parts(
             failures.clear()
         if check is not None:
             check(under_way)
-        _complete(client, under_way, parts, length)
+        complete(client, under_way, parts, length)
 
 
 def _unless_failed(failures: list[BaseException], send: Send, upload: Upload, number: int) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def send_part(client: S3Client, integrity: Integrity, upload: Upload, number: in
 
 
 @contextlib.contextmanager
-def _aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
+def aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
     """Abort the upload if the block fails. A failing abort changes nothing about the error; ``sweep`` finds the rest."""
     try:
         yield
@@ -166,7 +166,7 @@ def _aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
         raise
 
 
-def _complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], length: int) -> None:
+def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], length: int) -> None:
     """Let the object appear. Raises ``Refusal``; ``TAKEN`` when the name exists and the upload is exclusive."""
     patience = client.patience()
     condition: dict[str, Any] = {"IfNoneMatch": "*"} if upload.exclusive else {}
