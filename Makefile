@@ -60,6 +60,7 @@ test: lint
 proofs: $(VENV)/.ready-dev
 	@scripts/servers.sh
 	@$(RUN) -m tests.support.servers.hdfs_jars
+	@$(RUN) -m tests.support.servers.pulsar
 	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal -m proof
 
 lint: $(VENV)/.ready-dev

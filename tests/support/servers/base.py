@@ -37,6 +37,7 @@ __all__ = [
 GUARANTEES = {
     "moto": "S3 (semantics, against moto)",
     "rgw": "S3 against a real server (Ceph RGW): durability, kill -9, concurrency of processes",
+    "pulsar": "Pulsar against a real broker: what it offloads, and what it reads of ours",
     "hdfs": "HDFS against a real name node and data node",
     "proxy": "networks that lose replies, reset, stall and crawl",
 }
