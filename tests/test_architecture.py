@@ -149,7 +149,7 @@ CEILINGS = {
     "tests/simulation": 5_815,
     "tests/simulator": 12_729,
     "tests/spark": 3_204,
-    "tests/support": 10_050,
+    "tests/support": 10_049,
     "tests/unit": 15_148,
 }
 CEILING_SLACK = 100

@@ -18,6 +18,7 @@ from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.codec.pulsar.windows import iter_entries
 from tests.support.pip17 import Pair
 from tests.support.pip76 import Sink
+from tests.support.servers.base import wait_until
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.pulsar import DEADLINE_S, PulsarBroker
 from tests.support.servers.s3server import S3Server
@@ -102,6 +103,19 @@ class Tier:
                 producer.send(b"", properties={"END": "1"})
                 producer.close()
 
+    def wait_deleted(self, topic: str) -> None:
+        """Until BookKeeper's copies of the offloaded ledgers are gone."""
+        texts = [
+            f"/{topic}] Deleted and invalidated offloaded ledger {ledger['ledgerId']} "
+            for ledger in self.broker.ledgers(topic)[:-1]
+        ]
+
+        def is_logged() -> bool:
+            log = self.broker.log.read_text(errors="replace")
+            return all(text in log for text in texts)
+
+        wait_until(is_logged, deadline_s=DEADLINE_S, what=f"the deletion of topic {topic} from BookKeeper", every_s=0.2)
+
     def offload(self, topic: str) -> str:
         """Offload all closed ledgers of a topic: the empty string, or why it failed."""
         self.broker.begin_offload(topic)
@@ -167,8 +181,7 @@ def produce(tier: Tier) -> None:
     tier.close_ledgers(*TOPICS)
     for topic in TOPICS:
         assert tier.offload(topic) == ""
-        for ledger in tier.broker.ledgers(topic)[:-1]:
-            tier.broker.wait_logged(f"/{topic}] Deleting offloaded ledger {ledger['ledgerId']} from bookkeeper")
+        tier.wait_deleted(topic)
 
 
 def changed(tier: Tier, topic: str) -> int:

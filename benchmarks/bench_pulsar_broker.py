@@ -1,0 +1,149 @@
+"""The messages of offloaded ledgers into Arrow, against a consumer of the broker that offloaded them.
+
+``python -m benchmarks.bench_pulsar_broker [--quick]``. Needs the extra ``dev``, Maven, a JDK and Ceph's gateway. A genuine broker
+offloads 500,000 messages of 100 B with keys, in LZ4 batches of 100; BookKeeper's copies are deleted. Rounds of all cases alternate, over
+the same ledgers in the same gateway. Wall clock, and processor time of all processes. ``batch_receive`` only counts what it gets; ours
+makes its columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+
+from benchmarks.harness import Report, median, processor_s, scratch, time_s
+from chunkstore.codec.pulsar.frames import DataSource, Entry
+from chunkstore.codec.pulsar.message_batches import message_batches
+from chunkstore.codec.pulsar.messages import Transactions
+from chunkstore.codec.pulsar.pip17_index import read_ledger_index
+from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
+from chunkstore.codec.pulsar.windows import iter_entries
+from tests.pulsar.support_broker import Tier, ledger_of
+from tests.support.servers.faultproxy import FaultProxy
+from tests.support.servers.pulsar import PulsarBroker
+from tests.support.servers.rgw import Rgw
+
+__all__ = ["main"]
+
+TOPIC = "bench"
+BATCH = 100
+RECEIVE, ARROW = "batch_receive from the broker", "Arrow, all columns"
+
+
+def fill(tier: Tier, count: int) -> None:
+    """Half of each payload is noise."""
+    noise = random.Random(5).randbytes(5000)
+    with tier.client() as client:
+        producer = client.create_producer(
+            TOPIC,
+            compression_type=pulsar.CompressionType.LZ4,
+            batching_enabled=True,
+            batching_max_messages=BATCH,
+            batching_max_publish_delay_ms=60_000,
+            block_if_queue_full=True,
+        )
+        for number in range(count):
+            at = number * 31 % 4900
+            producer.send_async(noise[at : at + 50] + b"%050d" % number, None, partition_key=f"key-{number % 1000}")
+        producer.flush()
+        producer.close()
+    tier.close_ledgers(TOPIC)
+    assert tier.offload(TOPIC) == ""
+    tier.wait_deleted(TOPIC)
+
+
+def received(client: Any, count: int) -> int:
+    """How many messages a new consumer got, a thousand at a time."""
+    consumer = client.subscribe(
+        TOPIC,
+        f"bench-{time_s()}",
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=10_000,
+        batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(1000, -1, 1000),
+    )
+    found = 0
+    while found < count:
+        found += len(consumer.batch_receive())
+    consumer.close()
+    return found
+
+
+def entries_of(tier: Tier, names: list[str]) -> Iterator[Entry]:
+    """The entries of these data objects, by ranged requests."""
+    client, bucket = tier.server.client, tier.bucket
+    for name in names:
+
+        def read(offset: int, length: int, name: str = name) -> bytes:
+            asked = client.get_object(Bucket=bucket, Key=name, Range=f"bytes={offset}-{offset + length - 1}")
+            data: bytes = asked["Body"].read()
+            return data
+
+        index = read_ledger_index(tier.get(f"{name}-index"))
+        ledger = ledger_of(name)
+        yield from iter_entries(
+            LedgerObjectReader(DataSource(name, index.data_length, read), index, ledger=ledger), ledger
+        )
+
+
+def speeds(report: Report, tier: Tier, count: int, rounds: int) -> None:
+    """Messages a second of each case, alternating."""
+    names = sorted((key for key in tier.object_keys() if not key.endswith("-index")), key=ledger_of)
+
+    def arrow(columns: list[str] | None = None) -> int:
+        batches = message_batches(entries_of(tier, names), known=Transactions(), columns=columns)
+        return sum(batch.num_rows for batch in batches)
+
+    with tier.client() as client:
+        cases: dict[str, Callable[[], int]] = {
+            RECEIVE: lambda: received(client, count),
+            ARROW: arrow,
+            "Arrow, key and payload": lambda: arrow(["key", "payload"]),
+        }
+        spent: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+        # The first round warms everything up: the broker loads its offloader.
+        for number in range(rounds + 1):
+            for name, run in cases.items():
+                began, processor = time_s(), processor_s()
+                assert count <= run() <= count + 1
+                if number:
+                    spent[name].append((time_s() - began, processor_s() - processor))
+    for place, unit in enumerate(("M messages/s", "M messages/CPU s")):
+        figures = {name: [pair[place] for pair in pairs] for name, pairs in spent.items()}
+        for name, times in figures.items():
+            best = f"best {count / min(times) / 1e6:.2f}"
+            report.add(f"offloaded: {name}, {unit}", count / median(times) / 1e6, unit, detail=best)
+        received_s, arrow_s = (median(figures[name]) for name in (RECEIVE, ARROW))
+        report.add(f"offloaded: {ARROW}, against batch_receive, {unit}", received_s / arrow_s, "x", at_least=3.0)
+
+
+def main() -> None:
+    """Run all and save ``results/pulsar_broker.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
+    options, _ = parser.parse_known_args()
+    report = Report("pulsar_broker-quick" if options.quick else "pulsar_broker")
+    count, rounds = (20_000, 2) if options.quick else (500_000, 5)
+    gateway = Rgw()
+    try:
+        with scratch(None) as folder, FaultProxy(gateway.port) as proxy:
+            bucket = gateway.make_bucket()
+            broker = PulsarBroker(folder / "broker", gateway.url, bucket, managedLedgerMaxEntriesPerLedger=2000)
+            broker.java_options = ()
+            try:
+                broker.start()
+                tier = Tier(broker, proxy, gateway, bucket)
+                fill(tier, count)
+                speeds(report, tier, count, rounds)
+            finally:
+                broker.stop()
+    finally:
+        gateway.stop()
+    report.save()
+
+
+if __name__ == "__main__":
+    main()
