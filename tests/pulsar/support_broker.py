@@ -155,8 +155,7 @@ def produce(tier: Tier) -> None:
     """Messages in all ``TOPICS``, offloaded; what BookKeeper had of them is gone."""
     import pulsar
 
-    for topic in JAVA_TOPICS:
-        tier.broker.java("Messages", topic, topic)
+    tier.broker.java("Messages", "produce", *JAVA_TOPICS)
     with tier.client() as client:
         for name in CPP_COMPRESSIONS:
             for is_batching in (True, False):
@@ -253,6 +252,7 @@ def leftovers(tier: Tier, folder: Path) -> Iterator[Leftovers]:
     assert tier.offload("gone") == ""
     # It cleans up after itself, if it may.
     fail(tier, "failed", proxy.lose_request(_is_index))
+    assert data_key(broker, "failed") not in tier.object_keys()
     tier.deny_deletes(denied=True)
     try:
         fail(tier, "no-index", proxy.lose_request(_is_index))

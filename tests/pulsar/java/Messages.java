@@ -25,9 +25,10 @@ import org.apache.pulsar.client.impl.MessageImpl;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 
 /**
- * Messages that only Pulsar's Java client can make, and what it gets: {@code URL mixed|chunks|txn|consume TOPIC...}.
+ * Messages that only Pulsar's Java client can make, and what it gets: {@code URL produce|consume TOPIC...}.
  *
- * <p>{@code consume} prints a message a line as JSON, each topic up to a message with the property END.
+ * <p>{@code produce} knows the topics mixed, chunks and txn. {@code consume} prints a message a line as JSON, each topic up to a message
+ * with the property END.
  */
 public final class Messages {
     private static final HexFormat HEX = HexFormat.of();
@@ -35,7 +36,7 @@ public final class Messages {
     public static void main(String[] arguments) throws Exception {
         try (PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).enableTransaction(true).build()) {
             for (int i = 2; i < arguments.length; i++) {
-                switch (arguments[1]) {
+                switch (arguments[1].equals("produce") ? arguments[i] : arguments[1]) {
                     case "mixed" -> mixed(client, arguments[i]);
                     case "chunks" -> chunks(client, arguments[i]);
                     case "txn" -> transactions(client, arguments[i]);
