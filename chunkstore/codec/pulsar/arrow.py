@@ -24,7 +24,7 @@ from chunkstore.codec.pulsar.frames import ENTRY_HEADER_BYTES, WINDOW_BYTES, che
 from chunkstore.codec.pulsar.windows import BlockReader, Window, ascending
 from chunkstore.errors import InvalidArgument, Unsupported
 
-__all__ = ["SCHEMA", "append_batch", "read_batches"]
+__all__ = ["SCHEMA", "append_batch", "batch_of", "read_batches"]
 
 SCHEMA: Final = pa.schema(
     [
@@ -69,8 +69,7 @@ def read_batches(reader: BlockReader, ledger: int, first: int = 0, last: int | N
     A batch is what one window holds: about 1 MiB, less at the end of a block. Gaps are left out. Raises as
     ``BlockReader.windows`` does; batches that came before an error are good.
     """
-    for window in reader.windows(ledger, first, last):
-        yield _batch(window)
+    return map(batch_of, reader.windows(ledger, first, last))
 
 
 def append_batch(encoder: Framing, entries: int | pa.Array, payloads: pa.Array | pa.ChunkedArray) -> None:
@@ -124,7 +123,8 @@ def _every_second(values: pa.Array, odd: int, count: int) -> pa.Array:
     return values.take(_turns(odd, size).slice(0, count))
 
 
-def _batch(window: Window) -> pa.RecordBatch:
+def batch_of(window: Window) -> pa.RecordBatch:
+    """The window's entries as one record batch. Raises as ``ascending``."""
     count = len(window.marks) - 1
     marks = pa.Array.from_buffers(pa.int64(), count + 1, [None, pa.py_buffer(pack(f"{count + 1}q", *window.marks))])
     offsets = pc.add(pc.multiply(marks, _TWICE), _NEXT).buffers()[1]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import ClassVar, NamedTuple, NoReturn, Self
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.block_index import BlockSpan
@@ -35,7 +36,7 @@ from chunkstore.codec.pulsar.frames import (
 from chunkstore.config import KIB
 from chunkstore.errors import Damaged, InvalidArgument
 
-__all__ = ["BlockReader", "Window", "ascending", "iter_entries"]
+__all__ = ["BlockReader", "Window", "ascending", "entries_of", "entry_ids", "iter_entries", "trim"]
 
 _WINDOW_BYTES_MIN = 4 * KIB
 _MANY_ENTRIES = 256
@@ -98,46 +99,61 @@ class BlockReader(ABC):
         """The ids of the ledgers in the object, ascending."""
         return tuple(self._spans)
 
+    def spans(self, ledger: int, first: int = 0, last: int | None = None) -> Sequence[BlockSpan]:
+        """The blocks that may hold the entries ``first`` to ``last`` of ``ledger``, ascending. ``InvalidArgument`` as ``windows``."""
+        if first < 0 or (last is not None and last < first):
+            raise InvalidArgument(f"entries {first} to {last}: not a range", argument="first")
+        if ledger not in self._spans:
+            held = ", ".join(map(str, self.ledgers[:10])) or "none"
+            raise InvalidArgument(f"no ledger {ledger} in {self.source.name}; it holds {held}", argument="ledger")
+        spans = self._spans[ledger]
+        low = max(0, bisect_right(spans, first, key=lambda span: span.first_entry) - 1)
+        high = len(spans) if last is None else bisect_right(spans, last, key=lambda span: span.first_entry)
+        return spans[low + (low < high and spans[low].entry_limit <= first) : high]
+
     def windows(self, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Window]:
         """Windows with the entries ``first`` to ``last`` (both included; ``None``: to the end) of ``ledger``, ascending.
 
         Reads from the beginning of the block that ``first`` lies in. Raises ``InvalidArgument`` for a ledger that is not
         here or a wrong range, ``Damaged`` at the first byte that is wrong, and whatever ``source.read`` raises.
         """
-        if first < 0 or (last is not None and last < first):
-            raise InvalidArgument(f"entries {first} to {last}: not a range", argument="first")
-        if ledger not in self._spans:
-            held = ", ".join(map(str, self.ledgers[:10])) or "none"
-            raise InvalidArgument(f"no ledger {ledger} in {self.source.name}; it holds {held}", argument="ledger")
         stop = ENTRY_ID_MAX if last is None else last
-        spans = self._spans[ledger]
-        floor = bisect_right(spans, first, key=lambda span: span.first_entry) - 1
-        for number in range(max(0, floor), len(spans)):
-            if spans[number].entry_limit > first:
-                if spans[number].first_entry > stop:
-                    return
-                yield from self._block(spans[number], first, stop)
-
-    def _block(self, span: BlockSpan, first: int, stop: int) -> Iterator[Window]:
-        position = span.start
-        data = self._read(position, min(self._window_bytes, span.end - position))
-        self._check_header(span, data)
-        begin, floor = BLOCK_HEADER_BYTES, span.first_entry
-        while True:
-            marks = scan_entries(data, begin, len(data))
-            end = position + marks[-1]
-            if len(marks) > 1:
-                head, tail = self._ends(span, data, marks, floor, position)
+        for span in self.spans(ledger, first, last):
+            for window in self.scan(span):
+                head, tail = entry_id_at(window.data, window.marks[0]), entry_id_at(window.data, window.marks[-2])
                 if tail >= first:
-                    window = Window(span.ledger, data, marks, floor, self.source.name, position, self.format.dense)
                     if head < first or tail > stop:
-                        window = _trim(window, first, stop)
+                        window = trim(window, entry_ids(window), first, stop)
                     if len(window.marks) > 1:
                         yield window
                 if tail >= stop:
                     return
-                floor = tail + 1
-            need = self._after(span, data, marks[-1], end, floor)
+
+    def scan(self, span: BlockSpan, hint: tuple[int, int] | None = None) -> Iterator[Window]:
+        """All entries of one block of this object, window by window.
+
+        ``hint``: the id of an entry and the position of its header, where the scan begins instead; the block's header is not
+        read then. Raises as ``windows``, and ``Damaged`` where no such entry of this block begins there.
+        """
+        position, floor, begin = span.start, span.first_entry, BLOCK_HEADER_BYTES
+        if hint is not None:
+            (floor, position), begin = hint, 0
+            if not span.start + BLOCK_HEADER_BYTES <= position <= span.end - ENTRY_HEADER_BYTES:
+                raise Damaged("not a position in this block", object=self.source.name, position=position)
+        data = self._read(position, min(self._window_bytes, span.end - position))
+        if hint is None:
+            self._check_header(span, data)
+        elif entry_id_at(data, 0) != floor:
+            raise Damaged(f"entry {floor} does not begin here", object=self.source.name, position=position)
+        is_empty = True
+        while True:
+            marks = scan_entries(data, begin, len(data))
+            end = position + marks[-1]
+            if len(marks) > 1:
+                tail = self._tail(span, data, marks, floor, position, is_first=is_empty)
+                yield Window(span.ledger, data, marks, floor, self.source.name, position, self.format.dense)
+                floor, is_empty = tail + 1, False
+            need = self._after(span, data, marks[-1], end, span.first_entry if is_empty else floor)
             if not need:
                 return
             position, begin = end, 0
@@ -146,10 +162,17 @@ class BlockReader(ABC):
                 # Bytes not touched before cost a cache miss per entry in the scan; a copy reads them in one stream.
                 data = bytes(data)
 
-    def _ends(self, span: BlockSpan, data: BytesLike, marks: list[int], floor: int, position: int) -> tuple[int, int]:
-        """The first and the last id of the entries at ``marks``, which may not be less than ``floor``."""
+    def through(self, read: Callable[[int, int], BytesLike]) -> Self:
+        """A reader of the same object whose bytes come from ``read``."""
+        other = copy(self)
+        other.source = self.source._replace(read=read)
+        return other
+
+    def _tail(
+        self, span: BlockSpan, data: BytesLike, marks: list[int], floor: int, position: int, *, is_first: bool
+    ) -> int:
+        """The last id of the entries at ``marks``, whose first one may not be less than ``floor``; is it, if ``is_first``."""
         head, tail = entry_id_at(data, marks[0]), entry_id_at(data, marks[-2])
-        is_first = floor == span.first_entry
         wrong = head < floor or tail >= span.entry_limit or (is_first and head != floor)
         if wrong or (self.format.dense and (head != floor or tail - head != len(marks) - 2)):
             self._fail(
@@ -157,7 +180,7 @@ class BlockReader(ABC):
                 f"{'dense ' if self.format.dense else ''}ids from {floor} to below {span.entry_limit}",
                 position + marks[0],
             )
-        return head, tail
+        return tail
 
     def _after(self, span: BlockSpan, data: BytesLike, at: int, end: int, floor: int) -> int:
         """How many bytes to read from ``end`` on (``at`` in ``data``), where the scan stopped; 0 at the end of the block."""
@@ -234,10 +257,9 @@ class BlockReader(ABC):
         """The error that names a known defect of the object's writer, if this object has it: proven, not guessed."""
 
 
-def _trim(window: Window, first: int, stop: int) -> Window:
-    """The entries ``first`` to ``stop`` of the window. All ids are looked at, so that disorder cannot hide any of these."""
-    ids = list(_ids(window))
-    low, high = bisect_left(ids, first), bisect_right(ids, stop)
+def trim(window: Window, ids: Sequence[int], first: int, last: int) -> Window:
+    """The entries ``first`` to ``last`` of the window, whose ids are ``ids``. All of these are checked, so that disorder cannot hide any."""
+    low, high = bisect_left(ids, first), bisect_right(ids, last)
     return window._replace(marks=window.marks[low : high + 1], floor=max(window.floor, first))
 
 
@@ -257,8 +279,17 @@ def ascending(window: Window, ids: Iterable[int]) -> Iterator[int]:
         yield entry
 
 
-def _ids(window: Window) -> Iterator[int]:
-    return ascending(window, (entry_id_at(window.data, mark) for mark in window.marks[:-1]))
+def entry_ids(window: Window) -> list[int]:
+    """The ids of the window's entries. Raises as ``ascending``."""
+    return list(ascending(window, (entry_id_at(window.data, mark) for mark in window.marks[:-1])))
+
+
+def entries_of(window: Window) -> Iterator[Entry]:
+    """The window's entries, one object each. Raises as ``ascending``, after the entries that are good."""
+    data = memoryview(window.data)
+    ids = ascending(window, (entry_id_at(data, mark) for mark in window.marks[:-1]))
+    for entry, mark, end in zip(ids, window.marks, window.marks[1:], strict=False):
+        yield Entry(window.ledger, entry, bytes(data[mark + ENTRY_HEADER_BYTES : end]))
 
 
 def iter_entries(reader: BlockReader, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Entry]:
@@ -267,6 +298,4 @@ def iter_entries(reader: BlockReader, ledger: int, first: int = 0, last: int | N
     For tools and tests; ``arrow.read_batches`` is much faster. Errors are those of ``BlockReader.windows``.
     """
     for window in reader.windows(ledger, first, last):
-        data = memoryview(window.data)
-        for entry, mark, end in zip(_ids(window), window.marks, window.marks[1:], strict=False):
-            yield Entry(ledger, entry, bytes(data[mark + ENTRY_HEADER_BYTES : end]))
+        yield from entries_of(window)
