@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.encoding import EncodedBlock
-from chunkstore.codec.pulsar.frames import ENTRY_HEADER_BYTES, check_entry
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_HEADER_BYTES, check_entry
+from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import InvalidArgument
@@ -26,6 +27,8 @@ __all__ = ["Filled", "SegmentFiller"]
 _BLOCK_BYTES_LEAST: Final = 4 * KIB
 _BLOCK_BYTES_MOST: Final = 64 * MIB
 _SEGMENT_BYTES_MOST: Final = 1 << 40
+_NO_FIRST_ENTRY: Final = BLOCK_HEADER_BYTES
+"""Pulsar's reader begins with the object's first bytes: read as an entry, a block header has its own length as its id."""
 
 
 class Filled(NamedTuple):
@@ -40,8 +43,9 @@ class SegmentFiller:
     """Not thread-safe. ``put`` is called with each block, ``complete`` with what completes an offload segment; a block that follows is the
     first of the next one. Where they raise, the error passes through, and the filler is of no use any more.
 
-    An offload segment ends with the block at which its data have reached ``segment_bytes_max``, or where no block or ledger more fits.
-    Raises ``InvalidArgument``.
+    An offload segment ends with the block at which its data have reached ``segment_bytes_max``, or where no block or ledger more fits; one
+    block later where the next one would go on with entry 128 of its ledger (Pulsar's own reader fails on that as the first entry of a
+    ledger in a segment). Raises ``InvalidArgument``.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class SegmentFiller:
         self._block_bytes = block_bytes
         self.lasts: dict[int, int] = {}
         """By ledger: the last entry that ``put`` has taken, or of which somebody else is known to have it."""
+        self._sizes: dict[int, int | None] = {}
+        """By ledger: bytes of all its payloads; None: not known, because this filler has not seen all of them."""
         self._begin()
 
     # What ``append_batch`` of the codec asks of an encoder
@@ -96,7 +102,7 @@ class SegmentFiller:
         """End the block at hand, for an entry of its ledger follows that does not fit; and the offload segment, if it is full."""
         ledger = self._ledger
         self._encoder.cut()
-        self._begin_block(ledger)
+        self._begin_block(ledger, self.lasts[ledger] + 1)
 
     # Filling
 
@@ -126,7 +132,7 @@ class SegmentFiller:
         """As ``SegmentEncoder.adopt``; how many entries there are is not known then."""
         self._encoder.adopt(ledger, first_entry, last_entry, length)
         self._firsts.setdefault(ledger, first_entry)
-        self._counts[ledger] = None
+        self._counts[ledger] = self._sizes[ledger] = None
         self._blocks += 1
         self.lasts[ledger] = last_entry
 
@@ -139,6 +145,8 @@ class SegmentFiller:
         self._encoder.cut()
         length = self._encoder.length
         if length:
+            for ledger in self._firsts:
+                self._encoder.describe(LedgerInfo(ledger=ledger, size=self._sizes[ledger]))
             index = self._encoder.finish()
             ranges = (
                 EntryRange(ledger, first, self.lasts[ledger], self._counts[ledger] or 0)
@@ -168,11 +176,13 @@ class SegmentFiller:
         if ledger != self._ledger or ENTRY_HEADER_BYTES + length > self.room:
             self._encoder.cut()
         if not self.pending_bytes:
-            self._begin_block(ledger)
+            self._begin_block(ledger, entry)
 
-    def _begin_block(self, ledger: int) -> None:
-        full = self._encoder.length >= self._segment_bytes_max or self._blocks >= BLOCKS_MAX
-        if full or (ledger not in self._firsts and len(self._firsts) >= LEDGERS_MAX):
+    def _begin_block(self, ledger: int, entry: int) -> None:
+        known = ledger in self._firsts
+        full = self._encoder.length >= self._segment_bytes_max or self._blocks >= BLOCKS_MAX - 1
+        shifted = known and entry == _NO_FIRST_ENTRY and self._blocks < BLOCKS_MAX
+        if (full and not shifted) or (not known and len(self._firsts) >= LEDGERS_MAX):
             self.complete()
         if ledger != self._ledger:
             self._encoder.begin_ledger(ledger)
@@ -186,3 +196,5 @@ class SegmentFiller:
         self.lasts[block.ledger] = block.last_entry
         before = self._counts.get(block.ledger, 0)
         self._counts[block.ledger] = None if before is None else before + block.entries
+        size = self._sizes.get(block.ledger, None if block.first_entry else 0)
+        self._sizes[block.ledger] = None if size is None else size + block.payload_bytes

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
-from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, PIP76, DataSource, entry_id_at
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, LEDGER_UNKNOWN, PIP76, DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
 from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, ranges_of, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
@@ -28,6 +29,7 @@ __all__ = [
     "TopicPlanner",
     "TopicPosition",
     "last_entries",
+    "payload_bytes",
     "plan",
     "reader_of",
     "walk_blocks",
@@ -216,6 +218,14 @@ class TopicPlanner:
         ]
 
 
+def payload_bytes(store: Stored, part: LedgerRange) -> int | None:
+    """Bytes of all payloads of the ledger up to the end of this part, which is complete, as the index says; None: it does not.
+    Raises ``Damaged``, and what reading raises."""
+    name = f"{part.segment}-index"
+    index = read_index(store.read(name, 0, INDEX_BYTES_MAX), object=f"segment {name}")
+    return index.group(part.ledger).info.size
+
+
 def _read_index(store: Stored, context: Context) -> SegmentIndex:
     name = f"segment {context.index_segment}"
     if context.index_length > INDEX_BYTES_MAX:
@@ -315,16 +325,19 @@ def last_entries(
         block = Block(span.first_entry, span.start, span.end)
         if span.start not in known:
             for window in reader_of(store, segment, ledger, (block,)).windows(ledger):
-                known[span.start] = entry_id_at(window.data, window.marks[-2])
+                known[span.start] = window.last
         if span.start in known:
             found[ledger] = known[span.start]
     return found
 
 
 def reader_of(store: Stored, segment: str, ledger: int, blocks: Sequence[Block]) -> SegmentReader:
-    """A reader of blocks that lie one behind the other: it sees an object that ends where they end."""
-    end = blocks[-1].stop
+    """A reader of these blocks, which ascend; others may lie between them. It sees an object that ends where they end."""
     refs = tuple(BlockRef(block.first_entry, number, block.start) for number, block in enumerate(blocks, 1))
-    index = SegmentIndex(end, (LedgerGroup(ledger, LedgerInfo(ledger=ledger), b"", refs),))
+    holes = tuple(BlockRef(0, 0, block.stop) for block, after in pairwise(blocks) if block.stop != after.start)
+    groups = [LedgerGroup(ledger, LedgerInfo(ledger=ledger), b"", refs)]
+    if holes:
+        groups.append(LedgerGroup(LEDGER_UNKNOWN, LedgerInfo(ledger=LEDGER_UNKNOWN), b"", holes))
+    end = blocks[-1].stop
     source = DataSource(f"segment {segment}", end, lambda offset, length: store.read(segment, offset, length))
-    return SegmentReader(source, index)
+    return SegmentReader(source, SegmentIndex(end, tuple(groups)))

@@ -7,13 +7,16 @@ ledger has (``bucket``, ``planning``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
-from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.codec.pulsar.windows import Window, entries_of
+from chunkstore.errors import Closed, Damaged, InvalidArgument
+from chunkstore.pulsar.cursors import RESTING, Cursor, LedgerPart, pieces_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,20 +65,13 @@ class ReadHandle(ABC):
         self.close()
 
 
-class LedgerPart(NamedTuple):
-    """Entries ``first`` to ``last`` (both included) of a ledger in one data object, of either format.
-
-    ``reader`` knows the ledger by its id (``LedgerObjectReader(ledger=...)``).
-    """
-
-    reader: BlockReader
-    first: int
-    last: int
-
-
 class StoredLedger(ReadHandle):
     """A ledger in data objects. ``parts`` may overlap: a ledger that is in both formats gives each entry once, from the part that
-    comes first in ``parts``."""
+    comes first in ``parts``; what is a gap there stays one.
+
+    Any number of threads may read at as many places. Where a call ended, the next one goes on: nothing is requested or scanned twice.
+    Iterating raises ``Damaged``, too, where a part lacks its first or last entry.
+    """
 
     def __init__(
         self,
@@ -90,27 +86,64 @@ class StoredLedger(ReadHandle):
         self.last_add_confirmed = last_add_confirmed
         self.length = length
         self.closed = closed
-        self._parts = parts
+        self._pieces = pieces_of(parts)
+        self._owner = object()
         self._is_open = True
 
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        chosen = self._chosen(first, last)
-        return (entry for part in chosen for entry in iter_entries(part.reader, self.ledger, part.first, part.last))
+        windows = self._windows(first, self._checked(first, last))
+        return (entry for window in windows for entry in entries_of(window))
 
     def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
-        from chunkstore.codec.pulsar.arrow import read_batches
+        from chunkstore.codec.pulsar.arrow import batch_of
 
-        chosen = self._chosen(first, last)
-        return (batch for part in chosen for batch in read_batches(part.reader, self.ledger, part.first, part.last))
+        return map(batch_of, self._windows(first, self._checked(first, last)))
 
     def close(self) -> None:
         self._is_open = False
+        RESTING.drop(self._owner)
 
-    def _chosen(self, first: int, last: int | None) -> list[LedgerPart]:
-        """Which entries are read from which part."""
+    def _checked(self, first: int, last: int | None) -> int:
+        """The last entry to be read; -1 for none."""
+        self._check_open()
+        stop = self.last_add_confirmed if last is None else last
+        is_empty = last is None and first == 0 and stop == -1
+        if not is_empty and not 0 <= first <= stop <= self.last_add_confirmed:
+            raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
+        return stop
+
+    def _check_open(self) -> None:
         if not self._is_open:
             raise Closed(f"the handle of ledger {self.ledger}")
-        stop = self.last_add_confirmed if last is None else last
-        if first < 0 or stop < first or stop > self.last_add_confirmed:
-            raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
-        return [part._replace(first=max(first, part.first), last=min(stop, part.last)) for part in self._parts]
+
+    def _windows(self, first: int, last: int) -> Iterator[Window]:
+        begin = bisect_left(self._pieces, first, key=lambda piece: piece.last)
+        for piece in islice(self._pieces, begin, None):
+            if piece.first > last:
+                return
+            low, high = max(first, piece.first), min(last, piece.last)
+            cursor = RESTING.take(self._owner, piece, low) or Cursor(piece, self.ledger, low)
+            try:
+                yield from self._whole(piece.part, low, high, cursor.windows(low, high))
+            except BaseException:  # an abandoned iterator, too
+                cursor.close()
+                raise
+            RESTING.put(self._owner, piece, cursor)
+            if not self._is_open:
+                RESTING.drop(self._owner)
+
+    def _whole(self, part: LedgerPart, low: int, high: int, windows: Iterator[Window]) -> Iterator[Window]:
+        """These windows of entries ``low`` to ``high`` of a part; ``Damaged`` where its first or its last one is missing there."""
+        last = low - 1
+        missing = low if low == part.first else None
+        for window in windows:
+            self._check_open()
+            if missing == low != window.first:
+                break
+            missing, last = None, window.last
+            yield window
+        if missing is None and high == part.last != last:
+            missing = high
+        if missing is not None:
+            what = f"entry {missing} of ledger {self.ledger} is missing here"
+            raise Damaged(what, object=part.reader.source.name)

@@ -1,4 +1,4 @@
-"""``LedgerReader``: one ledger's entries over many offload segments, open ones included, at an owner or a replica.
+"""``open_ledger`` and ``LedgerReader``: a ledger's entries over many offload segments, open ones included, at an owner or a replica.
 
 Promises: entries come once each, in order, and gaps are left out; what was acknowledged before the call is there. Every byte
 is checked as the codec says. Leaves out: checksums of chunks (the engine's), following a ledger that grows (call again).
@@ -6,20 +6,21 @@ is checked as the codec says. Leaves out: checksums of chunks (the engine's), fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import InvalidArgument
-from chunkstore.pulsar.contexts import Stored, check_topic, iter_topics
-from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, plan, reader_of
+from chunkstore.pulsar.contexts import Stored, iter_topics
+from chunkstore.pulsar.planning import LedgerRange, TopicPlanner, payload_bytes, plan, reader_of
+from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LedgerReader", "LedgerSummary"]
+__all__ = ["LedgerReader", "LedgerSummary", "open_ledger"]
+
+T = TypeVar("T")
 
 
 class LedgerSummary(NamedTuple):
@@ -37,7 +38,7 @@ class LedgerSummary(NamedTuple):
 
 
 class LedgerReader:
-    """Reads ledgers from ``store`` (an owner or a replica); holds nothing, so it needs no closing. Thread-safe as the store."""
+    """Reads ledgers from ``store`` (an owner or a replica); needs no closing. Thread-safe as the store."""
 
     def __init__(self, store: Stored) -> None:
         self._store = store
@@ -76,39 +77,53 @@ class LedgerReader:
         Arguments are checked and the plan is made at the call. Raises ``InvalidArgument``, ``LedgerNotFound``; while iterating
         ``Damaged`` at the first byte that is wrong, and what reading raises.
         """
-        runs = self._runs(topic, ledger, first, last)
-        return (entry for reader in runs for entry in iter_entries(reader, ledger, first, last))
+        return self._read(topic, ledger, first, last, StoredLedger.iter_entries)
 
     def read_batches(
         self, topic: str, ledger: int, first: int = 0, last: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As ``read``, as Arrow record batches of about 1 MiB with the columns ledger, entry and payload. Needs pyarrow."""
-        from chunkstore.codec.pulsar.arrow import read_batches
+        return self._read(topic, ledger, first, last, StoredLedger.read_batches)
 
-        runs = self._runs(topic, ledger, first, last)
-        return (batch for reader in runs for batch in read_batches(reader, ledger, first, last))
-
-    def _runs(self, topic: str, ledger: int, first: int, last: int | None) -> list[SegmentReader]:
-        """A reader for each run of neighbouring blocks that may hold wanted entries."""
-        check_topic(topic)
+    def _read(
+        self,
+        topic: str,
+        ledger: int,
+        first: int,
+        last: int | None,
+        read: Callable[[StoredLedger, int, int], Iterator[T]],
+    ) -> Iterator[T]:
         for value, argument in ((first, "first"), (first if last is None else last, "last")):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{argument} is an entry id from 0 on, not {value!r}", argument=argument)
         if last is not None and last < first:
             raise InvalidArgument(f"entries {first} to {last}: not a range", argument="last")
-        readers: list[SegmentReader] = []
-        for item in self.plan(topic, (ledger,)):
-            if item.last_entry < first or (last is not None and item.first_entry > last):
-                continue
-            readers += [reader_of(self._store, item.segment, ledger, run) for run in _neighbours(item.blocks)]
-        return readers
+        handle = open_ledger(self._store, topic, ledger)
+        stop = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
+        return _closing(handle, read(handle, first, stop)) if first <= stop else iter(())
 
 
-def _neighbours(blocks: Sequence[Block]) -> list[list[Block]]:
-    runs: list[list[Block]] = []
-    for block in blocks:
-        if runs and runs[-1][-1].stop == block.start:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-    return runs
+def _closing(handle: StoredLedger, items: Iterator[T]) -> Iterator[T]:
+    with handle:
+        yield from items
+
+
+def open_ledger(store: Stored, topic: str, ledger: int) -> StoredLedger:
+    """One ledger of a topic in ``store``, as far as it is acknowledged now: a ``ReadHandle``, open offload segments included.
+
+    ``closed``: all its offload segments are complete. ``length`` is known where the last index says it. Raises as ``plan``.
+    """
+    items = plan(store, topic, (ledger,))
+    parts = []
+    for item in items:
+        identity = (store.container, item.segment, store.open_read(item.segment).segment_id)
+        reader = reader_of(store, item.segment, ledger, item.blocks)
+        parts.append(LedgerPart(reader, item.first_entry, item.last_entry, identity))
+    last = items[-1]
+    return StoredLedger(
+        ledger,
+        parts,
+        last_add_confirmed=last.last_entry,
+        length=payload_bytes(store, last) if last.complete else None,
+        closed=all(item.complete for item in items),
+    )

@@ -126,6 +126,7 @@ class OffloadWriter:
     def complete(self) -> None:
         """Flush, then complete the open offload segment, if there is one with entries: data sealed, index there, in one commit.
 
+        Not after entry 127 of a ledger that goes on: Pulsar's own reader fails where a segment's first entry of a ledger is 128.
         Raises: see the class. Retry: make another writer, and call its ``complete``.
         """
         self._check()

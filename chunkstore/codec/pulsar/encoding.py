@@ -30,7 +30,8 @@ _PIECE_BYTES = 256 * KIB
 
 
 class EncodedBlock(NamedTuple):
-    """A finished block: where it begins in the data object, its length, what it holds, and its bytes in pieces."""
+    """A finished block: where it begins in the data object, its length, what it holds, and its bytes in pieces. Lengths are in bytes;
+    ``payload_bytes`` is that of all payloads."""
 
     offset: int
     length: int
@@ -38,6 +39,7 @@ class EncodedBlock(NamedTuple):
     first_entry: int
     last_entry: int
     entries: int
+    payload_bytes: int
     buffers: tuple[BytesLike, ...]
 
 
@@ -173,6 +175,7 @@ class BlockEncoder(ABC):
             first_entry=self._first_entry,
             last_entry=self._last,
             entries=self._entries,
+            payload_bytes=self._content - ENTRY_HEADER_BYTES * self._entries,
             buffers=(header, *self._pieces, *([padding(length - used)] if length > used else [])),
         )
         self._closed = True  # for good, should the sink raise: what it has stored is then unknown

@@ -58,6 +58,16 @@ class Window(NamedTuple):
     position: int
     dense: bool
 
+    @property
+    def first(self) -> int:
+        """The id of its first entry."""
+        return entry_id_at(self.data, self.marks[0])
+
+    @property
+    def last(self) -> int:
+        """The id of its last entry."""
+        return entry_id_at(self.data, self.marks[-2])
+
 
 class BlockReader(ABC):
     """Reads the entries of a data object, whose index has been read. Its kinds say which blocks there are.
@@ -120,9 +130,9 @@ class BlockReader(ABC):
         stop = ENTRY_ID_MAX if last is None else last
         for span in self.spans(ledger, first, last):
             for window in self.scan(span):
-                head, tail = entry_id_at(window.data, window.marks[0]), entry_id_at(window.data, window.marks[-2])
+                tail = window.last
                 if tail >= first:
-                    if head < first or tail > stop:
+                    if window.first < first or tail > stop:
                         window = trim(window, entry_ids(window), first, stop)
                     if len(window.marks) > 1:
                         yield window
@@ -258,7 +268,7 @@ class BlockReader(ABC):
 
 
 def trim(window: Window, ids: Sequence[int], first: int, last: int) -> Window:
-    """The entries ``first`` to ``last`` of the window, whose ids are ``ids``. All of these are checked, so that disorder cannot hide any."""
+    """The entries ``first`` to ``last`` of the window, whose ids are ``ids``: all of them, checked, so that disorder cannot hide any."""
     low, high = bisect_left(ids, first), bisect_right(ids, last)
     return window._replace(marks=window.marks[low : high + 1], floor=max(window.floor, first))
 

@@ -1,0 +1,195 @@
+"""Places in a stored ledger from which a read goes on: what was scanned there, and the ranges around it.
+
+Promises: a read that begins where another one ended, or inside the window that it held, requests and scans nothing again; cursors at rest
+hold at most 128 MiB in the process. Hints of the offset cache are checked: a wrong one costs a scan of its block, and nothing else.
+Leaves out: which entries are read from which part, beyond ``pieces_of`` (``read_handle``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Hashable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.codec.pulsar.windows import BlockReader, Window, entry_ids, trim
+from chunkstore.config import MIB
+from chunkstore.errors import Damaged
+from chunkstore.pulsar.offsets import OFFSETS
+from chunkstore.pulsar.streams import RangeStream
+
+__all__ = ["RESTING", "Cursor", "LedgerPart", "Piece", "pieces_of"]
+
+_RESTING_BYTES_MAX: Final = 128 * MIB
+_CURSOR_BYTES: Final = 64 * 1024
+"""What a cursor needs besides its ranges."""
+
+
+class LedgerPart(NamedTuple):
+    """Entries ``first`` to ``last`` of a ledger in one data object, of either format. Both are there; gaps may lie between them.
+
+    ``reader`` knows the ledger by its id (``LedgerObjectReader(ledger=...)``), and its ``source.read`` may be called by several threads.
+    ``identity`` says which object it is, as exactly as is known; None: its name and length do.
+    """
+
+    reader: BlockReader
+    first: int
+    last: int
+    identity: Hashable = None
+
+
+class Piece(NamedTuple):
+    """Entries ``first`` to ``last`` of a part: those that no other part gives."""
+
+    part: LedgerPart
+    first: int
+    last: int
+
+
+def pieces_of(parts: Sequence[LedgerPart]) -> list[Piece]:
+    """Pieces that ascend and do not overlap: where parts do, of the one that comes first."""
+    pieces: list[Piece] = []
+    edges = sorted({edge for part in parts for edge in (part.first, part.last + 1)})
+    for begin, end in pairwise(edges):
+        part = next((part for part in parts if part.first <= begin and end <= part.last + 1), None)
+        if part is not None and pieces and pieces[-1].part is part and pieces[-1].last == begin - 1:
+            pieces[-1] = Piece(part, pieces[-1].first, end - 1)
+        elif part is not None:
+            pieces.append(Piece(part, begin, end - 1))
+    return pieces
+
+
+class Cursor:
+    """A place in a piece. For one thread at a time."""
+
+    def __init__(self, piece: Piece, ledger: int, first: int) -> None:
+        self._reader = piece.part.reader
+        self._spans = self._reader.spans(ledger, first, piece.last)
+        source = self._reader.source
+        self._identity = piece.part.identity or (source.name, source.length)
+        self._first = self._next = first
+        self._last = -1
+        """The last entry of the call at hand."""
+        self._stream: RangeStream | None = None
+        self._view = self._reader
+        self._scanned = self._scan()
+        self._window: Window | None = None
+        self._ids: list[int] | None = None
+        """Those of the window; None: not needed yet."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it holds, about."""
+        return _CURSOR_BYTES + (self._stream.held_bytes if self._stream is not None else 0)
+
+    def reaches(self, entry: int) -> bool:
+        """Whether a read that begins with ``entry`` goes on here."""
+        window = self._window
+        return entry == self._next or (window is not None and window.first <= entry <= window.last)
+
+    def windows(self, first: int, last: int) -> Iterator[Window]:
+        """The entries ``first``, which it ``reaches``, to ``last``. Raises as ``BlockReader.windows``; it is of no use then."""
+        self._last = last
+        if self._stream is not None:
+            self._stream.stop = self._spans[-1].end  # a second call: there may be a third
+        while True:
+            window = self._window
+            if window is not None and window.last >= first:
+                cut = self._cut(window, first, last)
+                if len(cut.marks) > 1:
+                    yield cut
+                first = window.last + 1
+            if first > last:
+                break
+            window = next(self._scanned, None)
+            if window is None:
+                break
+            self._window, self._ids = window, None
+        self._next = last + 1
+
+    def close(self) -> None:
+        """Give up what is held."""
+        self._window = None
+        self._scanned.close()
+        if self._stream is not None:
+            self._stream.close()
+
+    def _cut(self, window: Window, first: int, last: int) -> Window:
+        if first <= window.first and window.last <= last:
+            return window
+        if self._ids is None:
+            self._ids = entry_ids(window)
+        return trim(window, self._ids, first, last)
+
+    def _scan(self) -> Generator[Window | None, None, None]:
+        """All windows from about ``first`` on; None where a block begins that the call at hand does not need."""
+        for number, span in enumerate(self._spans):
+            while span.first_entry > self._last:
+                yield None
+            key = (self._identity, span.start)
+            if not number:
+                hint = OFFSETS.find(key, self._first)
+                if hint is not None and hint[0] > span.first_entry:
+                    try:
+                        yield from _noted(key, self._begin(hint[1]).scan(span, hint))
+                        continue
+                    except Damaged:
+                        OFFSETS.forget(
+                            key
+                        )  # the object is another one, or damaged: the scan from the beginning says so
+                self._begin(span.start)
+            yield from _noted(key, self._view.scan(span))
+
+    def _begin(self, position: int) -> BlockReader:
+        """Read from ``position`` on, for the call at hand no further than it needs."""
+        needed = bisect_right(self._spans, self._last, key=lambda span: span.first_entry)
+        stop = self._spans[max(1, needed) - 1].end
+        self._stream = RangeStream(self._reader.source, self._spans, position, stop)
+        self._view = self._reader.through(self._stream.read)
+        return self._view
+
+
+def _noted(key: Hashable, windows: Iterator[Window]) -> Iterator[Window]:
+    for window in windows:
+        OFFSETS.note(key, window)
+        yield window
+
+
+class _Resting:
+    """Cursors between two calls, of all handles, the one that was used least recently first."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._rows: list[tuple[object, Piece, Cursor, int]] = []
+        self._held_bytes = 0
+
+    def take(self, owner: object, piece: Piece, entry: int) -> Cursor | None:
+        """A cursor of ``owner`` in this piece that reaches ``entry``: the caller's from now on."""
+        with self._lock:
+            for row in reversed(self._rows):
+                if row[0] is owner and row[1] is piece and row[2].reaches(entry):
+                    return self._remove(row)
+        return None
+
+    def put(self, owner: object, piece: Piece, cursor: Cursor) -> None:
+        """Keep a cursor, as long as there is room."""
+        with self._lock:
+            self._rows.append((owner, piece, cursor, cursor.held_bytes))
+            self._held_bytes += self._rows[-1][3]
+            while self._held_bytes > _RESTING_BYTES_MAX:
+                self._remove(self._rows[0]).close()
+
+    def drop(self, owner: object) -> None:
+        """Give up all of ``owner``."""
+        with self._lock:
+            for row in [row for row in self._rows if row[0] is owner]:
+                self._remove(row).close()
+
+    def _remove(self, row: tuple[object, Piece, Cursor, int]) -> Cursor:
+        self._rows = [other for other in self._rows if other is not row]
+        self._held_bytes -= row[3]
+        return row[2]
+
+
+RESTING: Final = _Resting()
