@@ -19,7 +19,7 @@ from chunkstore.errors import Damaged
 from chunkstore.pulsar.offsets import OFFSETS
 from chunkstore.pulsar.streams import RangeStream
 
-__all__ = ["RESTING", "Cursor", "LedgerPart", "Piece", "pieces_of"]
+__all__ = ["RESTING", "Cursor", "LedgerPart", "Piece", "Resting", "pieces_of"]
 
 _RESTING_BYTES_MAX: Final = 128 * MIB
 _CURSOR_BYTES: Final = 64 * 1024
@@ -66,13 +66,11 @@ class Cursor:
     def __init__(self, piece: Piece, ledger: int, first: int) -> None:
         self._reader = piece.part.reader
         self._spans = self._reader.spans(ledger, first, piece.last)
-        source = self._reader.source
-        self._identity = piece.part.identity or (source.name, source.length)
+        self._identity = piece.part.identity or self._reader.source[:2]
         self._first = self._next = first
         self._last = -1
         """The last entry of the call at hand."""
         self._stream: RangeStream | None = None
-        self._view = self._reader
         self._scanned = self._scan()
         self._window: Window | None = None
         self._ids: list[int] | None = None
@@ -93,103 +91,84 @@ class Cursor:
         self._last = last
         if self._stream is not None:
             self._stream.stop = self._spans[-1].end  # a second call: there may be a third
-        while True:
+        while first <= last:
             window = self._window
-            if window is not None and window.last >= first:
-                cut = self._cut(window, first, last)
-                if len(cut.marks) > 1:
-                    yield cut
-                first = window.last + 1
-            if first > last:
-                break
-            window = next(self._scanned, None)
-            if window is None:
-                break
-            self._window, self._ids = window, None
+            if window is None or window.last < first:
+                self._window, self._ids = next(self._scanned, None), None
+                if self._window is None:
+                    break
+                continue
+            cut = window
+            if window.first < first or window.last > last:
+                self._ids = self._ids or entry_ids(window)
+                cut = trim(window, self._ids, first, last)
+            if len(cut.marks) > 1:
+                yield cut
+            first = window.last + 1
         self._next = last + 1
 
     def close(self) -> None:
-        """Give up what is held."""
-        self._window = None
+        """Give up what is held; what is under way is discarded when it comes."""
         self._scanned.close()
-        if self._stream is not None:
-            self._stream.close()
-
-    def _cut(self, window: Window, first: int, last: int) -> Window:
-        if first <= window.first and window.last <= last:
-            return window
-        if self._ids is None:
-            self._ids = entry_ids(window)
-        return trim(window, self._ids, first, last)
+        self._window = self._stream = None
 
     def _scan(self) -> Generator[Window | None, None, None]:
         """All windows from about ``first`` on; None where a block begins that the call at hand does not need."""
+        view = self._reader
         for number, span in enumerate(self._spans):
             while span.first_entry > self._last:
                 yield None
             key = (self._identity, span.start)
-            if not number:
-                hint = OFFSETS.find(key, self._first)
-                if hint is not None and hint[0] > span.first_entry:
-                    try:
-                        yield from _noted(key, self._begin(hint[1]).scan(span, hint))
-                        continue
-                    except Damaged:
-                        OFFSETS.forget(
-                            key
-                        )  # the object is another one, or damaged: the scan from the beginning says so
-                self._begin(span.start)
-            yield from _noted(key, self._view.scan(span))
+            hint = OFFSETS.find(key, self._first) if not number else None
+            for begin in (None,) if hint is None or hint[0] == span.first_entry else (hint, None):
+                if not number:
+                    view = self._view(span.start if begin is None else begin[1])
+                try:
+                    for window in view.scan(span, begin):
+                        OFFSETS.note(key, window)
+                        yield window
+                    break
+                except Damaged:
+                    if begin is None:
+                        raise
+                    OFFSETS.forget(key)  # the object is another one, or damaged: its beginning says so
 
-    def _begin(self, position: int) -> BlockReader:
-        """Read from ``position`` on, for the call at hand no further than it needs."""
+    def _view(self, position: int) -> BlockReader:
+        """A reader from ``position`` on, for the call at hand no further than it needs."""
         needed = bisect_right(self._spans, self._last, key=lambda span: span.first_entry)
-        stop = self._spans[max(1, needed) - 1].end
-        self._stream = RangeStream(self._reader.source, self._spans, position, stop)
-        self._view = self._reader.through(self._stream.read)
-        return self._view
+        self._stream = RangeStream(self._reader.source, self._spans, position, self._spans[needed - 1].end)
+        return self._reader.through(self._stream.read)
 
 
-def _noted(key: Hashable, windows: Iterator[Window]) -> Iterator[Window]:
-    for window in windows:
-        OFFSETS.note(key, window)
-        yield window
-
-
-class _Resting:
+class Resting:
     """Cursors between two calls, of all handles, the one that was used least recently first."""
 
     def __init__(self) -> None:
         self._lock = runtime.lock()
-        self._rows: list[tuple[object, Piece, Cursor, int]] = []
-        self._held_bytes = 0
+        self._rows: list[tuple[object, Piece, Cursor]] = []
 
     def take(self, owner: object, piece: Piece, entry: int) -> Cursor | None:
         """A cursor of ``owner`` in this piece that reaches ``entry``: the caller's from now on."""
         with self._lock:
-            for row in reversed(self._rows):
-                if row[0] is owner and row[1] is piece and row[2].reaches(entry):
-                    return self._remove(row)
+            for at in reversed(range(len(self._rows))):
+                if self._rows[at][0] is owner and self._rows[at][1] is piece and self._rows[at][2].reaches(entry):
+                    return self._rows.pop(at)[2]
         return None
 
     def put(self, owner: object, piece: Piece, cursor: Cursor) -> None:
         """Keep a cursor, as long as there is room."""
         with self._lock:
-            self._rows.append((owner, piece, cursor, cursor.held_bytes))
-            self._held_bytes += self._rows[-1][3]
-            while self._held_bytes > _RESTING_BYTES_MAX:
-                self._remove(self._rows[0]).close()
+            self._rows.append((owner, piece, cursor))
+            while sum(row[2].held_bytes for row in self._rows) > _RESTING_BYTES_MAX:
+                self._rows.pop(0)[2].close()
 
     def drop(self, owner: object) -> None:
         """Give up all of ``owner``."""
         with self._lock:
-            for row in [row for row in self._rows if row[0] is owner]:
-                self._remove(row).close()
-
-    def _remove(self, row: tuple[object, Piece, Cursor, int]) -> Cursor:
-        self._rows = [other for other in self._rows if other is not row]
-        self._held_bytes -= row[3]
-        return row[2]
+            for row in self._rows:
+                if row[0] is owner:
+                    row[2].close()
+            self._rows = [row for row in self._rows if row[0] is not owner]
 
 
-RESTING: Final = _Resting()
+RESTING: Final = Resting()

@@ -123,27 +123,21 @@ class StoredLedger(ReadHandle):
                 return
             low, high = max(first, piece.first), min(last, piece.last)
             cursor = RESTING.take(self._owner, piece, low) or Cursor(piece, self.ledger, low)
+            seen = low - 1
             try:
-                yield from self._whole(piece.part, low, high, cursor.windows(low, high))
+                for window in cursor.windows(low, high):
+                    self._check_open()
+                    if seen < low == piece.part.first != window.first:
+                        break
+                    seen = window.last
+                    yield window
+                if seen < low == piece.part.first or seen != high == piece.part.last:
+                    what = (
+                        f"of entries {low} to {high} of ledger {self.ledger} the first or the last one is missing here"
+                    )
+                    raise Damaged(what, object=piece.part.reader.source.name)
             except BaseException:  # an abandoned iterator, too
                 cursor.close()
                 raise
-            RESTING.put(self._owner, piece, cursor)
-            if not self._is_open:
-                RESTING.drop(self._owner)
-
-    def _whole(self, part: LedgerPart, low: int, high: int, windows: Iterator[Window]) -> Iterator[Window]:
-        """These windows of entries ``low`` to ``high`` of a part; ``Damaged`` where its first or its last one is missing there."""
-        last = low - 1
-        missing = low if low == part.first else None
-        for window in windows:
-            self._check_open()
-            if missing == low != window.first:
-                break
-            missing, last = None, window.last
-            yield window
-        if missing is None and high == part.last != last:
-            missing = high
-        if missing is not None:
-            what = f"entry {missing} of ledger {self.ledger} is missing here"
-            raise Damaged(what, object=part.reader.source.name)
+            if self._is_open:
+                RESTING.put(self._owner, piece, cursor)

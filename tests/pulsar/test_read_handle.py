@@ -1,0 +1,346 @@
+"""``StoredLedger``: what it gives, what it requests for that, and what it does with hints, threads and damage."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, pairwise
+from threading import Event, active_count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunkstore.codec.pulsar.frames import DataSource, Entry
+from chunkstore.config import KIB, MIB
+from chunkstore.errors import Closed, Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.pulsar import cursors, read_handle
+from chunkstore.pulsar.offsets import OffsetCache
+from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
+from tests.pulsar.support_ledgers import LEDGER, Part, handle_of, v1_part, v2_part
+
+ALIVE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def offsets(monkeypatch: pytest.MonkeyPatch) -> OffsetCache:
+    cache = OffsetCache()
+    monkeypatch.setattr(cursors, "OFFSETS", cache)
+    monkeypatch.setattr(read_handle, "RESTING", cursors.Resting())
+    return cache
+
+
+def entry(number: int, payload: bytes) -> Entry:
+    return Entry(LEDGER, number, payload)
+
+
+def large(count: int, size: int, seed: int = 0) -> list[bytes]:
+    chance = random.Random(seed)
+    return [chance.randbytes(chance.randint(size // 2, size * 3 // 2)) for _ in range(count)]
+
+
+def expected_ranges(begin: int, end: int) -> list[tuple[int, int]]:
+    ranges, size = [], MIB
+    while begin < end:
+        ranges.append((begin, min(begin + size, end)))
+        begin, size = begin + size, min(2 * size, 8 * MIB)
+    return ranges
+
+
+# What it gives
+
+
+@st.composite
+def ledgers(draw: st.DrawFn) -> tuple[list[Entry], list[Part]]:
+    """The entries of a ledger, and parts that cover them all; several of either format may hold the same entries."""
+    window_bytes = draw(st.sampled_from([4 * KIB, 1 << 20]))
+    dense = draw(st.booleans())
+    steps = draw(st.lists(st.just(1) if dense else st.integers(1, 3), min_size=1, max_size=60))
+    ids = [sum(steps[:number]) - 1 for number in range(1, len(steps) + 1)]
+    size = draw(st.sampled_from([0, 10, 700, 9000]))
+    chance = random.Random(draw(st.integers(0, 9)))
+    entries = [entry(number, chance.randbytes(chance.randint(0, size))) for number in ids]
+    block = draw(st.sampled_from([4 * KIB, 64 * KIB]))
+    edges = sorted({0, len(ids), *draw(st.lists(st.integers(0, len(ids)), max_size=3))})
+    parts = []
+    for begin, end in pairwise(edges):
+        begin = max(0, begin - draw(st.integers(0, 10)))  # overlaps the one before
+        others = [Entry(9, number, b"another ledger's") for number in range(draw(st.integers(0, 1)))]
+        both = entries[begin : (begin + end) // 2] + others + entries[(begin + end) // 2 : end]
+        parts.append(v2_part(both, block_bytes_max=block, window_bytes=window_bytes))
+    if ids == list(range(len(ids))):
+        whole = v1_part((item.payload for item in entries), block_bytes_max=block, window_bytes=window_bytes)
+        parts.insert(draw(st.integers(0, len(parts))), whole)
+    return entries, parts
+
+
+@given(ledgers(), st.data())
+def test_a_read_is_a_slice_of_the_ledger(ledger: tuple[list[Entry], list[Part]], data: st.DataObject) -> None:
+    """Two threads, each at places of its own, going on or not, with hints of all earlier reads."""
+    entries, parts = ledger
+    last = entries[-1].entry
+    handle = handle_of(*parts)
+    bounds = st.tuples(st.integers(0, last), st.integers(0, last)).map(sorted)
+    plans = [data.draw(st.lists(st.one_of(bounds, st.none()), max_size=6)) for _ in range(2)]
+
+    def run(plan: list[list[int] | None]) -> None:
+        at = 0
+        for bound in plan:
+            first, stop = bound or (at, min(at + 7, last))
+            found = handle.read(first, stop)
+            assert found == [item for item in entries if first <= item.entry <= stop]
+            at = stop + 1 if stop < last else 0
+
+    with handle, ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, plans))
+        assert list(handle.iter_entries()) == entries
+        rows = [row for batch in handle.read_batches() for row in batch.to_pylist()]
+        assert rows == [item._asdict() for item in entries]
+
+
+def test_a_ledger_in_both_formats_gives_the_first_part_s_entries() -> None:
+    v1 = v1_part([b"v1"] * 50, block_bytes_max=4 * KIB)
+    v2 = v2_part([entry(number, b"v2") for number in range(20, 70)], block_bytes_max=4 * KIB)
+    assert [item.payload for item in handle_of(v1, v2).iter_entries()] == [b"v1"] * 50 + [b"v2"] * 20
+    assert [item.payload for item in handle_of(v2, v1).iter_entries()] == [b"v1"] * 20 + [b"v2"] * 50
+    v1.counted.requests.clear()
+    assert len(handle_of(v2, v1).read(25, 60)) == 36
+    assert not v1.counted.requests  # a part that is not needed
+
+
+@pytest.mark.parametrize("promised", [(0, 10), (0, 8)])
+def test_a_part_that_has_less_than_it_promises_is_damaged(promised: tuple[int, int]) -> None:
+    part, _ = v2_part([entry(number, b"x") for number in (1, 2, 9)], block_bytes_max=4 * KIB)
+    first, last = promised
+    handle = StoredLedger(LEDGER, [part._replace(first=first, last=last)], last_add_confirmed=last)
+    for low, high in ((first, last), (last, last), (first, first)):
+        with pytest.raises(Damaged, match="missing"):
+            handle.read(low, high)
+    assert [item.entry for item in handle.read(1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("bounds", [(-1, 3), (3, 2), (0, 10), (10, 10)])
+def test_a_range_that_is_none_is_refused(bounds: tuple[int, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        handle_of(v1_part([b""] * 10, block_bytes_max=4 * KIB)).iter_entries(*bounds)
+
+
+def test_an_empty_ledger_has_no_entries() -> None:
+    assert list(StoredLedger(LEDGER, [], last_add_confirmed=-1).iter_entries()) == []
+
+
+# What it requests
+
+PAYLOADS = large(700, 64 * KIB)
+"""Some 44 MiB, in blocks of 16 MiB."""
+
+
+@pytest.fixture(params=["v1", "v2"])
+def ledger(request: pytest.FixtureRequest) -> Part:
+    if request.param == "v1":
+        return v1_part(PAYLOADS, block_bytes_max=16 * MIB)
+    return v2_part([entry(*item) for item in enumerate(PAYLOADS)], block_bytes_max=16 * MIB)
+
+
+def test_a_sequential_read_requests_each_byte_once_in_growing_ranges(ledger: Part) -> None:
+    handle = handle_of(ledger)
+    assert [item.payload for item in handle.iter_entries()] == PAYLOADS
+    assert sorted(ledger.counted.requests) == expected_ranges(0, len(ledger.counted.data))
+
+
+def test_reads_of_some_entries_at_a_time_go_on_where_the_last_one_ended(ledger: Part) -> None:
+    """Two threads, each over all of the ledger: neither disturbs the other, and no byte is requested twice by one."""
+    handle = handle_of(ledger)
+
+    def read_all(step: int) -> list[bytes]:
+        return [
+            item.payload
+            for first in range(0, len(PAYLOADS), step)
+            for item in handle.read(first, min(first + step, len(PAYLOADS)) - 1)
+        ]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(read_all, (10, 13))) == [PAYLOADS] * 2
+    length = len(ledger.counted.data)
+    assert sum(end - begin for begin, end in ledger.counted.requests) == 2 * length
+    assert len(ledger.counted.requests) == 2 * len(expected_ranges(0, length))
+
+
+def test_random_entries_cost_about_a_request_each_first_scans_included() -> None:
+    ledger = v1_part(large(20_000, 2 * KIB), block_bytes_max=8 * MIB)
+    handle = handle_of(ledger)
+    chance = random.Random(1)
+    for number in (chance.randrange(20_000) for _ in range(1000)):
+        [item] = handle.read(number, number)
+        assert item.entry == number
+    assert len(ledger.counted.requests) <= 1200
+
+
+def test_entries_of_the_window_at_hand_cost_no_request(ledger: Part) -> None:
+    with handle_of(ledger) as other:
+        other.read(300, 300)  # so that another one's window begins about there
+    handle = handle_of(ledger)
+    handle.read(300, 300)
+    ledger.counted.requests.clear()
+    assert [handle.read(number, number)[0].payload for number in (302, 300, 304, 301)] == [
+        PAYLOADS[number] for number in (302, 300, 304, 301)
+    ]
+    assert not ledger.counted.requests
+
+
+def test_an_iterator_that_is_left_gives_its_read_ahead_up(ledger: Part) -> None:
+    began, go_on = Event(), Event()
+    read = ledger.counted.read
+
+    def slow(offset: int, length: int) -> bytes:
+        if offset > 4 * MIB:
+            began.set()
+            assert go_on.wait(ALIVE_S)
+        return read(offset, length)
+
+    part = ledger.part._replace(reader=ledger.part.reader.through(slow))
+    handle = StoredLedger(LEDGER, [part], last_add_confirmed=part.last)
+    threads = active_count()
+    entries = handle.iter_entries()
+    assert [item.payload for item in islice(entries, 60)] == PAYLOADS[:60]
+    assert began.wait(ALIVE_S)
+    entries.close()  # type: ignore[attr-defined]
+    handle.close()  # waits for nothing
+    assert not read_handle.RESTING._rows
+    go_on.set()
+    assert active_count() <= threads + 1
+
+
+def test_an_error_of_a_read_ahead_is_raised_where_its_bytes_are_needed(ledger: Part) -> None:
+    ledger.counted.fail_at = 7 * MIB + 1
+    ledger.counted.error = StorageUnavailable("down", object="data")
+    handle = handle_of(ledger)
+    found: list[Entry] = []
+    with pytest.raises(StorageUnavailable):
+        found.extend(handle.iter_entries())
+    assert sum(len(item.payload) + 12 for item in found) > 6 * MIB  # all that came before
+    ledger.counted.fail_at = None
+    assert [item.payload for item in handle.iter_entries()] == PAYLOADS
+
+
+def test_a_closed_handle_reads_no_more_and_holds_nothing(ledger: Part) -> None:
+    handle = handle_of(ledger)
+    entries = handle.iter_entries()
+    next(entries)
+    handle.read(100, 120)
+    handle.close()
+    handle.close()
+    with pytest.raises(Closed):
+        handle.read(0, 1)
+    with pytest.raises(Closed):
+        list(entries)
+    assert not read_handle.RESTING._rows
+
+
+def test_cursors_at_rest_hold_a_bounded_number_of_bytes() -> None:
+    data = b"".join(large(1, MIB))
+    parts = [v1_part([data] * 3, block_bytes_max=16 * MIB) for _ in range(200)]
+    handles = [handle_of(part) for part in parts]
+    for handle in handles:
+        assert handle.read(0, 0)[0].payload == data
+    held = sum(row[2].held_bytes for row in read_handle.RESTING._rows)
+    assert 64 * MIB < held <= 128 * MIB
+    for handle in handles:
+        handle.close()
+
+
+# Hints
+
+
+def test_hints_that_are_wrong_cost_a_scan_and_nothing_else(offsets: OffsetCache) -> None:
+    """An object whose payloads look like blocks and entries, and a cache that says anything of it."""
+    chance = random.Random(3)
+    inner = encode_v1([b"inner"] * 40)
+    payloads = [inner[: chance.randint(0, len(inner))] for _ in range(700)]
+    ledger = v1_part(payloads, block_bytes_max=64 * KIB, window_bytes=4 * KIB)
+    reader = ledger.part.reader
+    source = reader.source
+    assert len(reader.spans(LEDGER)) > 3
+    for _ in range(300):
+        number = chance.randrange(700)
+        [span] = reader.spans(LEDGER, number, number)
+        offsets.forget(((source.name, source.length), span.start))
+        position = chance.choice([chance.randrange(source.length), span.start, span.end - 5, span.end, 1 << 40])
+        plant(offsets, ((source.name, source.length), span.start), chance.randint(span.first_entry, number), position)
+        handle = handle_of(ledger)
+        stop = min(699, number + chance.choice([0, 3, 60]))
+        assert [item.payload for item in handle.read(number, stop)] == payloads[number : stop + 1]
+        handle.close()
+
+
+def test_hints_of_another_object_are_found_out(offsets: OffsetCache) -> None:
+    """Replaced in place by one of the same name and length, whose entries begin elsewhere."""
+    before = v1_part([b"a" * 3000] * 100, block_bytes_max=MIB)
+    after = v1_part([b"b" * 2000, b"b" * 4000] * 50, block_bytes_max=MIB)
+    assert len(before.counted.data) == len(after.counted.data)
+    source = DataSource("same", len(after.counted.data), before.counted.read)
+    for ledger in (before, after):
+        source = source._replace(read=ledger.counted.read)
+        part = LedgerPart(ledger.part.reader.through(source.read), 0, 99, identity="same")
+        handle = StoredLedger(LEDGER, [part], last_add_confirmed=99)
+        assert [len(handle.read(number, number)[0].payload) for number in (99, 50, 70, 31)] == (
+            [3000] * 4 if ledger is before else [4000, 2000, 2000, 4000]
+        )
+        handle.close()
+
+
+def test_the_offset_cache_is_bounded_and_drops_what_was_used_least_recently(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = OffsetCache(positions_max=20)
+    monkeypatch.setattr(cursors, "OFFSETS", cache)
+    ledger = v1_part([b"x" * KIB] * 4096, block_bytes_max=512 * KIB)
+    with handle_of(ledger) as handle:
+        assert sum(1 for _ in handle.iter_entries()) == 4096
+    assert 10 <= cache.positions <= 20
+    key = ledger.part.reader.source[:2]
+    starts = [span.start for span in ledger.part.reader.spans(LEDGER)]
+    assert cache.find((key, starts[0]), 4095) is None
+    found = cache.find((key, starts[-1]), 4095)
+    assert found is not None
+    assert found[0] > 4000
+
+
+def plant(offsets: OffsetCache, key: object, number: int, position: int) -> None:
+    from array import array
+
+    offsets._blocks[key] = (array("q", [number]), array("q", [position]))
+    offsets.positions += 1
+
+
+def encode_v1(payloads: list[bytes]) -> bytes:
+    return v1_part(payloads, block_bytes_max=4 * KIB).counted.data
+
+
+def test_damage_is_found_with_and_without_hints(ledger: Part) -> None:
+    """Of a part of the object that was read well before: its bytes have changed since."""
+    handle = handle_of(ledger)
+    list(handle.iter_entries())
+    handle.close()
+    broken = bytearray(ledger.counted.data)
+    [span] = list(ledger.part.reader.spans(LEDGER, 400, 400))
+    at = ledger.counted.data.index(PAYLOADS[400]) - 12
+    broken[at : at + 12] = b"\x7f" * 12
+    ledger.counted.data = bytes(broken)
+    again = handle_of(ledger)
+    with pytest.raises(Damaged) as caught:
+        again.read(400, 400)
+    assert caught.value.position is not None
+    assert span.start < caught.value.position < span.end
+
+
+def batches(handle: StoredLedger, first: int, last: int) -> Iterator[int]:
+    for batch in handle.read_batches(first, last):
+        yield from batch["entry"].to_pylist()
+
+
+def test_batches_go_on_where_entries_ended(ledger: Part) -> None:
+    handle = handle_of(ledger)
+    assert [item.entry for item in handle.read(0, 99)] == list(range(100))
+    assert list(batches(handle, 100, 699)) == list(range(100, 700))
+    assert min(ledger.counted.requests) == (0, MIB)
+    assert sum(end - begin for begin, end in ledger.counted.requests) == len(ledger.counted.data)
