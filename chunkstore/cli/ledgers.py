@@ -27,7 +27,7 @@ from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, PIP76, DataSource, Entry
 from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
 
 __all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
 
@@ -87,6 +87,9 @@ def offload(
     entries: Annotated[
         Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
+    append: Annotated[
+        bool, typer.Option("--append", help="The ledger has entries: the file's come after them.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="The ledger holds the file's beginning: pass it over, go on behind it.")
     ] = False,
@@ -100,9 +103,12 @@ def offload(
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments.
 
-    Entries get the ids behind the ledger's last one, from 0 on. The container is created where there is none.
+    Entries get the ids behind the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume. The
+    container is created where there is none.
     """
     _need_offload()
+    if append and resume:
+        raise InvalidArgument("--append or --resume, not both", argument="--append")
     from chunkstore.pulsar import OffloadWriter
 
     with opened_input(file) as source:
@@ -112,6 +118,12 @@ def offload(
             meter(f"offload {topic}", size, as_json=here.as_json) as progress,
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):
+            if not append and not resume and writer.last_entry(ledger) >= 0:
+                remedy = (
+                    "--append adds the file's entries after them, --resume goes on with a file whose beginning they are"
+                )
+                found = f"entries up to {writer.last_entry(ledger)}"
+                raise Conflict(f"ledger {ledger} of topic {topic!r}", expected="no entries", found=found, remedy=remedy)
             result = _copy(writer, ledger, source, file, entries, resume, progress, store.epoch)
     here.show(result, fields_of(result))
 

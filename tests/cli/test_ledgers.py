@@ -34,7 +34,7 @@ def test_lines_become_entries_and_lines_again(call: Call, root: str, lines: Path
         "topic": "t", "ledger": 5, "first_entry": 0, "last_entry": 3, "entries": 4, "bytes": len(LINES) - 3,
         "segments": 1, "epoch": 1,
     }  # fmt: skip
-    more = call("offload", root, lines, "--topic", "t", "--ledger", "5", "--json").document
+    more = call("offload", root, lines, "--topic", "t", "--ledger", "5", "--append", "--json").document
     assert (more["first_entry"], more["last_entry"]) == (4, 7)
     assert call("ledger", "read", root, "--topic", "t", "--ledger", "5", "--last", "3").out == LINES + b"\n"
     rows = call("ledger", "read", root, "--topic", "t", "--ledger", "5", "--first", "6", "--json").lines
@@ -58,10 +58,10 @@ def test_length_prefixed(call: Call, root: str, tmp_path: Path) -> None:
     assert call("ledger", "read", root, *options).out == whole
     for cut, position in ((2, 0), (4 + 2, 4), (len(whole) - 1, 9)):
         path.write_bytes(whole[:cut])
-        error = call("offload", root, path, *options, "--json", code=1).error
+        error = call("offload", root, path, *options, "--append", "--json", code=1).error
         assert (error["error"], error["fields"]["position"]) == ("Damaged", position)
     path.write_bytes(b"\xff\xff\xff\xff")
-    assert call("offload", root, path, *options, "--json", code=1).error["error"] == "Damaged"
+    assert call("offload", root, path, *options, "--append", "--json", code=1).error["error"] == "Damaged"
 
 
 def test_several_segments_and_resume(call: Call, root: str, tmp_path: Path) -> None:

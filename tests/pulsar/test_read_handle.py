@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
 from threading import Event, active_count
@@ -238,16 +238,15 @@ def test_a_closed_handle_reads_no_more_and_holds_nothing(ledger: Part) -> None:
     assert not read_handle.RESTING._rows
 
 
-def test_cursors_at_rest_hold_a_bounded_number_of_bytes() -> None:
-    data = b"".join(large(1, MIB))
-    parts = [v1_part([data] * 3, block_bytes_max=16 * MIB) for _ in range(200)]
-    handles = [handle_of(part) for part in parts]
+def test_cursors_at_rest_hold_a_bounded_number_of_bytes(ledger: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursors, "_RESTING_BYTES_MAX", 8 * MIB)
+    handles = [handle_of(ledger) for _ in range(20)]
     for handle in handles:
-        assert handle.read(0, 0)[0].payload == data
-    held = sum(row[2].held_bytes for row in read_handle.RESTING._rows)
-    assert 64 * MIB < held <= 128 * MIB
-    for handle in handles:
-        handle.close()
+        assert handle.read(0, 0)[0].payload == PAYLOADS[0]
+    assert 4 * MIB < sum(row[2].held_bytes for row in read_handle.RESTING._rows) <= 8 * MIB
+    requests = len(ledger.counted.requests)
+    assert handles[-1].read(1, 1)[0].payload == PAYLOADS[1]
+    assert len(ledger.counted.requests) == requests  # the ones used last are kept
 
 
 # Hints
@@ -306,8 +305,6 @@ def test_the_offset_cache_is_bounded_and_drops_what_was_used_least_recently(monk
 
 
 def plant(offsets: OffsetCache, key: object, number: int, position: int) -> None:
-    from array import array
-
     offsets._blocks[key] = (array("q", [number]), array("q", [position]))
     offsets.positions += 1
 
@@ -333,14 +330,10 @@ def test_damage_is_found_with_and_without_hints(ledger: Part) -> None:
     assert span.start < caught.value.position < span.end
 
 
-def batches(handle: StoredLedger, first: int, last: int) -> Iterator[int]:
-    for batch in handle.read_batches(first, last):
-        yield from batch["entry"].to_pylist()
-
-
 def test_batches_go_on_where_entries_ended(ledger: Part) -> None:
     handle = handle_of(ledger)
     assert [item.entry for item in handle.read(0, 99)] == list(range(100))
-    assert list(batches(handle, 100, 699)) == list(range(100, 700))
+    ids = [number for batch in handle.read_batches(100) for number in batch["entry"].to_pylist()]
+    assert ids == list(range(100, 700))
     assert min(ledger.counted.requests) == (0, MIB)
     assert sum(end - begin for begin, end in ledger.counted.requests) == len(ledger.counted.data)

@@ -1,0 +1,161 @@
+"""Ledgers that are ledger-based, streaming, or both; in a container, too, with what Pulsar's own readers want of the objects."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import chunkstore
+from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.frames import DataSource, Entry
+from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
+from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
+from chunkstore.config import KIB
+from chunkstore.errors import Closed
+from chunkstore.pulsar import OffloadWriter, open_ledger
+from chunkstore.pulsar.filling import Filled, SegmentFiller
+from chunkstore.pulsar.objects import open_pair, stored_object
+from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
+from tests.cli.conftest import Call
+from tests.support.pip17 import encode_ledger
+
+
+def payload(ledger: int, entry: int) -> bytes:
+    return b"%d:%d " % (ledger, entry) * (entry % 50)
+
+
+def expected(ledger: int, count: int) -> list[Entry]:
+    return [Entry(ledger, entry, payload(ledger, entry)) for entry in range(count)]
+
+
+class Streamed:
+    """Offload segments as pairs of bytes."""
+
+    def __init__(self, *, segment_bytes_max: int = 40_000) -> None:
+        self.blocks: list[EncodedBlock] = []
+        self.pairs: list[tuple[bytes, bytes, Filled]] = []
+        self.filler = SegmentFiller(
+            self.blocks.append, self.complete, segment_bytes_max=segment_bytes_max, block_bytes=4 * KIB
+        )
+
+    def complete(self, filled: Filled) -> None:
+        data = b"".join(bytes(part) for block in self.blocks for part in block.buffers)
+        self.pairs.append((data, filled.index_data, filled))
+        self.blocks.clear()
+
+    def indexes(self) -> list[SegmentIndex]:
+        return [read_index(index) for _, index, _ in self.pairs]
+
+
+def test_a_topic_with_ledgers_of_both_kinds(tmp_path: Path) -> None:
+    """PIP-76's test plan: ledger 1 was offloaded whole, ledger 2 whole and (from entry 300 on) streaming, 3 streaming."""
+    streamed = Streamed()
+    for ledger, entries in ((2, range(300, 900)), (3, range(700))):
+        for entry in entries:
+            streamed.filler.append(ledger, entry, payload(ledger, entry))
+    streamed.filler.complete()
+    parts: dict[int, list[LedgerPart]] = {1: [], 2: [], 3: []}
+    with ExitStack() as stack:
+
+        def stored(name: str, data: bytes) -> DataSource:
+            (tmp_path / name).write_bytes(data)
+            return stack.enter_context(stored_object((tmp_path / name).as_uri()))
+
+        for ledger, count in ((1, 500), (2, 600)):
+            pair = encode_ledger((payload(ledger, entry) for entry in range(count)), block_bytes_max=8 * KIB)
+            source = stored(f"uuid-ledger-{ledger}", pair.data)
+            parts[ledger].append(LedgerPart(LedgerObjectReader(source, pair.index, ledger=ledger), 0, count - 1))
+        for number, (data, index, filled) in enumerate(streamed.pairs):
+            reader = open_pair(stored(f"segment-{number}", data), index)
+            for ledger, first, last, _ in filled.ranges:
+                parts[ledger].append(LedgerPart(reader, first, last))
+        assert len(parts[2]) > 2
+        for ledger, count in ((1, 500), (2, 900), (3, 700)):
+            with StoredLedger(ledger, parts[ledger], last_add_confirmed=count - 1) as handle:
+                assert list(handle.iter_entries()) == expected(ledger, count)
+                for first, last in ((0, 0), (299, 301), (310, 499), (499, count - 1), (count - 1, count - 1)):
+                    assert handle.read(first, last) == expected(ledger, count)[first : last + 1]
+
+
+def test_a_ledger_in_a_container_open_segments_included(tmp_path: Path) -> None:
+    root = tmp_path.as_uri()
+    with chunkstore.open(root) as store:
+        writer = OffloadWriter(store, "t", block_bytes=4 * KIB, segment_bytes_max=20_000)
+        for entry in range(1000):
+            writer.append(1, entry, payload(1, entry))
+            if entry % 7 == 0:
+                writer.append(2, entry // 7, payload(2, entry // 7))  # its blocks lie between
+        writer.flush()
+        with chunkstore.open_replica(root) as replica:
+            for reading in (store, replica):
+                handle = open_ledger(reading, "t", 1)
+                assert (handle.ledger, handle.last_add_confirmed, handle.closed, handle.length) == (1, 999, False, None)
+                assert list(handle.iter_entries()) == expected(1, 1000)
+                assert [item for first in range(0, 1000, 50) for item in handle.read(first, first + 49)] == expected(
+                    1, 1000
+                )
+                assert open_ledger(reading, "t", 2).read(100, 142) == expected(2, 143)[100:]
+                handle.close()
+                with pytest.raises(Closed):
+                    handle.read(0, 1)
+        writer.close()
+        for ledger, count in ((1, 1000), (2, 143)):
+            with open_ledger(store, "t", ledger) as handle:
+                assert handle.closed
+                assert handle.length == sum(len(item.payload) for item in expected(ledger, count))
+
+
+def test_the_size_of_a_ledger_is_that_of_all_its_payloads_so_far() -> None:
+    streamed = Streamed()
+    for entry in range(600):
+        streamed.filler.append(5, entry, payload(5, entry))
+        if entry == 10:
+            streamed.filler.append(6, 3, b"its beginning is elsewhere")
+    streamed.filler.complete()
+    assert len(streamed.pairs) > 2
+    for index in streamed.indexes():
+        info = index.group(5).info
+        assert info.size == sum(len(item.payload) for item in expected(5, info.entries or 0))
+    assert streamed.indexes()[0].group(6).info.size is None
+
+
+def test_every_block_that_another_follows_ends_with_padding() -> None:
+    streamed = Streamed()
+    for ledger in (1, 2, 1, 3):
+        for entry in range(streamed.filler.last_added(ledger) + 1, streamed.filler.last_added(ledger) + 300):
+            streamed.filler.append(ledger, entry, payload(ledger, entry))
+    streamed.filler.append(3, 1000, b"longer than a block" * 1000)
+    streamed.filler.complete()
+    for (data, _, _), index in zip(streamed.pairs, streamed.indexes(), strict=True):
+        assert all(data[span.end - 4 : span.end] == b"\xfe\xdc\xde\xad" for span in index.spans()[:-1])
+
+
+@pytest.mark.parametrize("entries_per_segment", [1, 4, 32, 128, 129])
+def test_no_segment_begins_with_entry_128(entries_per_segment: int) -> None:
+    """A block for each entry; one by one, and as arrays."""
+    single, arrays = (Streamed(segment_bytes_max=entries_per_segment * 3144) for _ in range(2))
+    for entry in range(140):
+        single.filler.append(1, entry, bytes(3000))
+    arrays.filler.append_batch(1, 0, pa.array([bytes(3000)] * 140, pa.binary()))
+    for streamed in (single, arrays):
+        streamed.filler.complete()
+        assert len(streamed.pairs) >= 140 // entries_per_segment - 1
+        assert all(index.group(1).blocks[0].first_entry != 128 for index in streamed.indexes())
+    assert single.pairs == arrays.pairs
+
+
+def test_offload_onto_a_ledger_that_has_entries_is_refused(call: Call, tmp_path: Path) -> None:
+    root, lines = (tmp_path / "root").as_uri(), tmp_path / "lines"
+    lines.write_bytes(b"a\nb\n")
+    offload = ("offload", root, lines, "--topic", "t", "--ledger", "1", "--json")
+    call(*offload)
+    error = call(*offload, code=1).error
+    assert error["error"] == "Conflict"
+    assert {"--append", "--resume"} <= set(error["message"].split())
+    call(*offload, "--append", "--resume", code=2)
+    assert call(*offload, "--resume").document["entries"] == 0
+    assert call(*offload, "--append").document["first_entry"] == 2
+    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == b"a\nb\n" * 2
