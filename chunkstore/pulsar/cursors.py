@@ -64,6 +64,7 @@ class Cursor:
     """A place in a piece. For one thread at a time."""
 
     def __init__(self, piece: Piece, ledger: int, first: int) -> None:
+        self.piece = piece
         self._reader = piece.part.reader
         self._spans = self._reader.spans(ledger, first, piece.last)
         self._identity = piece.part.identity or self._reader.source[:2]
@@ -145,30 +146,31 @@ class Resting:
 
     def __init__(self) -> None:
         self._lock = runtime.lock()
-        self._rows: list[tuple[object, Piece, Cursor]] = []
+        self.cursors: list[Cursor] = []
 
-    def take(self, owner: object, piece: Piece, entry: int) -> Cursor | None:
-        """A cursor of ``owner`` in this piece that reaches ``entry``: the caller's from now on."""
+    def take(self, piece: Piece, entry: int) -> Cursor | None:
+        """A cursor in this piece that reaches ``entry``: the caller's from now on."""
         with self._lock:
-            for at in reversed(range(len(self._rows))):
-                if self._rows[at][0] is owner and self._rows[at][1] is piece and self._rows[at][2].reaches(entry):
-                    return self._rows.pop(at)[2]
+            for at in reversed(range(len(self.cursors))):
+                if self.cursors[at].piece is piece and self.cursors[at].reaches(entry):
+                    return self.cursors.pop(at)
         return None
 
-    def put(self, owner: object, piece: Piece, cursor: Cursor) -> None:
+    def put(self, cursor: Cursor) -> None:
         """Keep a cursor, as long as there is room."""
         with self._lock:
-            self._rows.append((owner, piece, cursor))
-            while sum(row[2].held_bytes for row in self._rows) > _RESTING_BYTES_MAX:
-                self._rows.pop(0)[2].close()
+            self.cursors.append(cursor)
+            while sum(each.held_bytes for each in self.cursors) > _RESTING_BYTES_MAX:
+                self.cursors.pop(0).close()
 
-    def drop(self, owner: object) -> None:
-        """Give up all of ``owner``."""
+    def drop(self, pieces: Sequence[Piece]) -> None:
+        """Give up all of these pieces."""
+        gone = {id(piece) for piece in pieces}
         with self._lock:
-            for row in self._rows:
-                if row[0] is owner:
-                    row[2].close()
-            self._rows = [row for row in self._rows if row[0] is not owner]
+            for cursor in self.cursors:
+                if id(cursor.piece) in gone:
+                    cursor.close()
+            self.cursors = [cursor for cursor in self.cursors if id(cursor.piece) not in gone]
 
 
 RESTING: Final = Resting()

@@ -29,7 +29,6 @@ __all__ = [
     "TopicPlanner",
     "TopicPosition",
     "last_entries",
-    "payload_bytes",
     "plan",
     "reader_of",
     "walk_blocks",
@@ -218,14 +217,6 @@ class TopicPlanner:
         ]
 
 
-def payload_bytes(store: Stored, part: LedgerRange) -> int | None:
-    """Bytes of all payloads of the ledger up to the end of this part, which is complete, as the index says; None: it does not.
-    Raises ``Damaged``, and what reading raises."""
-    name = f"{part.segment}-index"
-    index = read_index(store.read(name, 0, INDEX_BYTES_MAX), object=f"segment {name}")
-    return index.group(part.ledger).info.size
-
-
 def _read_index(store: Stored, context: Context) -> SegmentIndex:
     name = f"segment {context.index_segment}"
     if context.index_length > INDEX_BYTES_MAX:
@@ -335,9 +326,11 @@ def reader_of(store: Stored, segment: str, ledger: int, blocks: Sequence[Block])
     """A reader of these blocks, which ascend; others may lie between them. It sees an object that ends where they end."""
     refs = tuple(BlockRef(block.first_entry, number, block.start) for number, block in enumerate(blocks, 1))
     holes = tuple(BlockRef(0, 0, block.stop) for block, after in pairwise(blocks) if block.stop != after.start)
-    groups = [LedgerGroup(ledger, LedgerInfo(ledger=ledger), b"", refs)]
-    if holes:
-        groups.append(LedgerGroup(LEDGER_UNKNOWN, LedgerInfo(ledger=LEDGER_UNKNOWN), b"", holes))
-    end = blocks[-1].stop
-    source = DataSource(f"segment {segment}", end, lambda offset, length: store.read(segment, offset, length))
-    return SegmentReader(source, SegmentIndex(end, tuple(groups)))
+    rows = ((ledger, refs), (LEDGER_UNKNOWN, holes))
+    index = SegmentIndex(
+        blocks[-1].stop, tuple(LedgerGroup(owner, LedgerInfo(ledger=owner), b"", row) for owner, row in rows)
+    )
+    source = DataSource(
+        f"segment {segment}", blocks[-1].stop, lambda offset, length: store.read(segment, offset, length)
+    )
+    return SegmentReader(source, index)

@@ -87,7 +87,6 @@ class StoredLedger(ReadHandle):
         self.length = length
         self.closed = closed
         self._pieces = pieces_of(parts)
-        self._owner = object()
         self._is_open = True
 
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
@@ -101,7 +100,7 @@ class StoredLedger(ReadHandle):
 
     def close(self) -> None:
         self._is_open = False
-        RESTING.drop(self._owner)
+        RESTING.drop(self._pieces)
 
     def _checked(self, first: int, last: int | None) -> int:
         """The last entry to be read; -1 for none."""
@@ -122,7 +121,7 @@ class StoredLedger(ReadHandle):
             if piece.first > last:
                 return
             low, high = max(first, piece.first), min(last, piece.last)
-            cursor = RESTING.take(self._owner, piece, low) or Cursor(piece, self.ledger, low)
+            cursor = RESTING.take(piece, low) or Cursor(piece, self.ledger, low)
             seen = low - 1
             try:
                 for window in cursor.windows(low, high):
@@ -139,5 +138,5 @@ class StoredLedger(ReadHandle):
             except BaseException:  # an abandoned iterator, too
                 cursor.close()
                 raise
-            if self._is_open:
-                RESTING.put(self._owner, piece, cursor)
+            if self._is_open and high < piece.last:
+                RESTING.put(cursor)

@@ -6,21 +6,21 @@ is checked as the codec says. Leaves out: checksums of chunks (the engine's), fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import Entry
+from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import Stored, iter_topics
-from chunkstore.pulsar.planning import LedgerRange, TopicPlanner, payload_bytes, plan, reader_of
+from chunkstore.pulsar.planning import LedgerRange, TopicPlanner, plan, reader_of
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["LedgerReader", "LedgerSummary", "open_ledger"]
-
-T = TypeVar("T")
 
 
 class LedgerSummary(NamedTuple):
@@ -77,35 +77,25 @@ class LedgerReader:
         Arguments are checked and the plan is made at the call. Raises ``InvalidArgument``, ``LedgerNotFound``; while iterating
         ``Damaged`` at the first byte that is wrong, and what reading raises.
         """
-        return self._read(topic, ledger, first, last, StoredLedger.iter_entries)
+        handle, stop = self._opened(topic, ledger, first, last)
+        return handle.iter_entries(first, stop) if first <= stop else iter(())
 
     def read_batches(
         self, topic: str, ledger: int, first: int = 0, last: int | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As ``read``, as Arrow record batches of about 1 MiB with the columns ledger, entry and payload. Needs pyarrow."""
-        return self._read(topic, ledger, first, last, StoredLedger.read_batches)
+        handle, stop = self._opened(topic, ledger, first, last)
+        return handle.read_batches(first, stop) if first <= stop else iter(())
 
-    def _read(
-        self,
-        topic: str,
-        ledger: int,
-        first: int,
-        last: int | None,
-        read: Callable[[StoredLedger, int, int], Iterator[T]],
-    ) -> Iterator[T]:
+    def _opened(self, topic: str, ledger: int, first: int, last: int | None) -> tuple[StoredLedger, int]:
+        """A handle, and the last entry to be read that is there."""
         for value, argument in ((first, "first"), (first if last is None else last, "last")):
             if type(value) is not int or value < 0:
                 raise InvalidArgument(f"{argument} is an entry id from 0 on, not {value!r}", argument=argument)
         if last is not None and last < first:
             raise InvalidArgument(f"entries {first} to {last}: not a range", argument="last")
         handle = open_ledger(self._store, topic, ledger)
-        stop = handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
-        return _closing(handle, read(handle, first, stop)) if first <= stop else iter(())
-
-
-def _closing(handle: StoredLedger, items: Iterator[T]) -> Iterator[T]:
-    with handle:
-        yield from items
+        return handle, handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
 
 
 def open_ledger(store: Stored, topic: str, ledger: int) -> StoredLedger:
@@ -119,11 +109,10 @@ def open_ledger(store: Stored, topic: str, ledger: int) -> StoredLedger:
         identity = (store.container, item.segment, store.open_read(item.segment).segment_id)
         reader = reader_of(store, item.segment, ledger, item.blocks)
         parts.append(LedgerPart(reader, item.first_entry, item.last_entry, identity))
-    last = items[-1]
-    return StoredLedger(
-        ledger,
-        parts,
-        last_add_confirmed=last.last_entry,
-        length=payload_bytes(store, last) if last.complete else None,
-        closed=all(item.complete for item in items),
-    )
+    last, length = items[-1], None
+    if last.complete:
+        name = f"{last.segment}-index"
+        index = read_index(store.read(name, 0, INDEX_BYTES_MAX), object=f"segment {name}")
+        length = index.group(ledger).info.size
+    closed = all(item.complete for item in items)
+    return StoredLedger(ledger, parts, last_add_confirmed=last.last_entry, length=length, closed=closed)

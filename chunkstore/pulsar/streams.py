@@ -1,6 +1,6 @@
-"""Consecutive reads of an object as ranges that grow, the next of which is read ahead in the background.
+"""Consecutive reads of an object as ranges that grow, the next two of which are read ahead in the background.
 
-Promises: ranges of 1, 2, 4 and then 8 MiB, none requested twice, none read ahead before a second one is needed; at most three are held,
+Promises: ranges of 1, 2, 4 and then 8 MiB, none requested twice, none read ahead before a second one is needed; at most four are held,
 but for an entry that is longer. An error of a range that was read ahead is raised where its bytes are needed.
 Leaves out: threads that share one (each reading place has its own).
 """
@@ -22,12 +22,14 @@ __all__ = ["RangeStream"]
 
 _RANGE_BYTES_LEAST: Final = 1 * MIB
 _RANGE_BYTES_MOST: Final = 8 * MIB
+_AHEAD_MAX: Final = 2
+"""One is being read while the next one is on its way."""
 
 
 class RangeStream:
     """Reads ``source`` from ``position`` on, as far as its bytes belong to ``spans``, which ascend. Not thread-safe.
 
-    ``stop``: no range goes beyond; may be raised at any time. ``source.read`` is called by one more thread.
+    ``stop``: no range goes beyond; may be raised at any time. ``source.read`` is called by other threads, too.
     """
 
     def __init__(self, source: DataSource, spans: Sequence[BlockSpan], position: int, stop: int) -> None:
@@ -38,13 +40,12 @@ class RangeStream:
         self._start = self._position = position
         self._size = _RANGE_BYTES_LEAST
         self._held: deque[tuple[int, bytes]] = deque()
-        self._ahead: tuple[int, int, runtime.Future[Any]] | None = None
+        self._ahead: deque[tuple[int, int, runtime.Future[Any]]] = deque()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of all ranges that are held or under way."""
-        under_way = self._ahead[1] - self._ahead[0] if self._ahead is not None else 0
-        return sum(len(data) for _, data in self._held) + under_way
+        return sum(len(data) for _, data in self._held) + sum(end - begin for begin, end, _ in self._ahead)
 
     def read(self, position: int, length: int) -> BytesLike:
         """As ``DataSource.read``; the buffer never changes. What does not continue the stream is a read of its own."""
@@ -61,15 +62,14 @@ class RangeStream:
 
     def _take(self, expected: int) -> bool:
         """Hold one more range; whether there is one that begins at ``expected``, and is whole."""
-        if self._ahead is None and self._next()[0] == expected:
+        if not self._ahead and self._next()[0] == expected:
             self._request(in_background=False)
-        if self._ahead is None or self._ahead[0] != expected:
+        if not self._ahead or self._ahead[0][0] != expected:
             return False
-        begin, end, future = self._ahead
-        self._ahead = None
+        begin, end, future = self._ahead.popleft()
         self._held.append((begin, future.result()))
-        if begin != self._start:
-            self._request(in_background=True)
+        while begin != self._start and len(self._ahead) < _AHEAD_MAX and self._request(in_background=True):
+            pass
         return len(self._held[-1][1]) == end - begin
 
     def _next(self) -> tuple[int, int]:
@@ -87,11 +87,11 @@ class RangeStream:
             end = span.end
         return begin, min(end, limit)
 
-    def _request(self, *, in_background: bool) -> None:
-        """Have the range that follows read, if there is one."""
+    def _request(self, *, in_background: bool) -> bool:
+        """Have the range that follows read; whether there is one."""
         begin, end = self._next()
         if end <= begin:
-            return
+            return False
         future = runtime.future()
 
         def run() -> None:
@@ -101,7 +101,8 @@ class RangeStream:
             except BaseException as error:  # noqa: BLE001  (raised where the bytes are needed)
                 future.set_exception(error)
 
-        self._ahead = begin, end, future
+        self._ahead.append((begin, end, future))
         self._position, self._size = end, min(2 * self._size, _RANGE_BYTES_MOST)
         if not in_background or runtime.spawn_if_possible(run, "chunkstore-read-ahead") is None:
             run()
+        return True
