@@ -9,6 +9,7 @@ from typing import NamedTuple
 from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.errors import StorageUnavailable
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
 from tests.support.pip17 import encode_ledger
 from tests.support.pip76 import encode
@@ -25,7 +26,6 @@ class Counted:
         self.data = data
         self.requests: list[tuple[int, int]] = []
         self.fail_at: int | None = None
-        self.error: Exception = OSError("no such range")
         self.source = DataSource(name, len(data), self.read)
         self._lock = Lock()
 
@@ -33,7 +33,7 @@ class Counted:
         with self._lock:
             self.requests.append((offset, min(offset + length, len(self.data))))
         if self.fail_at is not None and offset + length > self.fail_at:
-            raise self.error
+            raise StorageUnavailable("down", object=self.source.name)
         return self.data[offset : offset + length]
 
 
