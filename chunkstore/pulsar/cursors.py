@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.windows import BlockReader, Window, entry_ids, trim
-from chunkstore.config import MIB
+from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
 from chunkstore.pulsar.offsets import OFFSETS
 from chunkstore.pulsar.streams import RangeStream
@@ -22,8 +22,8 @@ from chunkstore.pulsar.streams import RangeStream
 __all__ = ["RESTING", "Cursor", "LedgerPart", "Piece", "Resting", "pieces_of"]
 
 _RESTING_BYTES_MAX: Final = 128 * MIB
-_CURSOR_BYTES: Final = 64 * 1024
-"""What a cursor needs besides its ranges."""
+_CURSOR_BYTES: Final = 512 * KIB
+"""What a cursor needs besides its ranges, about: two numbers for each entry of its window."""
 
 
 class LedgerPart(NamedTuple):

@@ -106,12 +106,11 @@ def test_a_ledger_in_both_formats_gives_the_first_part_s_entries() -> None:
     assert not v1.counted.requests  # a part that is not needed
 
 
-@pytest.mark.parametrize("promised", [(0, 10), (0, 8)])
-def test_a_part_that_has_less_than_it_promises_is_damaged(promised: tuple[int, int]) -> None:
+@pytest.mark.parametrize("last", [8, 10])
+def test_a_part_that_has_less_than_it_promises_is_damaged(last: int) -> None:
     part, _ = v2_part([entry(number, b"x") for number in (1, 2, 9)], block_bytes_max=4 * KIB)
-    first, last = promised
-    handle = StoredLedger(LEDGER, [part._replace(first=first, last=last)], last_add_confirmed=last)
-    for low, high in ((first, last), (last, last), (first, first)):
+    handle = StoredLedger(LEDGER, [part._replace(first=0, last=last)], last_add_confirmed=last)
+    for low, high in ((0, last), (last, last), (0, 0)):
         with pytest.raises(Damaged, match="missing"):
             handle.read(low, high)
     assert [item.entry for item in handle.read(1, 2)] == [1, 2]
@@ -239,8 +238,7 @@ def test_hints_that_are_wrong_cost_a_scan_and_nothing_else(offsets: OffsetCache)
     inner = v1_part([b"inner"] * 40, block_bytes_max=4 * KIB).counted.data
     payloads = [inner[: chance.randint(0, len(inner))] for _ in range(700)]
     ledger = v1_part(payloads, block_bytes_max=64 * KIB, window_bytes=4 * KIB)
-    reader = ledger.part.reader
-    source = reader.source
+    reader, source = ledger.part.reader, ledger.part.reader.source
     assert len(reader.spans(LEDGER)) > 3
     for _ in range(300):
         number = chance.randrange(700)
@@ -248,8 +246,7 @@ def test_hints_that_are_wrong_cost_a_scan_and_nothing_else(offsets: OffsetCache)
         key = (source[:2], span.start)
         offsets.forget(key)
         position = chance.choice([chance.randrange(source.length), span.start, span.end - 5, span.end, 1 << 40])
-        planted = array("q", [chance.randint(span.first_entry, number)]), array("q", [position])
-        offsets._blocks[key] = planted
+        offsets._blocks[key] = array("q", [chance.randint(span.first_entry, number)]), array("q", [position])
         offsets.positions += 1
         handle = handle_of(ledger)
         stop = min(699, number + chance.choice([0, 3, 60]))
