@@ -27,7 +27,8 @@ _CURSOR_BYTES: Final = 512 * KIB
 
 
 class LedgerPart(NamedTuple):
-    """Entries ``first`` to ``last`` of a ledger in one data object, of either format. Both are there; gaps may lie between them.
+    """Entries ``first`` to ``last`` of a ledger in one data object, of either format. ``last`` is there; gaps may lie before it, but
+    the ledger begins there with ``first`` or below.
 
     ``reader`` knows the ledger by its id (``LedgerObjectReader(ledger=...)``), and its ``source.read`` may be called by several threads.
     ``identity`` says which object it is, as exactly as is known; None: its name and length do.
@@ -67,6 +68,8 @@ class Cursor:
         self.piece = piece
         self._reader = piece.part.reader
         self._spans = self._reader.spans(ledger, first, piece.last)
+        if not self._spans or first == piece.part.first < self._spans[0].first_entry:
+            raise Damaged(f"entry {first} of ledger {ledger} is missing here", object=self._reader.source.name)
         self._identity = piece.part.identity or self._reader.source[:2]
         self._first = self._next = first
         self._last = -1

@@ -70,7 +70,7 @@ class StoredLedger(ReadHandle):
     comes first in ``parts``; what is a gap there stays one.
 
     Any number of threads may read at as many places. Where a call ended, the next one goes on: nothing is requested or scanned twice.
-    Iterating raises ``Damaged``, too, where a part lacks its first or last entry.
+    Iterating raises ``Damaged``, too, where a part begins above its first entry, or lacks its last one.
     """
 
     def __init__(
@@ -126,14 +126,10 @@ class StoredLedger(ReadHandle):
             try:
                 for window in cursor.windows(low, high):
                     self._check_open()
-                    if seen < low == piece.part.first != window.first:
-                        break
                     seen = window.last
                     yield window
-                if seen < low == piece.part.first or seen != high == piece.part.last:
-                    what = (
-                        f"of entries {low} to {high} of ledger {self.ledger} the first or the last one is missing here"
-                    )
+                if seen != high == piece.part.last:
+                    what = f"entry {high} of ledger {self.ledger} is missing here"
                     raise Damaged(what, object=piece.part.reader.source.name)
             except BaseException:  # an abandoned iterator, too
                 cursor.close()
