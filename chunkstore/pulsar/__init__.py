@@ -6,6 +6,7 @@ a block is there as a whole or not at all, and a writer that died is gone on fro
 beside this file. Leaves out: when to offload (policies), ledgers that live in BookKeeper, other formats than PIP-76.
 """
 
+from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, TopicPosition, plan
 from chunkstore.pulsar.read_handle import ReadHandle
@@ -19,6 +20,7 @@ __all__ = [
     "LedgerReader",
     "LedgerSummary",
     "OffloadWriter",
+    "PulsarBucket",
     "ReadHandle",
     "TopicPlanner",
     "TopicPosition",

@@ -61,9 +61,11 @@ class LedgerNotFound(ChunkstoreError):
 
     fields = ("topic", "ledger")
 
-    def __init__(self, topic: str, ledger: int | None = None) -> None:
-        what = f"topic {topic!r}" if ledger is None else f"ledger {ledger} of topic {topic!r}"
-        super().__init__(f"{what} is not in this container; 'chunkstore ledger ls' shows what is")
+    def __init__(
+        self, topic: str | None, ledger: int | None = None, *, where: str = "this container; 'chunkstore ledger ls'"
+    ) -> None:
+        names = ([] if ledger is None else [f"ledger {ledger}"]) + ([] if topic is None else [f"topic {topic!r}"])
+        super().__init__(f"{' of '.join(names)} is not in {where} shows what is")
         self.topic = topic
         self.ledger = ledger
 

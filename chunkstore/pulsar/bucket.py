@@ -1,0 +1,336 @@
+"""``PulsarBucket``: what Pulsar's offloaders wrote into a bucket, read without container and broker: ledgers, entries, messages.
+
+A ledger is (cluster, topic, id); index and user metadata tell cluster and topic. Promises: nothing is changed; of attempts that differ
+none is chosen silently; memory: a row for each ledger, and one window. Leaves out: MapFiles, which are named; cleaning (``orphans``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
+
+from chunkstore.codec.pulsar.frames import Entry, entry_id_at
+from chunkstore.codec.pulsar.messages import scan_transactions
+from chunkstore.config import MIB
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
+from chunkstore.pulsar.bucket_messages import BucketMessages, Entries, Run, batches_of
+from chunkstore.pulsar.bucket_objects import BucketObjects, Said
+from chunkstore.pulsar.catalog import Attempt, topic_name
+from chunkstore.pulsar.checking import BucketCheck, Finding
+from chunkstore.pulsar.contexts import LedgerNotFound
+from chunkstore.pulsar.live import LiveFiles
+from chunkstore.pulsar.read_handle import LedgerPart, ReadHandle, StoredLedger
+from chunkstore.registry import open_bucket
+from chunkstore_bindings.bucket.port import Bucket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["LedgerRow", "PulsarBucket"]
+
+_COMPARED_BYTES: Final = 1 * MIB
+
+
+_Key = tuple[str | None, int | None]
+
+
+class LedgerRow(NamedTuple):
+    """A ledger in one data object. ``topic`` and ``entries`` are None where no index was read, or it does not tell.
+
+    ``format``: "v1", "v2" or "mapfile". ``entries``: of this object, by their ids. ``bytes``: of the ledger's blocks; without details, of
+    the data object, where ``ledger`` is None for v2.
+    """
+
+    topic: str | None
+    ledger: int | None
+    uuid: str
+    format: str
+    entries: int | None
+    bytes: int
+
+
+class _Part(NamedTuple):
+    """A ledger's entries in one data object, from ``first`` on; ``error``: of an index that cannot be read."""
+
+    attempt: Attempt
+    topic: str | None
+    ledger: int | None
+    first: int
+    bytes: int
+    said: Said
+    error: Damaged | None
+
+
+class PulsarBucket(BucketObjects):
+    """The ledgers in a bucket. A context manager, which closes the bucket; any number of threads, but for ``notes``.
+
+    Args:
+      bucket: an open one, or its URL: ``s3://BUCKET/PREFIX``, ``file:///PATH``, ``hdfs://HOST:HTTPPORT/PATH``.
+      live: what brokers say (``read_live``): of several attempts to offload a ledger, the one that its broker names counts.
+
+    ``notes``: what was passed over: indexes that cannot be read, attempts that equal another one. Every call raises ``AccessDenied``,
+    ``StorageUnavailable`` and ``DeadlineExceeded``, and changes nothing. Retry: safe.
+    """
+
+    def __init__(self, bucket: str | Bucket, *, live: LiveFiles | None = None) -> None:
+        super().__init__(open_bucket(bucket) if isinstance(bucket, str) else bucket)
+        self.notes: list[str] = []
+        self._live = live or LiveFiles()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the bucket. Safe to repeat."""
+        self.bucket.close()
+
+    def ledgers(self, details: bool = False, topic: str | None = None) -> Iterator[LedgerRow]:
+        """The complete offloads, by key; with ``details`` or a ``topic`` by topic and ledger.
+
+        Costs LIST requests only; with ``details`` or ``topic`` each index is read as well, and one that is damaged leaves columns None.
+        """
+        if not details and topic is None:
+            for attempt in self.attempts():
+                if attempt.data is not None and attempt.index is not None:
+                    yield LedgerRow(None, attempt.ledger, attempt.uuid, attempt.format, None, attempt.data.length)
+            return
+        found = self._ledgers(topic)
+        for name, ledger in sorted(found, key=lambda key: (key[0] or "", -1 if key[1] is None else key[1])):
+            parts = found[name, ledger]
+            for part in parts:
+                limit = part.said.limit
+                if limit is not None:
+                    limit = min([limit, *(other.first for other in parts if other.first > part.first)])
+                entries = None if limit is None else max(0, limit - part.first)
+                yield LedgerRow(name, ledger, part.attempt.uuid, part.attempt.format, entries, part.bytes)
+
+    def open(self, ledger: int, uuid: str | None = None, topic: str | None = None) -> ReadHandle:
+        """A ledger to be read, from its PIP-17 pair, its PIP-76 segments, or both; ``uuid``: only from this attempt, or segment.
+
+        Raises:
+          LedgerNotFound: no complete offload of it is here.
+          Conflict: attempts to offload it differ, or several topics or clusters have a ledger of this id.
+          Unsupported: it is a MapFile of Pulsar's filesystem offloader.
+          Damaged: index and data object do not belong together, or cannot be read.
+        """
+        _, parts = self._only(ledger, uuid, topic)
+        return self._handle(ledger, self._chosen(ledger, parts))
+
+    def iter_entries(
+        self,
+        topic: str | None = None,
+        ledger: int | None = None,
+        *,
+        uuid: str | None = None,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Iterator[Entry]:
+        """The entries of a topic, of one ledger, or of every topic in turn, by ledger. Arguments and errors: as ``iter_messages``."""
+        for _, entries in self._entries(topic, ledger, uuid, first, last):
+            yield from entries
+
+    def iter_messages(
+        self,
+        topic: str | None = None,
+        ledger: int | None = None,
+        transactions: Literal["committed", "all"] = "committed",
+        messages: Literal["strict", "lenient"] = "strict",
+        *,
+        uuid: str | None = None,
+        first: int = 0,
+        last: int | None = None,
+    ) -> BucketMessages:
+        """The messages of a topic, of one ledger, or of every topic in turn, by ledger: what a consumer gets.
+
+        Entries are read twice: first for how transactions ended, which a later ledger of the topic may tell.
+
+        Args:
+          topic: as ``persistent://public/ns/T`` or ``public/ns/persistent/T``.
+          ledger: only this one; of it only ``uuid``, and only the entries ``first`` to ``last`` (both included).
+          uuid: see ``ledger``.
+          first: see ``ledger``.
+          last: see ``ledger``.
+          transactions: "committed" or "all", as of ``codec.pulsar.messages.iter_messages``.
+          messages: "strict" or "lenient", likewise.
+
+        Raises: as ``open``; while iterating also ``Damaged`` with ledger, entry and offset, and ``Unsupported`` (extra ``messages``).
+        """
+        return BucketMessages(self._runs(topic, ledger, uuid, first, last), transactions, messages)
+
+    def message_batches(
+        self,
+        topic: str | None = None,
+        ledger: int | None = None,
+        transactions: Literal["committed", "all"] = "committed",
+        messages: Literal["strict", "lenient"] = "strict",
+    ) -> pa.RecordBatchReader:
+        """As ``iter_messages``, as Arrow batches: the column ``topic``, then those of ``MESSAGE_SCHEMA``. Needs pyarrow and numpy."""
+        return batches_of(self._runs(topic, ledger, None, 0, None), transactions, messages)
+
+    def verify(self, topic: str | None = None, ledger: int | None = None) -> Iterator[Finding]:
+        """What is wrong with the bucket's objects, or with those of a topic or ledger: nothing if all is sound.
+
+        Index against data, every block, every frame, the CRC32C of every message, counts and lengths against metadata, and the format
+        version in user metadata, where the bucket keeps it. A lone object is a finding, but for data whose attempt is under way or dead by
+        ``live``, or that is next to a complete attempt. One damaged object does not end it. Raises ``LedgerNotFound``.
+        """
+        check = BucketCheck(self, self._live, topic and topic_name(topic), ledger)
+        yield from check.findings()
+        if not check.matched and (topic is not None or ledger is not None):
+            raise self._missing(topic, ledger)
+
+    def _ledgers(
+        self, topic: str | None, ledger: int | None = None, uuid: str | None = None
+    ) -> dict[_Key, list[_Part]]:
+        """(topic, ledger) -> its complete parts. A part that does not name its topic is of the only one that has the ledger."""
+        wanted = topic and topic_name(topic)
+        parts = [
+            part
+            for attempt in self.attempts()
+            if attempt.is_complete and uuid in (None, attempt.uuid)
+            if ledger is None or attempt.ledger in (None, ledger)
+            for part in self._parts(attempt)
+        ]
+        topics: dict[int | None, set[str]] = {}
+        for part in parts:
+            topics.setdefault(part.ledger, set()).update({part.topic} - {None})  # type: ignore[arg-type]
+        found: dict[_Key, list[_Part]] = {}
+        for part in parts:
+            known = topics[part.ledger]
+            name = min(known) if part.topic is None and len(known) == 1 and part.ledger is not None else part.topic
+            if wanted in (None, name) and ledger in (None, part.ledger):
+                found.setdefault((name, part.ledger), []).append(part)
+        return found
+
+    def _parts(self, attempt: Attempt) -> Iterator[_Part]:
+        assert attempt.data is not None
+        facts = self.facts(attempt)
+        if facts.error is not None:
+            self._note(f"the index cannot be read: {facts.error.message}")
+        if facts.index is None:
+            said = Said(None, None, closed=False)
+            yield _Part(attempt, facts.topic, attempt.ledger, 0, attempt.data.length, said, facts.error)
+            return
+        for ledger in facts.ledgers(attempt):
+            if spans := facts.spans(ledger):
+                size = sum(span.end - span.start for span in spans)
+                yield _Part(attempt, facts.topic, ledger, spans[0].first_entry, size, facts.says(ledger), None)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _missing(self, topic: str | None, ledger: int | None) -> LedgerNotFound:
+        return LedgerNotFound(topic, ledger, where=f"{self.bucket.url}; 'chunkstore pulsar ls --details'")
+
+    def _only(self, ledger: int, uuid: str | None, topic: str | None) -> tuple[str | None, list[_Part]]:
+        """The topic that has this ledger, and the ledger's parts."""
+        found = self._ledgers(topic, ledger, uuid)
+        if not found:
+            raise self._missing(topic, ledger)
+        if len(found) > 1:
+            names = sorted(str(name) for name, _ in found)
+            raise Conflict(f"ledger {ledger}", expected="one topic", found=names, remedy="name the topic (--topic)")
+        return next((name, parts) for (name, _), parts in found.items())
+
+    def _chosen(self, ledger: int, parts: list[_Part]) -> list[_Part]:
+        """The parts that are read, those of PIP-17 first; of attempts that hold the same, one."""
+        if len(parts) > 1:
+            clusters = {self.metadata(part.attempt).get("pulsarclustername") for part in parts} - {None}
+            if len(clusters) > 1:
+                names = sorted(map(str, clusters))
+                raise Conflict(
+                    f"ledger {ledger}", expected="one cluster", found=names, remedy="choose one (uuid, --uuid)"
+                )
+        parts = sorted(parts, key=lambda part: (part.attempt.format, part.first))
+        readable = [part for part in parts if part.attempt.format != "mapfile"]
+        if not readable:
+            text = f"{parts[0].attempt.key} is a MapFile of Pulsar's filesystem offloader: only Hadoop reads it"
+            raise Unsupported(text, feature="mapfile")
+        groups = groupby(readable, key=lambda part: (part.attempt.format, part.first))
+        return [self._one_of(ledger, list(group)) for _, group in groups]
+
+    def _one_of(self, ledger: int, parts: list[_Part]) -> _Part:
+        sound = [part for part in parts if part.error is None]
+        named = [part for part in sound if part.attempt.uuid == self._live.uuids.get(ledger)]
+        if not sound:
+            assert parts[0].error is not None
+            raise parts[0].error
+        if named or len(sound) == 1:
+            return (named or sound)[0]
+        uuids = [part.attempt.uuid for part in sound]
+        if not all(self._same_data(sound[0].attempt, part.attempt) for part in sound[1:]):
+            remedy = "choose one (uuid, --uuid), or give what its broker says (live, --live)"
+            raise Conflict(f"ledger {ledger}", expected="one attempt to offload it", found=uuids, remedy=remedy)
+        self._note(f"ledger {ledger} is here {len(uuids)} times with the same bytes: {', '.join(uuids)}")
+        return sound[0]
+
+    def _same_data(self, one: Attempt, other: Attempt) -> bool:
+        assert one.data is not None
+        assert other.data is not None
+        a, b = self.source(one.data), self.source(other.data)
+        pieces = range(0, a.length, _COMPARED_BYTES)
+        return a.length == b.length and all(a.read(at, _COMPARED_BYTES) == b.read(at, _COMPARED_BYTES) for at in pieces)
+
+    def _handle(self, ledger: int, parts: Iterable[_Part]) -> StoredLedger:
+        found, last, said = list[LedgerPart](), -1, Said(None, None, closed=False)
+        for part in parts:
+            facts = self.facts(part.attempt)
+            if facts.error is not None:
+                raise facts.error
+            reader, stop = self.reader(part.attempt, facts), part.said.limit
+            if part.attempt.format == "v2" or stop is None:
+                # Only its last block tells where a segment's part of a ledger ends.
+                windows = reader.windows(ledger, facts.spans(ledger)[-1].first_entry)
+                stop = 1 + max((entry_id_at(window.data, window.marks[-2]) for window in windows), default=-1)
+            if stop > last + 1:
+                found.append(LedgerPart(reader, max(part.first, last + 1), stop - 1))
+                last = stop - 1
+            said = part.said if part.said.closed else said
+        closed = said.closed and said.limit == last + 1
+        return StoredLedger(
+            ledger, found, last_add_confirmed=last, length=said.length if closed else None, closed=closed
+        )
+
+    def _entries(
+        self, topic: str | None, ledger: int | None, uuid: str | None, first: int, last: int | None
+    ) -> Iterator[tuple[str | None, Entries]]:
+        """Each topic with its entries, or one with those of one ledger."""
+        if ledger is not None:
+            name, parts = self._only(ledger, uuid, topic)
+            yield name, Entries([self._opener(ledger, parts)], first, last)
+            return
+        if uuid is not None or first or last is not None:
+            raise InvalidArgument(
+                "uuid, first and last are of one ledger: name it (ledger, --ledger)", argument="ledger"
+            )
+        found = self._ledgers(topic)
+        if topic is not None and not found:
+            raise self._missing(topic, None)
+        topics: dict[str | None, list[int]] = {}
+        for name, number in found:
+            if number is not None:
+                topics.setdefault(name, []).append(number)
+        for name in sorted(topics, key=str):
+            yield name, Entries([self._opener(number, found[name, number]) for number in sorted(topics[name])])
+
+    def _runs(
+        self, topic: str | None, ledger: int | None, uuid: str | None, first: int, last: int | None
+    ) -> Iterator[Run]:
+        for name, entries in self._entries(topic, ledger, uuid, first, last):
+            known = scan_transactions(Entries(entries.ledgers, first))
+            waiting = known.those("open") if ledger is not None and name is not None else ()
+            later = self._ledgers(name) if waiting else {}
+            for number in sorted(number for _, number in later if number is not None and number > (ledger or 0)):
+                if any(known.state(txn) == "open" for txn in waiting):
+                    known |= scan_transactions(Entries([self._opener(number, later[name, number])]))
+            yield Run(name, entries, known)
+
+    def _opener(self, ledger: int, parts: list[_Part]) -> partial[StoredLedger]:
+        """Opens the ledger, as often as is wanted; its attempts are compared now, and once."""
+        return partial(self._handle, ledger, self._chosen(ledger, parts))

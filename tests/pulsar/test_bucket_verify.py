@@ -1,0 +1,228 @@
+"""``pulsar verify``: sound buckets are sound, and planted damage is found with its kind and position, all of it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES
+from chunkstore.codec.pulsar.offload_metadata import encode_ledger_metadata
+from chunkstore.codec.pulsar.pip17_index import LedgerIndex, build_ledger_index, read_ledger_index
+from chunkstore.codec.pulsar.windows import iter_entries
+from chunkstore.errors import ChunkNotFound
+from chunkstore.pulsar.bucket import PulsarBucket
+from chunkstore.pulsar.checking import Finding
+from chunkstore.pulsar.contexts import LedgerNotFound
+from chunkstore.pulsar.live import LiveDocument, LiveFiles, read_live
+from tests.cli.conftest import Call
+from tests.pulsar.support_bucket import (
+    A,
+    B,
+    C,
+    FakeBucket,
+    broker_bucket,
+    key_of,
+    live_files,
+    put_v1,
+    put_v2,
+    url_of,
+)  # fmt: skip
+from tests.support.pip17 import encode_ledger
+from tests.support.pip17 import fixtures as v1_fixtures
+from tests.support.pulsar_broker import entries_of_topic, pair_of
+
+TXN = "indexed/txn"
+KEY = key_of(TXN, 39)
+
+
+def findings_of(bucket: FakeBucket, live: LiveFiles | None = None, **only: Any) -> list[Finding]:
+    return list(PulsarBucket(bucket, live=live).verify(**only))
+
+
+def flip(bucket: FakeBucket, key: str, position: int, bit: int = 0) -> None:
+    data, at_ms, metadata = bucket.objects[key]
+    changed = bytearray(data)
+    changed[position] ^= 1 << bit
+    bucket.objects[key] = (bytes(changed), at_ms, metadata)
+
+
+def positions_of(key: str) -> list[tuple[int, int, int]]:
+    """(entry, where its frame begins, where it ends) of a one-block object."""
+    pair = pair_of("indexed", key)
+    found, at = [], BLOCK_HEADER_BYTES
+    for entry in iter_entries(pair.reader(ledger=1), 1):
+        found.append((entry.entry, at, at + 12 + len(entry.payload)))
+        at = found[-1][2]
+    return found
+
+
+@pytest.mark.parametrize("folder", ["indexed", "plain"])
+@pytest.mark.parametrize("keeps_metadata", [False, True])
+def test_what_a_broker_wrote_is_sound(call: Call, folder: str, keeps_metadata: bool) -> None:
+    assert findings_of(broker_bucket(folder, keeps_metadata=keeps_metadata)) == []
+    assert call("pulsar", "verify", url_of(folder), "--json").document == {"ok": True, "findings": []}
+
+
+def test_entries_that_are_no_messages_are_not_judged() -> None:
+    bucket = FakeBucket()
+    for number, fixture in enumerate(v1_fixtures()):
+        uuid = f"{number:08x}{A[8:]}"
+        bucket.add(f"{uuid}-ledger-{number}", fixture.data)
+        bucket.add(f"{uuid}-ledger-{number}-index", fixture.index_bytes)
+    put_v2(bucket, B, [(1, 0), (1, 1), (2, 0)], entries={1: 2, 2: 1})
+    assert findings_of(bucket) == []
+
+
+def test_a_flipped_payload_is_found_where_it_is(call: Call, tmp_path: Path) -> None:
+    bucket = broker_bucket()
+    entry, begin, end = positions_of(KEY)[3]
+    flip(bucket, KEY, end - 1)
+    [finding] = findings_of(bucket)
+    assert finding[:4] == ("message", KEY, 39, entry)
+    assert begin + 12 <= finding.position < end
+    assert "CRC32C" in finding.message
+    assert findings_of(bucket, ledger=38) == []
+    for key, (data, _, _) in bucket.objects.items():
+        (tmp_path / key).write_bytes(data)
+    document = call("pulsar", "verify", tmp_path.as_uri(), "--json", code=1).document
+    assert document == {"ok": False, "findings": [finding._asdict()]}
+    assert KEY.encode() in call("pulsar", "verify", tmp_path.as_uri(), code=1).out
+
+
+def test_every_flipped_bit_of_a_data_object_is_found() -> None:
+    bucket = broker_bucket()
+    only = {key: bucket.objects[key] for key in (KEY, f"{KEY}-index")}
+    frames = positions_of(KEY)
+    chance = random.Random(7)
+    whole = len(only[KEY][0])
+    for position in [*range(BLOCK_HEADER_BYTES + 12), *(chance.randrange(whole) for _ in range(800))]:
+        bucket.objects = dict(only)
+        flip(bucket, KEY, position, chance.randrange(8))
+        found = findings_of(bucket)
+        inside = [begin for _, begin, end in frames if begin + 12 <= position < end]
+        # No checksum covers the broker's own metadata: time and index of the entry.
+        if not found:
+            assert inside
+            assert position < inside[0] + 12 + 6 + 16
+            continue
+        assert {finding.object for finding in found} == {KEY}
+        assert {finding.kind for finding in found} <= ({"message"} if inside else {"message", "frame"})
+
+
+def test_what_verify_passes_can_be_read() -> None:
+    bucket = broker_bucket()
+    only = {key: bucket.objects[key] for key in (KEY, f"{KEY}-index")}
+    chance = random.Random(8)
+    for _ in range(600):
+        bucket.objects = dict(only)
+        key = chance.choice(list(only))
+        flip(bucket, key, chance.randrange(len(only[key][0])), chance.randrange(8))
+        if not findings_of(bucket):
+            assert len(list(PulsarBucket(bucket).iter_entries(ledger=39))) == 25
+            list(PulsarBucket(bucket).iter_messages(ledger=39))
+
+
+def test_all_damage_in_an_object_of_many_blocks_is_told() -> None:
+    payloads = [entry.payload for entry in entries_of_topic("indexed/c-none")]
+    pair = encode_ledger(payloads, block_bytes_max=1024)
+    spans = read_ledger_index(pair.index_bytes).spans(7)
+    assert len(spans) > 4
+    bucket = FakeBucket()
+    bucket.add(f"{A}-ledger-7", pair.data)
+    bucket.add(f"{A}-ledger-7-index", pair.index_bytes)
+    assert findings_of(bucket) == []
+    for number in (0, 1, 3):
+        flip(bucket, f"{A}-ledger-7", spans[number].start)
+    flip(bucket, f"{A}-ledger-7", spans[2].end - 1)
+    flip(bucket, f"{A}-ledger-7", spans[4].start + BLOCK_HEADER_BYTES + 40)
+    found = findings_of(bucket)
+    assert [finding.kind for finding in found] == ["frame", "frame", "frame", "frame", "message"]
+    assert [finding.position for finding in found[:2]] == [spans[0].start, spans[1].start]
+    assert spans[2].start <= found[2].position < spans[2].end
+    assert found[3].position == spans[3].start
+    assert spans[4].start < found[4].position < spans[4].end
+
+
+def test_truncated_missing_and_miscounted_objects() -> None:
+    bucket = broker_bucket()
+    data, at_ms, _ = bucket.objects[KEY]
+    bucket.add(KEY, data[:-5], at_ms)
+    lone_index, lone_data = key_of(TXN, 38), key_of(TXN, 42)
+    del bucket.objects[lone_index], bucket.objects[f"{lone_data}-index"]
+    bad = next(key for key in sorted(bucket.objects) if not key.endswith("-index") and "-ledger-5" in key)
+    flip(bucket, f"{bad}-index", 0)
+    found = {(finding.kind, finding.object, finding.ledger, finding.position) for finding in findings_of(bucket)}
+    assert found == {
+        ("length", KEY, 39, len(data) - 5),
+        ("index-without-data", f"{lone_index}-index", 38, 0),
+        ("data-without-index", lone_data, 42, 0),
+        ("index", f"{bad}-index", int(bad.rpartition("-")[2]), 0),
+    }
+
+
+def test_counts_and_lengths_against_metadata() -> None:
+    bucket = FakeBucket()
+    pair = encode_ledger([b"one", b"two"])
+    index = pair.index
+    said = replace(index.metadata, length=7)
+    raw = build_ledger_index(LedgerIndex(index.data_length, said, encode_ledger_metadata(said), index.blocks))
+    bucket.add(f"{A}-ledger-7", pair.data)
+    bucket.add(f"{A}-ledger-7-index", raw)
+    put_v2(bucket, B, [(1, 0), (1, 1), (2, 0)], entries={1: 3, 2: 1})
+    counts = ("count", f"{A}-ledger-7", 7)
+    assert [finding[:3] for finding in findings_of(bucket)] == [counts, ("count", B, 1)]
+    put_v2(bucket, C, [(1, 0), (1, 1), (2, 0)], entries={1: 3, 2: 1})  # a second attempt adds nothing
+    assert [finding[:3] for finding in findings_of(bucket)] == [counts]
+
+
+def test_user_metadata_without_the_format_version() -> None:
+    bucket = FakeBucket(keeps_metadata=True)
+    put_v1(bucket, A, 7, [b"one"], s3managedledgeroffloaderformatversion="1")
+    assert findings_of(bucket) == []
+    put_v1(bucket, B, 8, [b"two"])
+    assert [finding[:2] for finding in findings_of(bucket)] == [
+        ("metadata", f"{B}-ledger-8"),
+        ("metadata", f"{B}-ledger-8-index"),
+    ]
+
+
+def test_lone_objects_by_what_the_broker_says() -> None:
+    bucket = broker_bucket()
+    live = read_live(live_files([TXN]))
+    lone = key_of(TXN, 42)
+    del bucket.objects[f"{lone}-index"]
+    bucket.add(f"{A}-ledger-42", b"of an attempt that was given up")
+    bucket.add(f"{B}", b"a foreign object that is called like a uuid")
+    bucket.add(f"{C}-index", b"another one")
+    assert [finding[:2] for finding in findings_of(bucket, live)] == [("data-without-index", lone)]
+    uuids = {42: live.uuids[42]}
+    under_way = LiveFiles([LiveDocument(None, {42: live.uuids[42]})], uuids, {42: False})
+    assert findings_of(bucket, under_way) == []
+    put_v1(bucket, A, 42, [b"complete"])
+    del bucket.objects[f"{A}-ledger-42-index"]
+    bucket.objects[f"{lone}-index"] = broker_bucket().objects[f"{lone}-index"]
+    assert findings_of(bucket) == []
+
+
+def test_a_check_of_nothing_is_no_success() -> None:
+    with pytest.raises(LedgerNotFound):
+        findings_of(broker_bucket(), topic="persistent://public/fx/nowhere")
+    with pytest.raises(LedgerNotFound):
+        findings_of(broker_bucket(), ledger=7777)
+
+
+def test_objects_deleted_meanwhile_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = broker_bucket()
+    read = bucket.read
+
+    def reads(key: str, offset: int, length: int) -> bytes:
+        if key == KEY:
+            raise ChunkNotFound(key)
+        return read(key, offset, length)
+
+    monkeypatch.setattr(bucket, "read", reads)
+    assert [finding[:3] for finding in findings_of(bucket)] == [("gone", KEY, 39)]
