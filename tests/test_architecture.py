@@ -118,7 +118,7 @@ CEILINGS = {
     "bindings/pyspark_chunkstore": 5,
     "chunkstore": 10_381,
     "chunkstore/backup": 6_803,
-    "chunkstore/cli": 4_475,
+    "chunkstore/cli": 4_692,
     "chunkstore/demo": 850,
     "chunkstore/metadata": 4_836,
     "chunkstore/operations": 9_276,

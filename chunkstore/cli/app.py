@@ -71,9 +71,16 @@ _PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Try it", "showcase", ("demo",)),
 )
 """Panel, module, verbs: the order of ``--help``."""
+_BUCKET_VERBS: Final = ("ls", "read", "verify", "orphans", "rm", "decode")
 _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", "ledgers", ("ls", "read")),
-    ("Ledgers", "pulsar", "Objects that Pulsar's offloaders wrote: decode.", "ledgers", ("decode",)),
+    (
+        "Ledgers",
+        "pulsar",
+        "What Pulsar's offloaders wrote: ls, read, verify, orphans, rm, decode.",
+        "pulsar",
+        _BUCKET_VERBS,
+    ),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
     (
         "Spark",

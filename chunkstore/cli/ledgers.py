@@ -29,7 +29,7 @@ from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
 
-__all__ = ["OffloadResult", "decode", "ls", "offload", "read"]
+__all__ = ["Framing", "OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read"]
 
 Framing = Literal["lines", "length-prefixed"]
 Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.")]
@@ -69,7 +69,8 @@ class OffloadResult:
     epoch: int
 
 
-def _need_offload() -> None:
+def need_offload() -> None:
+    """Raise ``Unsupported`` where the packages that ledgers need are missing."""
     try:
         import_module("chunkstore.pulsar")
     except ImportError as error:
@@ -106,7 +107,7 @@ def offload(
     Entries get the ids behind the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume. The
     container is created where there is none.
     """
-    _need_offload()
+    need_offload()
     if append and resume:
         raise InvalidArgument("--append or --resume, not both", argument="--append")
     from chunkstore.pulsar import OffloadWriter
@@ -214,7 +215,7 @@ def ls(
     here: access.Reading,
 ) -> None:
     """List ledgers, by topic."""
-    _need_offload()
+    need_offload()
     from chunkstore.pulsar import LedgerReader
 
     with here.replica(root) as store:
@@ -240,7 +241,7 @@ def read(
     here: access.Reading,
 ) -> None:
     """Write a ledger's entries to standard output."""
-    _need_offload()
+    need_offload()
     from chunkstore.pulsar import LedgerReader
 
     out = sys.stdout.buffer
@@ -251,11 +252,14 @@ def read(
                 print_json(
                     {"ledger": ledger, "entry": entry.entry, "length": len(entry.payload), "payload_b64": payload}
                 )
-            elif entries == "lines":
-                write_all(out, entry.payload + b"\n")
             else:
-                write_all(out, len(entry.payload).to_bytes(_PREFIX_BYTES, "big") + entry.payload)
+                write_all(out, framed(entry.payload, entries))
     out.flush()
+
+
+def framed(payload: bytes, framing: Framing) -> bytes:
+    """An entry as ``offload`` reads it."""
+    return payload + b"\n" if framing == "lines" else len(payload).to_bytes(_PREFIX_BYTES, "big") + payload
 
 
 def decode(
@@ -273,7 +277,7 @@ def decode(
 
     A PIP-17 pair does not tell its ledger's id; its topic is shown where the index names one.
     """
-    _need_offload()
+    need_offload()
     if index is None and not salvage:
         raise InvalidArgument("name the index object, too, or use --salvage", argument="INDEX")
     with _opened(data) as source:

@@ -1,0 +1,203 @@
+"""The verbs ``pulsar ls``, ``read``, ``verify``, ``orphans`` and ``rm``: a bucket that Pulsar's offloaders wrote, without a broker.
+
+Promises: only ``rm`` changes anything, and says what it did; what was left out is said on stderr. Leaves out: what is decided
+(``chunkstore.pulsar``), and single pairs of objects (``ledgers.decode``).
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+import typer
+
+from chunkstore.cli import options
+from chunkstore.cli.ledgers import Framing, decode, framed, need_offload
+from chunkstore.cli.output import human_bytes, print_json, print_table, shown
+from chunkstore.cli.streams import opened_input, write_all
+
+__all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
+
+Url = Annotated[
+    str,
+    typer.Argument(metavar="BUCKET", help="s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH."),
+]
+Topic = Annotated[
+    str | None, typer.Option(metavar="T", help="Only this topic: persistent://public/ns/T or public/ns/persistent/T.")
+]
+Ledger = Annotated[int | None, typer.Option(metavar="L", help="Only this ledger.")]
+_LIVE = "What info-internal and stats-internal print of a topic: FILE or TOPIC=FILE; again for more."
+Live = Annotated[list[str] | None, typer.Option("--live", metavar="FILE", help=_LIVE)]
+NeededLive = Annotated[list[str], typer.Option("--live", metavar="FILE", help=_LIVE)]
+MoreLive = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More files for --live.")]
+_ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
+_FINDING = ("kind", "object", "ledger", "entry", "position", "message")
+
+
+@contextmanager
+def _bucket(url: str, live: Iterable[str] | None = None) -> Iterator[tuple[Any, Any]]:
+    """The bucket, and what the live files say; its notes go to stderr at the end."""
+    need_offload()
+    from chunkstore.pulsar.bucket import PulsarBucket
+    from chunkstore.pulsar.live import read_live
+
+    files = read_live(list(live or ()))
+    with PulsarBucket(url, live=files) as bucket:
+        yield bucket, files
+        _tell(bucket.notes)
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stderr.write(f"chunkstore: {shown(line)}\n")
+
+
+def ls(
+    url: Url,
+    *,
+    topic: Topic = None,
+    details: Annotated[bool, typer.Option("--details", help="Read each index: topics and entries.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the ledgers in a bucket."""
+    with _bucket(url) as (bucket, _):
+        rows = bucket.ledgers(details, topic)
+        if as_json:
+            for row in rows:
+                print_json(row)
+            return
+        columns = ("topic", "ledger", "uuid", "format", "entries", "bytes")
+        print_table(columns, ((*row[:5], human_bytes(row.bytes)) for row in rows), right=("ledger", "entries", "bytes"))
+
+
+def read(
+    url: Url,
+    *,
+    topic: Topic = None,
+    ledger: Ledger = None,
+    uuid: Annotated[str | None, typer.Option(metavar="UUID", help="With --ledger: from this attempt only.")] = None,
+    first: Annotated[int, typer.Option(metavar="N", help="With --ledger: first entry.")] = 0,
+    last: Annotated[int | None, typer.Option(metavar="N", help="With --ledger: last entry; default: all.")] = None,
+    messages: Annotated[bool, typer.Option("--messages", help="The messages inside, as a consumer gets them.")] = False,
+    transactions: Annotated[
+        Literal["committed", "all"], typer.Option(help="With --messages: all shows aborted and open ones, too.")
+    ] = "committed",
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="With --messages: entries that are none are written as they are.")
+    ] = False,
+    live: Live = None,
+    entries: Annotated[Framing, typer.Option(help="How they are written: see offload. Not with --json.")] = "lines",
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the entries of a ledger or topic, or the messages inside, to standard output."""
+    out = sys.stdout.buffer
+    with _bucket(url, live) as (bucket, _):
+        if not messages:
+            for entry in bucket.iter_entries(topic, ledger, uuid=uuid, first=first, last=last):
+                if as_json:
+                    payload = b64encode(entry.payload).decode()
+                    row = {"ledger": entry.ledger, "entry": entry.entry, "length": len(entry.payload)}
+                    print_json({**row, "payload_b64": payload})
+                else:
+                    write_all(out, framed(entry.payload, entries))
+        else:
+            found = bucket.iter_messages(
+                topic, ledger, transactions, "lenient" if lenient else "strict", uuid=uuid, first=first, last=last
+            )
+            for message in found:
+                if as_json:
+                    print_json(_row(found.topic, message, transactions))
+                else:
+                    write_all(out, framed(message.payload or b"", entries))
+            _tell(_left_out(found.summary))
+    out.flush()
+
+
+def _row(topic: str | None, message: Any, transactions: str) -> dict[str, object]:
+    row = {"topic": topic, **message._asdict()}
+    payload, _, state = row.pop("payload"), row.pop("raw"), row.pop("txn_state")
+    flags = {name: row.pop(name) for name in ("encrypted", "damaged")}
+    row |= {"payload_b64": None if payload is None else b64encode(payload).decode(), **flags}
+    return row if transactions == "committed" else {**row, "txn_state": state}
+
+
+def _left_out(summary: Any) -> Iterator[str]:
+    if summary.messages_aborted:
+        yield f"{summary.messages_aborted} messages of aborted transactions are left out"
+    if summary.messages_open:
+        yield f"{summary.messages_open} messages are left out: of transactions whose end is not in the bucket"
+    if summary.unfinished_count:
+        yield f"{summary.unfinished_count} chunked messages are left out: not all of their chunks are in the bucket"
+    if summary.damaged:
+        yield f"{summary.damaged} entries are damaged"
+
+
+def verify(
+    url: Url, *, topic: Topic = None, ledger: Ledger = None, live: Live = None, as_json: options.AsJson = False
+) -> None:
+    """Check every object, block, frame and checksum. Exit code 0: sound; 1: something is damaged."""
+    with _bucket(url, live) as (bucket, _):
+        findings = bucket.verify(topic, ledger)
+        first = next(findings, None)
+        found = findings if first is None else chain([first], findings)
+        if as_json:
+            print_json({"ok": first is None, "findings": found})
+        elif first is not None:
+            print_table(_FINDING, found, right=("ledger", "entry", "position"))
+    if first is not None:
+        raise typer.Exit(1)
+
+
+def orphans(
+    url: Url,
+    more: MoreLive = None,
+    *,
+    live: NeededLive,
+    older_than: Annotated[
+        float, typer.Option(metavar="S", help="Nothing younger than this, in seconds; the files must not be older.")
+    ] = 86_400.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the objects that no broker refers to."""
+    with _bucket(url, [*live, *(more or ())]) as (bucket, files):
+        from chunkstore.pulsar.orphans import find_orphans
+
+        found = find_orphans(bucket, files, older_than_s=older_than)
+        if not as_json:
+            columns = (*_ORPHAN, "topic")
+            print_table(columns, (orphan[:7] for orphan in found), right=("ledger", "bytes", "age_s"))
+        for orphan in found if as_json else ():
+            print_json(_orphan_row(orphan))
+
+
+def rm(
+    url: Url,
+    more: MoreLive = None,
+    *,
+    rows: Annotated[str, typer.Option("--from", metavar="FILE", help="What 'pulsar orphans --json' printed.")],
+    live: NeededLive,
+    gone_topic: Annotated[
+        list[str] | None, typer.Option("--gone-topic", metavar="T", help="A topic that is no more; again for more.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete orphans, if they still are, and print each that was deleted."""
+    with _bucket(url, [*live, *(more or ())]) as (bucket, files), opened_input(rows) as source:
+        from chunkstore.pulsar.orphans import read_rows, remove_orphans
+
+        gone = remove_orphans(bucket, files, read_rows(source), gone_topics=gone_topic or (), dry_run=dry_run)
+        for orphan in gone:
+            if as_json:
+                print_json(_orphan_row(orphan))
+            else:
+                sys.stdout.write("\t".join(map(shown, orphan[:7])) + "\n")
+
+
+def _orphan_row(orphan: Any) -> dict[str, object]:
+    row = dict(zip(_ORPHAN, orphan, strict=False))
+    return {**row, "topic": orphan.topic} if orphan.kind == "unlisted-ledger" else row
