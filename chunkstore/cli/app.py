@@ -73,7 +73,7 @@ _PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 """Panel, module, verbs: the order of ``--help``."""
 _BUCKET_VERBS: Final = ("ls", "read", "verify", "orphans", "rm", "decode")
 _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
-    ("Ledgers", "ledger", "Look at the ledgers of topics: ls, read.", "ledgers", ("ls", "read")),
+    ("Ledgers", "ledger", "The ledgers of topics: ls, read, rm.", "ledgers", ("ls", "read", "rm")),
     (
         "Ledgers",
         "pulsar",

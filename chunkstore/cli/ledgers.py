@@ -1,7 +1,7 @@
-"""Verbs about ledgers: ``offload``, ``ledger ls``, ``ledger read``, ``pulsar decode``.
+"""Verbs about ledgers: ``offload``, ``ledger ls``, ``ledger read``, ``ledger rm``, ``pulsar decode``.
 
 Promises: ``offload`` acknowledges block by block, goes on where a killed one ended, and refuses input that is not what it is
-said to be at the first wrong byte; ``ledger`` reads only and never claims; ``pulsar decode`` needs no container.
+said to be at the first wrong byte; ``ledger ls`` and ``read`` never claim; ``pulsar decode`` needs no container.
 Memory: one block, one entry. Leaves out: offloading from a running Pulsar.
 """
 
@@ -29,7 +29,7 @@ from chunkstore.codec.pulsar.salvage import SkippedBytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
 
-__all__ = ["Framing", "OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read"]
+__all__ = ["Framing", "OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
 
 Framing = Literal["lines", "length-prefixed"]
 Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.")]
@@ -81,10 +81,21 @@ def need_offload() -> None:
 
 def offload(
     root: options.Root,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="File with the entries; - is standard input.")],
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="File with the entries; - is standard input.")
+    ] = None,
     *,
     topic: Topic,
-    ledger: Ledger,
+    ledger: Annotated[int | None, typer.Option("--ledger", metavar="L", help="Id of the ledger of FILE.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed."),
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="LEDGER:ENTRY", help="Only ledgers of DIR below this one.")] = None,
+    format: Annotated[
+        Literal["v1", "v2"], typer.Option(help="v1: objects in --bucket that a Pulsar broker serves.")
+    ] = "v2",
+    bucket: Annotated[str | None, typer.Option(metavar="URL", help="Of v1; default: ROOT.")] = None,
     entries: Annotated[
         Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
@@ -102,18 +113,26 @@ def offload(
     ] = 64 * MIB,
     here: access.Owning,
 ) -> None:
-    """Write a file's entries to a ledger of a topic, as PIP-76 offload segments.
+    """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
 
-    Entries get the ids behind the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume. The
-    container is created where there is none.
+    Entries of FILE get the ids behind the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume.
+    The container is created where there is none.
     """
     need_offload()
     if append and resume:
         raise InvalidArgument("--append or --resume, not both", argument="--append")
     from chunkstore.pulsar import OffloadWriter
 
-    with opened_input(file) as source:
-        size = os.fstat(source.fileno()).st_size if file != "-" else None
+    if source is not None:
+        if file is not None or ledger is not None or resume or append:
+            raise InvalidArgument("--source takes none of FILE, --ledger, --append, --resume", argument="--source")
+        _offload_ledgers(root, topic, source, to, (bucket or root) if format == "v1" else None, here)
+        return
+    if file is None or ledger is None or to is not None or bucket is not None or format != "v2":
+        text = "give FILE with --ledger, or --source with --to, --format and --bucket"
+        raise InvalidArgument(text, argument="FILE")
+    with opened_input(file) as opened:
+        size = os.fstat(opened.fileno()).st_size if file != "-" else None
         with (
             here.owner(root, create=True) as store,
             meter(f"offload {topic}", size, as_json=here.as_json) as progress,
@@ -125,8 +144,29 @@ def offload(
                 )
                 found = f"entries up to {writer.last_entry(ledger)}"
                 raise Conflict(f"ledger {ledger} of topic {topic!r}", expected="no entries", found=found, remedy=remedy)
-            result = _copy(writer, ledger, source, file, entries, resume, progress, store.epoch)
+            result = _copy(writer, ledger, opened, file, entries, resume, progress, store.epoch)
     here.show(result, fields_of(result))
+
+
+def _offload_ledgers(
+    root: str, topic: str, source: str, to: str | None, bucket: str | None, here: access.Owning
+) -> None:
+    from chunkstore import pulsar
+
+    end = pulsar.Position((1 << 63) - 1, 0)
+    if to is not None:
+        numbers = to.split(":")
+        if len(numbers) != 2 or not all(number.isascii() and number.isdecimal() for number in numbers):
+            raise InvalidArgument(f"a position is LEDGER:ENTRY, not {to!r}", argument="--to")
+        end = pulsar.Position(*map(int, numbers))
+    objects = None if bucket is None else pulsar.PulsarObjects(bucket)
+    with here.owner(root, create=True) as store:
+        offloader = objects or pulsar.ContainerOffloader(store, topic)
+        config = pulsar.ManagedLedgerConfig(offloader=offloader)
+        managed = pulsar.ManagedLedger(store, topic, pulsar.DirectorySource(source), config)
+        first = managed.offload_prefix(end).result()
+    found = {"topic": topic, "first_left": f"{first.ledger}:{first.entry}"}
+    here.show(found, found)
 
 
 def _copy(
@@ -260,6 +300,26 @@ def read(
 def framed(payload: bytes, framing: Framing) -> bytes:
     """An entry as ``offload`` reads it."""
     return payload + b"\n" if framing == "lines" else len(payload).to_bytes(_PREFIX_BYTES, "big") + payload
+
+
+def rm(
+    root: options.Root, *, topic: Topic, ledger: Ledger, dry_run: options.DryRun = False, here: access.Owning
+) -> None:
+    """Delete a ledger. An offload segment goes with the last of its ledgers, objects in a bucket with the topic's next trim."""
+    need_offload()
+    from chunkstore.pulsar import remove_ledger
+
+    with here.replica(root) if dry_run else here.owner(root) as store:
+        found = remove_ledger(store, topic, ledger, dry_run=dry_run)
+    size_bytes = sum(size for _, size in found)
+    if dry_run:
+        actions = [{"action": "delete", "segment": name, "bytes": size} for name, size in found]
+        here.show(
+            {"actions": actions, "bytes": size_bytes, "requests": 0}, {"would delete": len(found), "bytes": size_bytes}
+        )
+        return
+    done = {"topic": topic, "ledger": ledger, "deleted": True, "segments": len(found), "bytes": size_bytes}
+    here.show(done, done)
 
 
 def decode(

@@ -1,29 +1,62 @@
-"""Ledgers as offload segments on the engine: a topic's entries as PIP-76 objects that are chunkstore segments.
+"""Ledgers of Pulsar: offloaded to the engine or to a bucket, and read from both.
 
-``OffloadWriter`` writes at the owner, ``LedgerReader`` and ``open_ledger`` read at the owner or a replica, ``plan`` says which
-bytes hold which entries, for readers in other processes. Promises: an entry is acknowledged once its block is durable and fenced,
-a block is there as a whole or not at all, and a writer that died is gone on from exactly there. Bytes of the contexts: FORMAT.md
-beside this file. Leaves out: when to offload (policies), ledgers that live in BookKeeper, other formats than PIP-76.
+``OffloadWriter`` writes at the owner; ``LedgerReader`` and ``open_ledger`` read at the owner or a replica; ``plan`` says which bytes
+hold which entries, for readers in other processes. ``ManagedLedger`` offloads whole ledgers from a source; ``PulsarBucket`` reads what
+Pulsar's own offloaders wrote. Promises: an entry is acknowledged once its block is durable and fenced. A block is there as a whole or
+not at all. FORMAT.md next to this file has the bytes of the table rows. Leaves out: ledgers that are in BookKeeper.
 """
 
+from chunkstore.codec.pulsar.frames import Entry
+from chunkstore.codec.pulsar.offload_metadata import OffloadContext
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.contexts import LedgerNotFound
+from chunkstore.pulsar.ledger_rows import offload_context
+from chunkstore.pulsar.ledgers import (
+    ContainerSource,
+    DirectorySource,
+    LedgerSource,
+    MemorySource,
+    Position,
+    SourceLedger,
+)
+from chunkstore.pulsar.managed import ManagedLedger, ManagedLedgerConfig
+from chunkstore.pulsar.offload_ledger import ContainerOffloader, LedgerOffloader, NullLedgerOffloader
 from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, TopicPosition, plan
+from chunkstore.pulsar.policies import OffloadPolicies
+from chunkstore.pulsar.pulsar_objects import PulsarObjects
 from chunkstore.pulsar.read_handle import ReadHandle
 from chunkstore.pulsar.reader import LedgerReader, LedgerSummary, open_ledger
+from chunkstore.pulsar.removal import remove_ledger
 from chunkstore.pulsar.writer import OffloadWriter
 
 __all__ = [
     "Block",
+    "ContainerOffloader",
+    "ContainerSource",
+    "DirectorySource",
+    "Entry",
     "LedgerNotFound",
+    "LedgerOffloader",
     "LedgerRange",
     "LedgerReader",
+    "LedgerSource",
     "LedgerSummary",
+    "ManagedLedger",
+    "ManagedLedgerConfig",
+    "MemorySource",
+    "NullLedgerOffloader",
+    "OffloadContext",
+    "OffloadPolicies",
     "OffloadWriter",
+    "Position",
     "PulsarBucket",
+    "PulsarObjects",
     "ReadHandle",
+    "SourceLedger",
     "TopicPlanner",
     "TopicPosition",
+    "offload_context",
     "open_ledger",
     "plan",
+    "remove_ledger",
 ]

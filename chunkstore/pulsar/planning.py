@@ -21,6 +21,7 @@ from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.handles import SegmentHandle
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts
+from chunkstore.pulsar.ledger_rows import LedgerRows
 
 __all__ = [
     "BLOCKS_MAX",
@@ -102,6 +103,8 @@ class TopicPlanner:
             if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
                 said = self._said(context, wanted)
                 ranges += said if said and not any(map(blocks, said)) else self._plan_context(context, wanted)
+        rows = LedgerRows(self._store, self.topic).all()
+        ranges = [item for item in ranges if item.ledger not in rows or not rows[item.ledger].is_gone(item.segment)]
         # Entries ascend from one offload segment to the next, and sorting is stable.
         ranges.sort(key=lambda item: item.ledger)
         if not contexts or (wanted is None and not ranges):

@@ -13,7 +13,7 @@ from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.errors import InvalidArgument
-from chunkstore.pulsar.contexts import Stored, iter_topics
+from chunkstore.pulsar.contexts import LedgerNotFound, Stored, iter_topics
 from chunkstore.pulsar.planning import LedgerRange, TopicPlanner, plan, reader_of
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
 
@@ -98,12 +98,15 @@ class LedgerReader:
         return handle, handle.last_add_confirmed if last is None else min(last, handle.last_add_confirmed)
 
 
-def open_ledger(store: Stored, topic: str, ledger: int) -> StoredLedger:
+def open_ledger(store: Stored, topic: str, ledger: int, segment: str | None = None) -> StoredLedger:
     """One ledger of a topic in ``store``, as far as it is acknowledged now: a ``ReadHandle``, open offload segments included.
 
-    ``closed``: all its offload segments are complete. ``length`` is known where the last index says it. Raises as ``plan``.
+    ``segment``: only what this data segment has of it. ``closed``: all its offload segments are complete. ``length`` is known where the
+    last index says it. Raises as ``plan``.
     """
-    items = plan(store, topic, (ledger,))
+    items = [item for item in plan(store, topic, (ledger,)) if segment in (None, item.segment)]
+    if not items:
+        raise LedgerNotFound(topic, ledger)
     parts = []
     for item in items:
         identity = (store.container, item.segment, store.open_read(item.segment).segment_id)

@@ -39,7 +39,7 @@ from chunkstore.pulsar.planning import last_entries, walk_blocks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["OffloadWriter"]
+__all__ = ["OffloadWriter", "completion"]
 
 
 class OffloadWriter:
@@ -183,15 +183,7 @@ class OffloadWriter:
     def _complete_segment(self, filled: Filled) -> None:
         context = self._context
         assert context is not None
-        done = context.completed(filled.data_length, len(filled.index_data), filled.ranges)
-        changes: list[Change] = [
-            Seal(context.data),
-            Create(context.index_segment),
-            Append(context.index_segment, filled.index_data, expected_offset=0),
-            Seal(context.index_segment),
-            TablePut(NAMESPACE, key_of(self.topic, context.sequence), encode_context(done), context.version),
-        ]
-        self._store.commit(changes)
+        self._store.commit(completion(context, filled))
         self.segments_completed += 1
         self._context = None
 
@@ -213,6 +205,19 @@ class OffloadWriter:
         for span in spans:
             self._filler.adopt(span.ledger, span.first_entry, lasts[span.ledger], span.end - span.start)
         self._context = context
+
+
+def completion(context: Context, filled: Filled) -> list[Change]:
+    """What completes an offload segment: data sealed, index there, context as it was expected to be."""
+    done = context.completed(filled.data_length, len(filled.index_data), filled.ranges)
+    key = key_of(context.topic, context.sequence)
+    return [
+        Seal(context.data),
+        Create(context.index_segment),
+        Append(context.index_segment, filled.index_data, expected_offset=0),
+        Seal(context.index_segment),
+        TablePut(NAMESPACE, key, encode_context(done), context.version),
+    ]
 
 
 class _Guard:
