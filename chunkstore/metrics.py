@@ -1,8 +1,7 @@
 """What is counted about a storage's calls and about upkeep, and the same for Prometheus.
 
 Promises: counts are plain data that can be added, subtracted and kept; the collector reads them when it is scraped and
-needs the extra ``prometheus`` only when it is made.
-Leaves out: counting (``chunkstore_bindings.wrappers.metered``), serving HTTP.
+needs the extra ``prometheus`` only when it is made. Leaves out: counting (``chunkstore_bindings.wrappers.metered``), serving HTTP.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ __all__ = [
     "UPKEEP_PARTS",
     "CallCounts",
     "backup_collector",
+    "collector_of",
     "exposition",
     "storage_collector",
     "total_of",
@@ -132,7 +132,7 @@ def storage_collector(name: str, read: Callable[[], Mapping[str, CallCounts]]) -
             latency.add_metric([name, operation], _cumulative(counts.latency_buckets), counts.seconds)
         yield from (*counters, latency)
 
-    return _collector(families)
+    return collector_of(families)
 
 
 def exposition(collectors: Iterable[Collector]) -> bytes:
@@ -161,7 +161,7 @@ def upkeep_collector(name: str, read: Callable[[], Mapping[str, Mapping[str, flo
                     found.add_metric([name, part], value)
                 yield found
 
-    return _collector(families)
+    return collector_of(families)
 
 
 def backup_collector(name: str, read: Callable[[], Mapping[str, float]]) -> Collector:
@@ -179,10 +179,10 @@ def backup_collector(name: str, read: Callable[[], Mapping[str, float]]) -> Coll
                 found.add_metric([name], figures[metric])
             yield found
 
-    return _collector(families)
+    return collector_of(families)
 
 
-def _collector(families: Callable[[Any], Iterator[Metric]]) -> Collector:
+def collector_of(families: Callable[[Any], Iterator[Metric]]) -> Collector:
     """Asks at every scrape for what ``families`` makes of the client's kinds of metrics; nothing is asked before the first one."""
     client = _client()
 

@@ -174,7 +174,7 @@ ROOMS = {
     ),
     "msgspec": ("chunkstore.spark.json_flat",),
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.pulsar", "chunkstore_journal"),
-    "prometheus_client": ("chunkstore.metrics",),
+    "prometheus_client": ("chunkstore.metrics", "chunkstore.pulsar.offload_metrics"),
     "pyarrow": (
         "chunkstore.codec.pulsar.arrow",
         "chunkstore.codec.pulsar.message_batches",

@@ -20,7 +20,18 @@ from chunkstore.pulsar.ledgers import (
     SourceLedger,
 )
 from chunkstore.pulsar.managed import ManagedLedger, ManagedLedgerConfig
+from chunkstore.pulsar.offload_feed import StreamingOffloader, stream_directory
 from chunkstore.pulsar.offload_ledger import ContainerOffloader, LedgerOffloader, NullLedgerOffloader
+from chunkstore.pulsar.offload_metrics import OffloadMetrics
+from chunkstore.pulsar.offload_stream import (
+    OfferResult,
+    OffloadException,
+    OffloadHandle,
+    OffloadResult,
+    StreamingPolicy,
+    streaming_offload,
+)
+from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
 from chunkstore.pulsar.planning import Block, LedgerRange, TopicPlanner, TopicPosition, plan
 from chunkstore.pulsar.policies import OffloadPolicies
 from chunkstore.pulsar.pulsar_objects import PulsarObjects
@@ -35,6 +46,7 @@ __all__ = [
     "ContainerSource",
     "DirectorySource",
     "Entry",
+    "FlowPermits",
     "LedgerNotFound",
     "LedgerOffloader",
     "LedgerRange",
@@ -45,18 +57,28 @@ __all__ = [
     "ManagedLedgerConfig",
     "MemorySource",
     "NullLedgerOffloader",
+    "OfferResult",
     "OffloadContext",
+    "OffloadException",
+    "OffloadHandle",
+    "OffloadMetrics",
     "OffloadPolicies",
+    "OffloadReadHandle",
+    "OffloadResult",
     "OffloadWriter",
     "Position",
     "PulsarBucket",
     "PulsarObjects",
     "ReadHandle",
     "SourceLedger",
+    "StreamingOffloader",
+    "StreamingPolicy",
     "TopicPlanner",
     "TopicPosition",
     "offload_context",
     "open_ledger",
     "plan",
     "remove_ledger",
+    "stream_directory",
+    "streaming_offload",
 ]

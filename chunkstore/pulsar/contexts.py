@@ -6,7 +6,7 @@ offload segments began. Leaves out: who writes them when (``writer``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -26,7 +26,9 @@ __all__ = [
     "EntryRange",
     "LedgerNotFound",
     "Stored",
+    "check_driver",
     "check_topic",
+    "dashed",
     "data_segment",
     "decode_context",
     "encode_context",
@@ -44,12 +46,14 @@ LEDGERS_MAX: Final = 4096
 """Ledgers in one offload segment: a row holds their ranges."""
 
 MAJOR: Final = 1
-MINOR: Final = 1
-OPEN: Final = 1
-COMPLETE: Final = 2
+MINOR: Final = 2
+STATES: Final = ("", "Assigned", "Offloaded", "Failed")
+"""By the number in a row."""
+DRIVER_PAIRS_MAX: Final = 64
+DRIVER_BYTES_MAX: Final = 8192
 _NUMBER_MAX: Final = (1 << 63) - 1
 _FIELDS: Final = 7
-_FIELDS_WITH_COUNTS: Final = 8
+"""Of minor version 0; version 1 added the next one, version 2 the two after it."""
 _FIELDS_MAX: Final = 64
 
 Stored = ChunkedSegmentStorage | Replica
@@ -92,6 +96,28 @@ class Context(NamedTuple):
     ranges: tuple[EntryRange, ...] = ()
     version: int = 0
     """The row's version (0: not stored yet)."""
+    assigned_ms: int = 0
+    """When it began, ms since 1970 by the clock of that owner: a label."""
+    offloaded_ms: int = 0
+    """When it was completed; 0: not yet."""
+    failures: int = 0
+    """How many attempts to write it failed."""
+    failed: bool = False
+    """Whether the last attempt failed and no other one has begun."""
+    begin: tuple[int, int] | None = None
+    """Ledger and entry with which a streaming offload began; None: it is ledger-based."""
+    driver: tuple[tuple[str, str], ...] = ()
+    """Driver metadata, as its streaming offload was given them."""
+
+    @property
+    def status(self) -> str:
+        """``Assigned``, ``Offloaded`` or ``Failed``."""
+        return STATES[2 if self.complete else 3 if self.failed else 1]
+
+    @property
+    def end(self) -> tuple[int, int] | None:
+        """The last ledger and its last entry here; None: not complete."""
+        return (self.ranges[-1].ledger, self.ranges[-1].last_entry) if self.ranges else None
 
     @property
     def data(self) -> str:
@@ -105,7 +131,8 @@ class Context(NamedTuple):
 
     def completed(self, data_length: int, index_length: int, ranges: tuple[EntryRange, ...]) -> Context:
         """What the row says once the offload segment is complete."""
-        return self._replace(complete=True, data_length=data_length, index_length=index_length, ranges=ranges)
+        done = self._replace(complete=True, data_length=data_length, index_length=index_length, ranges=ranges)
+        return done._replace(failed=False, offloaded_ms=runtime.now_ms())
 
 
 def check_topic(topic: object) -> str:
@@ -117,19 +144,34 @@ def check_topic(topic: object) -> str:
     return topic
 
 
+def check_driver(metadata: object) -> tuple[tuple[str, str], ...]:
+    """Driver metadata as a row holds them: at most 64 pairs of texts, 8 KiB in all. Raises ``InvalidArgument``."""
+    pairs = tuple(metadata.items()) if isinstance(metadata, Mapping) else ()
+    sizes = [utf8_bytes(text) if isinstance(text, str) else -1 for pair in pairs for text in pair]
+    fits = len(pairs) <= DRIVER_PAIRS_MAX and sum(sizes) <= DRIVER_BYTES_MAX and min(sizes, default=0) >= 0
+    if not isinstance(metadata, Mapping) or not fits:
+        text = f"driver metadata map texts to texts: at most {DRIVER_PAIRS_MAX} pairs, {DRIVER_BYTES_MAX} bytes"
+        raise InvalidArgument(text, argument="driver_metadata")
+    return pairs
+
+
 def new_context(topic: str, sequence: int) -> Context:
     """Of an offload segment that begins. A random UUID (version 4) as RFC 9562 lays it out; Pulsar names its objects so."""
     uuid = bytearray(runtime.token(16))
     uuid[6] = 0x40 | uuid[6] & 0x0F
     uuid[8] = 0x80 | uuid[8] & 0x3F
-    return Context(topic, sequence, bytes(uuid), complete=False)
+    return Context(topic, sequence, bytes(uuid), complete=False, assigned_ms=runtime.now_ms())
 
 
 def data_segment(topic: str, uuid: bytes) -> str:
     """The name of an offload segment's data."""
+    return f"{segments_of(topic)}/{dashed(uuid)}"
+
+
+def dashed(uuid: bytes) -> str:
+    """A uuid in lower case with dashes, as Pulsar's keys have it."""
     digits = uuid.hex()
-    dashed = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return f"{segments_of(topic)}/{dashed}"
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def segments_of(topic: str) -> str:
@@ -146,8 +188,11 @@ def encode_context(context: Context) -> bytes:
     """The row's value."""
     flat = [number for item in context.ranges for number in item[:3]]
     counts = [item.entries for item in context.ranges]
-    state = COMPLETE if context.complete else OPEN
-    row = (MAJOR, MINOR, context.uuid, state, context.data_length, context.index_length, flat, counts)
+    state = STATES.index(context.status)
+    about = (context.assigned_ms, context.offloaded_ms, context.failures, *(context.begin or ()))
+    driver = [text for pair in context.driver for text in pair]
+    lengths = (context.data_length, context.index_length)
+    row = (MAJOR, MINOR, context.uuid, state, *lengths, flat, counts, about, driver)
     value: bytes = msgpack.packb(row)
     return value
 
@@ -160,16 +205,17 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
         if type(row) is not tuple or not _FIELDS <= len(row) <= _FIELDS_MAX or row[0] != MAJOR:
             raise _damage(key, f"not a context of major version {MAJOR}")
         _, minor, uuid, state, data_length, index_length, flat = row[:_FIELDS]
-        if key[-9:-8] != b"\0" or not topic or type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2):
+        (counts,) = row[7:8] if minor > 0 else ((0,) * (len(flat) // 3),)
+        about, driver = row[8:10] if minor > 1 else ((0, 0, 0), ())
+        if key[-9:-8] != b"\0" or not topic or type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2, 3):
             raise _damage(key, "topic, uuid or state is wrong")
-        if type(flat) is not tuple or len(flat) % 3:
-            raise _damage(key, "entry ranges are not triples")
-        counts: tuple[int, ...] = (0,) * (len(flat) // 3)
-        if type(minor) is not int or minor > 0:
-            if len(row) < _FIELDS_WITH_COUNTS or type(row[7]) is not tuple or len(row[7]) != len(counts):
-                raise _damage(key, "the counts of entries are not those of its ranges")
-            counts = row[7]
-        _check_numbers(key, (data_length, index_length, *flat, *counts))
+        if type(flat) is not tuple or type(counts) is not tuple or len(flat) != 3 * len(counts):
+            raise _damage(key, "entry ranges are not triples with a count each")
+        if type(about) is not tuple or len(about) not in (3, 5):
+            raise _damage(key, "times, failures and begin are not 3 or 5 numbers")
+        if type(driver) is not tuple or len(driver) % 2 or any(type(text) is not str for text in driver):
+            raise _damage(key, "driver metadata are not pairs of texts")
+        _check_numbers(key, (data_length, index_length, *flat, *counts, *about))
     except (ValueError, TypeError) as error:
         raise _damage(key, str(error) or type(error).__name__) from error
     ranges = tuple(EntryRange(flat[at], flat[at + 1], flat[at + 2], counts[at // 3]) for at in range(0, len(flat), 3))
@@ -178,7 +224,15 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
     if any(item.entries > item.last_entry - item.first_entry + 1 for item in ranges):
         raise _damage(key, "an entry range has more entries than ids")
     sequence = int.from_bytes(key[-8:], "big")
-    return Context(topic, sequence, uuid, state == COMPLETE, data_length, index_length, ranges, version)
+    context = Context(topic, sequence, uuid, state == 2, data_length, index_length, ranges, version)
+    return context._replace(
+        assigned_ms=about[0],
+        offloaded_ms=about[1],
+        failures=about[2],
+        failed=state == 3,
+        begin=about[3:] or None,
+        driver=tuple(zip(driver[::2], driver[1::2], strict=True)),
+    )
 
 
 def _check_numbers(key: bytes, numbers: tuple[Any, ...]) -> None:

@@ -191,7 +191,9 @@ class ContainerOffloader(LedgerOffloader):
         with self._completing:  # sequence numbers are taken one by one
             contexts = self._contexts_without(ledger)
             sequence = contexts[-1].sequence + 1 if contexts else 0
-            self._store.commit(completion(Context(self.topic, sequence, uuid, complete=False), filled))
+            begun = Context(self.topic, sequence, uuid, complete=False)
+            done = begun.completed(filled.data_length, len(filled.index_data), filled.ranges)
+            self._store.commit(completion(done, filled))
 
     def streamed(self, attempts: Container[bytes]) -> Mapping[int, int]:
         contexts = [item for item in iter_contexts(self._store, self.topic) if item.uuid not in attempts]

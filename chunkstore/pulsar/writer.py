@@ -73,6 +73,8 @@ class OffloadWriter:
         self._error: ChunkstoreError | None = None
         self._sequence = -1
         self._context: Context | None = None
+        self.completed: Context | None = None
+        """The last offload segment that this writer has completed."""
         self.segments_completed = 0
         """Offload segments that this writer has completed."""
         self.entries_acknowledged = 0
@@ -92,11 +94,40 @@ class OffloadWriter:
         """The name of the data segment that is being filled; None between two of them."""
         return None if self._context is None else self._context.data
 
+    @property
+    def open_context(self) -> Context | None:
+        """The offload segment that is being filled; None between two of them."""
+        return self._context
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of added entries, each with its header of 12 bytes, that no append has taken."""
+        return self._filler.pending_bytes
+
+    @property
+    def last_position(self) -> tuple[int, int] | None:
+        """The highest ledger that has entries, and its last acknowledged one; None: there are none."""
+        return max(self._filler.lasts.items(), default=None)
+
     def last_entry(self, ledger: int) -> int:
         """The last acknowledged entry of ``ledger``, of any writer; -1 if there is none."""
         return self._filler.lasts.get(ledger, -1)
 
     # Writing
+
+    def assign(
+        self, begin: tuple[int, int], *, uuid: bytes | None = None, driver: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """Begin the next offload segment at once, as one of a streaming offload that starts with ledger and entry ``begin``; durable.
+
+        Raises ``InvalidArgument`` (one is open), ``SegmentExists`` (the uuid was used), ``Closed``, and see the class.
+        """
+        self._check()
+        if self._context is not None:
+            raise InvalidArgument(f"{self._context.data} is open: complete it first", argument="begin")
+        new = new_context(self.topic, self._sequence + 1)
+        with _Guard(self):
+            self._begin_segment(new._replace(uuid=uuid or new.uuid, begin=begin, driver=driver))
 
     def append(self, ledger: int, entry: int, payload: BytesLike) -> None:
         """Add one entry; acknowledged when ``last_entry(ledger)`` has reached it. May append a block, begin and end segments.
@@ -176,19 +207,24 @@ class OffloadWriter:
 
     def _put_block(self, block: EncodedBlock) -> None:
         """One append, which is the acknowledgement."""
-        context = self._context if self._context is not None else self._begin_segment()
+        context = (
+            self._context
+            if self._context is not None
+            else self._begin_segment(new_context(self.topic, self._sequence + 1))
+        )
         self._store.append_many(context.data, block.buffers, expected_offset=block.offset)
         self.entries_acknowledged += block.entries
 
     def _complete_segment(self, filled: Filled) -> None:
         context = self._context
         assert context is not None
-        self._store.commit(completion(context, filled))
+        done = context.completed(filled.data_length, len(filled.index_data), filled.ranges)
+        self._store.commit(completion(done, filled))
         self.segments_completed += 1
+        self.completed = done
         self._context = None
 
-    def _begin_segment(self) -> Context:
-        context = new_context(self.topic, self._sequence + 1)
+    def _begin_segment(self, context: Context) -> Context:
         key = key_of(self.topic, context.sequence)
         self._store.commit(
             [Create(context.data, rolling=self._rolling), TablePut(NAMESPACE, key, encode_context(context), 0)]
@@ -207,16 +243,14 @@ class OffloadWriter:
         self._context = context
 
 
-def completion(context: Context, filled: Filled) -> list[Change]:
-    """What completes an offload segment: data sealed, index there, context as it was expected to be."""
-    done = context.completed(filled.data_length, len(filled.index_data), filled.ranges)
-    key = key_of(context.topic, context.sequence)
+def completion(done: Context, filled: Filled) -> list[Change]:
+    """What completes an offload segment: data sealed, index there, its row in the place of the open one, of the same version."""
     return [
-        Seal(context.data),
-        Create(context.index_segment),
-        Append(context.index_segment, filled.index_data, expected_offset=0),
-        Seal(context.index_segment),
-        TablePut(NAMESPACE, key, encode_context(done), context.version),
+        Seal(done.data),
+        Create(done.index_segment),
+        Append(done.index_segment, filled.index_data, expected_offset=0),
+        Seal(done.index_segment),
+        TablePut(NAMESPACE, key_of(done.topic, done.sequence), encode_context(done), done.version),
     ]
 
 

@@ -20,51 +20,51 @@ from chunkstore.pulsar.contexts import (
 )
 
 UUID = bytes(range(16))
-GOLDEN_OPEN = "970100c410000102030405060708090a0b0c0d0e0f01000090"
-GOLDEN_COMPLETE = "970100c410000102030405060708090a0b0c0d0e0f02cd1388649307000a"
-COMPLETE = Context("t", 3, UUID, True, 5000, 100, (EntryRange(7, 0, 10),))
-GOLDEN_COUNTED_OPEN = "980101c410000102030405060708090a0b0c0d0e0f0100009090"
-GOLDEN_COUNTED = "980101c410000102030405060708090a0b0c0d0e0f02cd1388649307000a9109"
-COUNTED = COMPLETE._replace(ranges=(EntryRange(7, 0, 10, 9),))
+GOLDEN_OPEN = "9a0102c410000102030405060708090a0b0c0d0e0f01000090909300000090"
+GOLDEN_COMPLETE = "9a0102c410000102030405060708090a0b0c0d0e0f02cd1388649307000a910993010200" + "90"
+COMPLETE = Context("t", 3, UUID, True, 5000, 100, (EntryRange(7, 0, 10, 9),), assigned_ms=1, offloaded_ms=2)
+GOLDEN_STREAMING = "9a0102c410000102030405060708090a0b0c0d0e0f0300009090950100020504" + "92a162a163"
+STREAMING = Context("t", 3, UUID, False, assigned_ms=1, failures=2, failed=True, begin=(5, 4), driver=(("b", "c"),))
 
 
 def test_golden_bytes() -> None:
-    assert encode_context(Context("t", 3, UUID, complete=False)).hex() == GOLDEN_COUNTED_OPEN
-    assert encode_context(COUNTED).hex() == GOLDEN_COUNTED
-    assert decode_context(key_of("t", 3), bytes.fromhex(GOLDEN_COUNTED)) == COUNTED
-    assert decode_context(key_of("t", 3), bytes.fromhex(GOLDEN_OPEN)) == Context("t", 3, UUID, complete=False)
+    new = Context("t", 3, UUID, complete=False)
+    for context, golden in ((new, GOLDEN_OPEN), (COMPLETE, GOLDEN_COMPLETE), (STREAMING, GOLDEN_STREAMING)):
+        assert encode_context(context).hex() == golden
+        assert decode_context(key_of("t", 3), bytes.fromhex(golden)) == context
+    assert [item.status for item in (new, COMPLETE, STREAMING)] == ["Assigned", "Offloaded", "Failed"]
+    assert (COMPLETE.end, STREAMING.end) == ((7, 10), None)
+    for older in (f"970100c410{UUID.hex()}01000090", f"980101c410{UUID.hex()}0100009090"):
+        assert decode_context(key_of("t", 3), bytes.fromhex(older)) == new
     assert key_of("t", 258) == b"t\x00\x00\x00\x00\x00\x00\x00\x01\x02"
-    assert decode_context(key_of("t", 3), bytes.fromhex(GOLDEN_COMPLETE)) == COMPLETE
     assert COMPLETE.data == "offload/t/00010203-0405-0607-0809-0a0b0c0d0e0f"
     assert COMPLETE.index_segment == COMPLETE.data + "-index"
 
 
 def test_fields_of_a_newer_minor_version_are_passed_over() -> None:
-    row = [1, 2, UUID, 2, 5000, 100, [7, 0, 10], [9], "newer"]
-    assert decode_context(key_of("t", 3), msgpack.packb(row)) == COUNTED
-    row = [1, 0, UUID, 2, 5000, 100, [7, 0, 10], "of nobody"]
+    row = [1, 3, UUID, 2, 5000, 100, [7, 0, 10], [9], [1, 2, 0], [], "newer"]
     assert decode_context(key_of("t", 3), msgpack.packb(row)) == COMPLETE
+
+
+def row(at: int, value: object) -> list[object]:
+    """A correct row from its field 2 on, but for field ``at``."""
+    return [value if number == at else field for number, field in enumerate([UUID, 2, 0, 0, [], [], [1, 2, 0], []], 2)]
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        [2, 0, UUID, 2, 0, 0, []],
-        [1, 0, UUID[:15], 2, 0, 0, []],
-        [1, 0, UUID, 3, 0, 0, []],
-        [1, 0, UUID, 2, -1, 0, []],
-        [1, 0, UUID, 2, 1 << 63, 0, []],
-        [1, 0, UUID, 2, 0, True, []],
-        [1, 0, UUID, 2, 0, 0, [1, 2]],
-        [1, 0, UUID, 2, 0, 0, [1, 5, 4]],
-        [1, 0, UUID, 2, 0, 0, 7],
-        [1, 0, UUID, 2, 0, 0],
-        [1, 1, UUID, 2, 0, 0, [7, 0, 10]],
-        [1, 1, UUID, 2, 0, 0, [7, 0, 10], 9],
-        [1, 1, UUID, 2, 0, 0, [7, 0, 10], [9, 9]],
-        [1, 1, UUID, 2, 0, 0, [7, 0, 10], [12]],
-        [1, 1, UUID, 2, 0, 0, [7, 0, 10], [-1]],
-        [1, "1", UUID, 2, 0, 0, [7, 0, 10], []],
+        [2, 2, *row(2, UUID)],
+        [1, 2, *row(2, UUID[:15])],
+        *([1, 2, *row(3, value)] for value in (0, 4)),
+        *([1, 2, *row(4, value)] for value in (-1, 1 << 63)),
+        [1, 2, *row(5, True)],
+        *([1, 2, *row(6, value)] for value in ([1, 2], [1, 5, 4], 7)),
+        *([1, 2, *row(7, value)] for value in ([9], 9)),
+        *([1, 2, UUID, 2, 0, 0, *wrong, [1, 2, 0], []] for wrong in ([[7, 5, 4], [1]], [[7, 0, 10], [12]])),
+        *([1, 2, *row(8, value)] for value in ([1, 2], [1, 2, 0, 3], [1, 2, "0"], 1)),
+        *([1, 2, *row(9, value)] for value in (["a"], ["a", 1], "a")),
+        *([1, minor, *row(2, UUID)][:length] for minor, length in ((0, 6), (1, 7), (2, 9), ("2", 10))),
         7,
         {},
     ],
@@ -112,6 +112,6 @@ def test_nested_claims_take_memory_in_proportion() -> None:
 
 
 def test_as_many_ledgers_as_a_row_holds() -> None:
-    ranges = tuple(EntryRange(number, 0, number) for number in range(4096))
+    ranges = tuple(EntryRange(number, 0, number, number) for number in range(4096))
     full = COMPLETE._replace(ranges=ranges)
     assert decode_context(key_of("t", 3), encode_context(full)) == full

@@ -52,10 +52,10 @@ def stored(store: chunkstore.ChunkedSegmentStorage, topic: str, *ledgers: int) -
 
 
 def objects(store: chunkstore.ChunkedSegmentStorage, topic: str) -> list[tuple[Context, bytes, bytes]]:
-    """A topic's contexts, without what is another's each time, and the bytes of their data and indexes."""
+    """A topic's contexts, without names and times, and the bytes of their data and indexes."""
     return [
         (
-            context._replace(topic="", uuid=b"", version=0),
+            context._replace(topic="", uuid=b"", version=0, assigned_ms=0, offloaded_ms=0),
             store.read(context.data, 0, 1 << 30),
             store.read(context.index_segment, 0, 1 << 30),
         )

@@ -1,0 +1,191 @@
+"""``StreamingOffloader``: keeps a topic's streaming offload going, segment after segment, and reads again what was not taken.
+
+Promises: live entries are offered without waiting; what was refused is fed later, from the source's cache first, then from the ledger;
+each entry gets in once. Leaves out: which ledgers there are when (``LedgerSource``), other formats than PIP-76.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Final
+
+from chunkstore.codec.pulsar.frames import Entry
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import DeadlineExceeded, InvalidArgument, Unsupported
+from chunkstore.pulsar.ledgers import LedgerSource, Position
+from chunkstore.pulsar.offload_metrics import OffloadMetrics
+from chunkstore.pulsar.offload_stream import (
+    OfferResult,
+    OffloadException,
+    OffloadHandle,
+    OffloadResult,
+    StreamingPolicy,
+    streaming_offload,
+)
+from chunkstore.pulsar.read_handle import ReadHandle
+
+__all__ = ["StreamingOffloader", "stream_directory"]
+
+_CACHED_ENTRIES: Final = 100
+
+
+class StreamingOffloader:
+    """Streams one topic. One thread may ``feed`` while another one makes live ``offer`` calls.
+
+    ``source``: where entries are read again; ``timeout_s``: longest wait for storage in one step; ``metrics``: where errors and bytes are
+    counted. Raises as ``streaming_offload``.
+    """
+
+    def __init__(
+        self,
+        store: ChunkedSegmentStorage,
+        topic: str,
+        source: LedgerSource,
+        *,
+        policy: StreamingPolicy | None = None,
+        driver_metadata: Mapping[str, str] | None = None,
+        timeout_s: float = 600.0,
+        metrics: OffloadMetrics | None = None,
+    ) -> None:
+        self._store, self._topic, self._source = store, topic, source
+        self._policy = policy or StreamingPolicy()
+        self._driver = driver_metadata
+        self._timeout_s = timeout_s
+        self._metrics = metrics or OffloadMetrics()
+        self._refused: dict[int, int] = {}
+        """By ledger, the last live entry that was refused and is not offered yet: no later ledger may pass it."""
+        self._handle: OffloadHandle | None = None
+        self.results: list[OffloadResult] = []
+        """The segments that were completed here, as they were found to be."""
+        self._current()
+
+    def offer(self, entry: Entry) -> OfferResult:
+        """Offer a live entry, as ``OffloadHandle.offer_entry``. After a refusal, later entries are refused until ``feed`` has caught up."""
+        handle = self._handle
+        if handle is None:
+            outcome = OfferResult.SEGMENT_CLOSED
+        elif self._passed(handle, Position(entry.ledger, entry.entry)) is not None:
+            outcome = OfferResult.NOT_CONSECUTIVE
+        else:
+            outcome = handle.offer_entry(entry)
+        if outcome:
+            self._refused.clear()  # all of them came before
+            self._metrics.record("offload_rate", self._topic, len(entry.payload))
+        else:
+            self._refused[entry.ledger] = max(entry.entry, self._refused.get(entry.ledger, -1))
+        return outcome
+
+    def feed(self, ledger: int, last: int | None = None) -> None:
+        """Offer all entries of ``ledger`` that are not offloaded, up to ``last`` (included; None: its end now). Waits for storage.
+
+        Ledgers are fed in ascending order, each to its end. Raises ``OffloadException`` (a segment failed, and the next call resumes it;
+        or entries are missing in the ledger), ``DeadlineExceeded``, ``InvalidArgument`` (an earlier ledger has to be fed first), and what
+        the source and ``streaming_offload`` raise. Retry: safe.
+        """
+        with self._source.open(ledger) as reader:
+            stop = reader.last_add_confirmed if last is None else min(last, reader.last_add_confirmed)
+            while True:
+                handle = self._current()
+                passed = self._passed(handle, Position(ledger, 0))
+                if passed is not None:
+                    raise InvalidArgument(f"ledger {passed.ledger} has to be fed first", argument="ledger")
+                before, first = handle.last_offered(), handle.next_entry(ledger)
+                if first > stop or (before is not None and before.ledger > ledger):
+                    return
+                outcome, entry = self._offer_from(handle, reader, first, stop)
+                if outcome is OfferResult.BUFFER_FULL and entry is not None:
+                    # Half of the buffer at once: each time, reading begins anew.
+                    room = max(len(entry.payload), self._policy.write_buffer_bytes // 2)
+                    handle.wait_for_room(room, self._timeout_s)
+                elif outcome is not OfferResult.SEGMENT_CLOSED and handle.last_offered() == before:
+                    text = f"entry {first} of ledger {ledger} is missing in the source"
+                    raise OffloadException(self._topic, handle.uuid, "NotConsecutive", text)
+
+    def offload_now(self) -> OffloadResult | None:
+        """Complete the current segment and wait for it; None if it has no entries. Raises as ``feed``. Retry: safe.
+
+        Back to ledger-based offload: ``feed`` the current ledger when it is closed, then ``offload_now``, which ends the segment with it.
+        """
+        before = len(self.results)
+        if self._handle is not None:
+            self._handle.close()
+            self._take_result()
+        return self.results[-1] if len(self.results) > before else None
+
+    def close(self) -> None:
+        """Have everything stored that was taken, and leave the segment open; another offloader goes on with it. Raises as ``suspend``."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.suspend(self._timeout_s)
+
+    # Helpers
+
+    def _current(self) -> OffloadHandle:
+        """The handle that takes entries; the next one begins when the last one's segment is offloaded."""
+        if self._handle is not None and not self._handle.is_open:
+            self._take_result()
+        if self._handle is None:
+            self._handle = streaming_offload(self._store, self._topic, None, self._driver, policy=self._policy)
+        return self._handle
+
+    def _take_result(self) -> None:
+        handle = self._handle
+        assert handle is not None
+        try:
+            self.results.append(handle.get_offload_result_async().result(self._timeout_s))
+        except TimeoutError as late:
+            raise DeadlineExceeded("completing an offload segment", deadline_s=self._timeout_s) from late
+        except OffloadException as error:
+            self._handle = None
+            if error.error != "Empty":
+                for name in ("offload_error", "write_storage_error"):
+                    self._metrics.record(name, self._topic)
+                raise error.copy() from error.__cause__
+        self._handle = None
+
+    def _passed(self, handle: OffloadHandle, position: Position) -> Position | None:
+        """A live entry that was refused and would be left out if ``position`` were next."""
+        last = handle.last_offered() or Position(-1, -1)
+        return next((Position(*item) for item in list(self._refused.items()) if last < item < position), None)
+
+    def _offer_from(
+        self, handle: OffloadHandle, reader: ReadHandle, first: int, stop: int
+    ) -> tuple[OfferResult, Entry | None]:
+        """Offer entries from ``first`` on; the outcome of the last one, and that entry."""
+        entries: Iterable[Entry] | None = self._source.cached(
+            reader.ledger, first, min(first + _CACHED_ENTRIES - 1, stop)
+        )
+        outcome, entry = OfferResult.SUCCESS, None
+        for entry in reader.iter_entries(first, stop) if entries is None else entries:
+            outcome = handle.offer_entry(entry)
+            if not outcome:
+                break
+            self._metrics.record("offload_rate", self._topic, len(entry.payload))
+        return outcome, entry
+
+
+def stream_directory(
+    store: ChunkedSegmentStorage,
+    topic: str,
+    source: LedgerSource,
+    *,
+    policy: StreamingPolicy | None = None,
+    close: bool = False,
+    format: str = "v2",
+) -> list[OffloadResult]:
+    """Stream all of the source's ledgers that are not offloaded yet; the segments that were completed.
+
+    ``close``: complete the last segment, too ("offload now"); else it stays open, with everything stored, and the next call goes on in it.
+    Raises ``Unsupported`` (``format`` is not "v2"), and as ``StreamingOffloader.feed``. Retry: safe.
+    """
+    if format != "v2":
+        raise Unsupported(
+            "streaming needs the format v2 (PIP-76): a v1 object holds one closed ledger", feature="streaming"
+        )
+    with closing(StreamingOffloader(store, topic, source, policy=policy)) as offloader:
+        for found in source.ledgers():
+            offloader.feed(found.ledger)
+        if close:
+            offloader.offload_now()
+        return offloader.results

@@ -1,0 +1,133 @@
+"""What the tests of streaming offload share: a source in memory, and a store whose writing can be held back or made to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from chunkstore import runtime
+from chunkstore.codec.pulsar.frames import Entry
+from chunkstore.config import KIB
+from chunkstore.errors import StorageUnavailable
+from chunkstore.pulsar.contexts import Stored
+from chunkstore.pulsar.ledgers import LedgerSource, SourceLedger
+from chunkstore.pulsar.offload_stream import StreamingPolicy
+from chunkstore.pulsar.read_handle import ReadHandle
+from chunkstore.pulsar.reader import LedgerReader
+from tests.support.clock import StoppedClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WAIT_S = 60.0
+TOPIC = "persistent://public/default/orders"
+SMALL = StreamingPolicy(1, 10, 64 * KIB, 16 * KIB)
+
+
+def entry_of(ledger: int, entry: int, size: int = 100) -> Entry:
+    """An entry whose bytes tell which one it is."""
+    return Entry(ledger, entry, b"%d:%d," % (ledger, entry) * (size // 4 + 1))
+
+
+def stored_entries(store: Stored, topic: str = TOPIC) -> list[Entry]:
+    """All entries of a topic, each as often as it is stored."""
+    reader = LedgerReader(store)
+    return [entry for item in reader.ledgers(topic) for entry in reader.read(topic, item.ledger)]
+
+
+class ListedLedger(ReadHandle):
+    """A ledger in memory; counts its reads."""
+
+    def __init__(self, entries: Sequence[Entry], *, closed: bool = True) -> None:
+        self.ledger = entries[0].ledger
+        self.entries = entries
+        self.last_add_confirmed = entries[-1].entry
+        self.length = None
+        self.closed = closed
+        self.reads = 0
+        self.is_open = True
+
+    def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        self.reads += 1
+        stop = self.last_add_confirmed if last is None else last
+        return iter([entry for entry in self.entries if first <= entry.entry <= stop])
+
+    def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class ListedSource(LedgerSource):
+    """Ledgers in memory. ``cache_from``: by ledger, the first entry that is cached."""
+
+    def __init__(self, *ledgers: ListedLedger) -> None:
+        self.found = {item.ledger: item for item in ledgers}
+        self.cache_from: dict[int, int] = {}
+        self.cache_hits = 0
+
+    def ledgers(self) -> list[SourceLedger]:
+        return [SourceLedger(ledger, 0, 0, None) for ledger in sorted(self.found)]
+
+    def cached(self, ledger: int, first: int, last: int) -> list[Entry] | None:
+        if first < self.cache_from.get(ledger, 1 << 63):
+            return None
+        self.cache_hits += 1
+        return [entry for entry in self.found[ledger].entries if first <= entry.entry <= last]
+
+    def open(self, ledger: int) -> ListedLedger:
+        return self.found[ledger]
+
+    def delete(self, ledger: int) -> None:
+        del self.found[ledger]
+
+
+class Gate:
+    """Around a store: its appends and commits can be held back, and fail from a given call on."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.opened: runtime.Event | None = None
+        """Appends wait for it."""
+        self.calls = 0
+        self.fails_at: int | None = None
+        """This call, and all that follow, raise; the owner is dead."""
+        self.happens = False
+        """Whether the first call that raises is done all the same."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._gated, found) if name in ("append_many", "commit") else found
+
+    def _gated(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if self.opened is not None and call.__name__ == "append_many":
+            assert self.opened.wait(WAIT_S)
+        number, self.calls = self.calls, self.calls + 1
+        if self.fails_at is not None and number >= self.fails_at:
+            if self.happens and number == self.fails_at:
+                call(*arguments, **options)
+            raise StorageUnavailable("the storage is gone")
+        return call(*arguments, **options)
+
+
+class DrivenScheduler:
+    """Runs calls in the thread that drives it, in the order in which they are due."""
+
+    def __init__(self, clock: StoppedClock) -> None:
+        self.clock = clock
+        self.later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
+        heappush(self.later, (self.clock.now_s + delay_s, next(self._numbers), call))
+
+    def run_until(self, end_s: float) -> None:
+        while self.later and self.later[0][0] <= end_s:
+            due_s, _, call = heappop(self.later)
+            self.clock.now_s = max(self.clock.now_s, due_s)
+            call()
+        self.clock.now_s = end_s
