@@ -15,15 +15,16 @@ PACKAGES = {
     "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
     "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
     "pyspark_chunkstore": ROOT / "bindings" / "pyspark_chunkstore",
+    "pyspark_pulsar_offload": ROOT / "bindings" / "pyspark_pulsar_offload",
 }
 LOOK = """
 import importlib.metadata as metadata, pathlib, sys
 import importlib.util
-for package in ("chunkstore", "chunkstore_bindings", "chunkstore_journal", "pyspark_chunkstore"):
+for package in ("chunkstore", "chunkstore_bindings", "chunkstore_journal", "pyspark_chunkstore", "pyspark_pulsar_offload"):
     print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
 import chunkstore, chunkstore_bindings, chunkstore_journal
 [entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
-assert entry.name == "chunkstore"
+assert entry.name == "chunkstore pulsar-offload"
 assert not {"chunkstore.engine", "lmdb"} & set(sys.modules), "who wants an error or a format pays for what is imported here"
 assert callable(entry.load())
 assert chunkstore.changes.Create("a") and set(chunkstore.__all__) <= set(dir(chunkstore)) and not hasattr(chunkstore, "nonsense")
@@ -92,10 +93,10 @@ def test_an_editable_install_finds_all_source_roots(tmp_path: Path) -> None:
 def test_spark_finds_the_format_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
     python = new_environment(tmp_path / "fresh")
     pip_install(python, wheel)
-    assert spark_finds(python, tmp_path) == "chunkstore"
+    assert spark_finds(python, tmp_path) == "chunkstore pulsar-offload"
 
 
 def test_spark_finds_the_format_in_an_editable_install(tmp_path: Path) -> None:
     python = new_environment(tmp_path / "editable")
     pip_install(python, "-e", ROOT)
-    assert spark_finds(python, tmp_path) == "chunkstore"
+    assert spark_finds(python, tmp_path) == "chunkstore pulsar-offload"

@@ -6,11 +6,13 @@ none is chosen silently; memory: a row for each ledger, and one window. Leaves o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
+from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry, entry_id_at
 from chunkstore.codec.pulsar.messages import scan_transactions
 from chunkstore.config import MIB
@@ -28,9 +30,10 @@ from chunkstore_bindings.bucket.port import Bucket
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LedgerRow", "PulsarBucket"]
+__all__ = ["LedgerRow", "PlannedLedger", "PulsarBucket"]
 
 _COMPARED_BYTES: Final = 1 * MIB
+_INDEX_READERS: Final = 15
 
 
 _Key = tuple[str | None, int | None]
@@ -61,6 +64,14 @@ class _Part(NamedTuple):
     bytes: int
     said: Said
     error: Damaged | None
+
+
+class PlannedLedger(NamedTuple):
+    """A ledger and the objects that it is read from."""
+
+    topic: str | None
+    ledger: int
+    parts: tuple[_Part, ...]
 
 
 class PulsarBucket(BucketObjects):
@@ -120,6 +131,22 @@ class PulsarBucket(BucketObjects):
         """
         _, parts = self._only(ledger, uuid, topic)
         return self._handle(ledger, self._chosen(ledger, parts))
+
+    def plan(self, topic: str | None = None, ledgers: Collection[int] | None = None) -> list[PlannedLedger]:
+        """The ledgers (None: all) of a topic, or of every topic, ascending, for readers in other processes. Raises as ``open``."""
+        found = self._ledgers(topic)
+        keys = [(name or "", ledger) for name, ledger in found if ledger is not None]
+        for missing in sorted(set(ledgers or ()) - {ledger for _, ledger in keys}):
+            raise self._missing(topic, missing)
+        return [
+            PlannedLedger(name or None, ledger, tuple(self._chosen(ledger, found[name or None, ledger])))
+            for name, ledger in sorted(keys)
+            if ledgers is None or ledger in ledgers
+        ]
+
+    def open_planned(self, planned: PlannedLedger) -> StoredLedger:
+        """A ledger of a plan, without a LIST request. Raises ``Damaged``, ``ChunkNotFound``."""
+        return self._handle(planned.ledger, planned.parts)
 
     def iter_entries(
         self,
@@ -189,13 +216,15 @@ class PulsarBucket(BucketObjects):
     ) -> dict[_Key, list[_Part]]:
         """(topic, ledger) -> its complete parts. A part that does not name its topic is of the only one that has the ledger."""
         wanted = topic and topic_name(topic)
-        parts = [
-            part
+        attempts = [
+            attempt
             for attempt in self.attempts()
             if attempt.is_complete and uuid in (None, attempt.uuid)
             if ledger is None or attempt.ledger in (None, ledger)
-            for part in self._parts(attempt)
         ]
+        with closing(runtime.pool("chunkstore-indexes", _INDEX_READERS)) as pool:
+            each = pool.run_all([partial(self._parts, attempt) for attempt in attempts])
+        parts = [part for found in each for part in found]
         topics: dict[int | None, set[str]] = {}
         for part in parts:
             topics.setdefault(part.ledger, set()).update({part.topic} - {None})  # type: ignore[arg-type]

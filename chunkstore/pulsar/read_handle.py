@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.windows import Window, entries_of
@@ -65,6 +65,14 @@ class ReadHandle(ABC):
         self.close()
 
 
+class HeldBlock(NamedTuple):
+    """The entries ``first_entry`` to ``last_entry`` (both included, gaps may lie between) are read from a block of so many bytes."""
+
+    first_entry: int
+    last_entry: int
+    size_bytes: int
+
+
 class StoredLedger(ReadHandle):
     """A ledger in data objects. ``parts`` may overlap: a ledger that is in both formats gives each entry once, from the part that
     comes first in ``parts``; what is a gap there stays one.
@@ -88,6 +96,13 @@ class StoredLedger(ReadHandle):
         self.closed = closed
         self._pieces = pieces_of(parts)
         self._is_open = True
+
+    def blocks(self) -> Iterator[HeldBlock]:
+        """The blocks that the entries are read from, ascending; no request."""
+        for piece in self._pieces:
+            for span in piece.part.reader.spans(self.ledger, piece.first, piece.last):
+                first, last = max(span.first_entry, piece.first), min(span.entry_limit - 1, piece.last)
+                yield HeldBlock(first, last, span.end - span.start)
 
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         windows = self._windows(first, self._checked(first, last))

@@ -29,7 +29,10 @@ __all__ = [
     "STREAM_OPTIONS",
     "Positions",
     "ReadOptions",
+    "items_of",
     "known_values",
+    "ledger_numbers",
+    "one_of",
     "parse_options",
     "unknown_name",
     "whole_number",
@@ -220,31 +223,31 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         container=container,
         segments=segments,
         topic=values.get("topic"),
-        ledgers=_ledgers(values),
+        ledgers=ledger_numbers(values),
         columns=(),
         min_partitions=whole_number(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
-        lines=_one_of(values, "framing", ("none", "lines")) == "lines",
+        lines=one_of(values, "framing", ("none", "lines")) == "lines",
         record_bytes_max=whole_number(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
         partition_bytes=whole_number(values, "maxBytesPerPartition", 1, _BYTES_MAX),
         starting=starting,
         ending=_positions(values, "endingOffsets", LATEST, segments),
         starting_ms=_moment(values, "startingTimestamp"),
         ending_ms=_moment(values, "endingTimestamp"),
-        fail_on_data_loss=_one_of(values, "failOnDataLoss", ("true", "false")) == "true",
+        fail_on_data_loss=one_of(values, "failOnDataLoss", ("true", "false")) == "true",
         as_of_lsn=whole_number(values, "lsnAsOf", 1, _BYTES_MAX),
         as_of_ms=_moment(values, "timestampAsOf"),
         function=values.get("mapFunction"),
         trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
         trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
-        pin_progress=_one_of(values, "pinProgress", ("false", "true")) == "true",
+        pin_progress=one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
-        json=_one_of(values, "valueFormat", ("binary", "json")) == "json",
+        json=one_of(values, "valueFormat", ("binary", "json")) == "json",
         value_schema=values.get("valueSchema"),
-        fail_fast=_one_of(values, "mode", ("permissive", "failfast")) == "failfast",
+        fail_fast=one_of(values, "mode", ("permissive", "failfast")) == "failfast",
         lake_offsets=values.get("lakeOffsets"),
-        pushdown=_one_of(values, "pushdown", ("false", "true")) == "true",
+        pushdown=one_of(values, "pushdown", ("false", "true")) == "true",
         pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
         foreign_roots=_foreign_roots(values),
     )
@@ -341,7 +344,7 @@ def _foreign_roots(values: Mapping[str, str]) -> tuple[str, ...]:
         ) from error
 
 
-def _one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+def one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """The first word unless another is given."""
     word = values.get(name, words[0]).strip().lower()
     if word not in words:
@@ -424,7 +427,7 @@ def _moment(values: Mapping[str, str], name: str) -> int | None:
     )
 
 
-def _items(values: Mapping[str, str], name: str) -> list[object]:
+def items_of(values: Mapping[str, str], name: str) -> list[object]:
     """A list, separated by commas; or as a JSON array, for names that hold commas. No item may be there twice."""
     text = values[name].strip()
     items: list[object]
@@ -449,7 +452,7 @@ def _segments(values: Mapping[str, str]) -> tuple[str, ...]:
     if "segments" not in values:
         return ()
     names: list[str] = []
-    for item in _items(values, "segments"):
+    for item in items_of(values, "segments"):
         if not isinstance(item, str) or not item:
             raise InvalidArgument(f"option 'segments' holds {item!r}, which is no segment name", argument="segments")
         check_segment_name(item, "segments")
@@ -459,11 +462,12 @@ def _segments(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _ledgers(values: Mapping[str, str]) -> tuple[int, ...] | None:
+def ledger_numbers(values: Mapping[str, str]) -> tuple[int, ...] | None:
+    """Of option 'ledgers', if it is there. Raises ``InvalidArgument``."""
     if "ledgers" not in values:
         return None
     ledgers: list[int] = []
-    for item in _items(values, "ledgers"):
+    for item in items_of(values, "ledgers"):
         text = str(item)
         if isinstance(item, bool) or _WHOLE.fullmatch(text) is None or int(text) > _LEDGER_MAX:
             raise InvalidArgument(f"option 'ledgers' holds {item!r}, which is no ledger id", argument="ledgers")
@@ -481,7 +485,7 @@ def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]
             return () if options.json else tuple(options.known_columns)
         return tuple(LEDGER_COLUMNS if options.reads_topics else SEGMENT_COLUMNS)
     columns: list[str] = []
-    for item in _items(values, "columns"):
+    for item in items_of(values, "columns"):
         if not isinstance(item, str) or not (options.json or item in options.known_columns):
             raise options.no_column(str(item), "columns")
         columns.append(item)

@@ -214,6 +214,11 @@ class EntryOpener:
         self.summary.damaged += 1
         return Opened("damaged", Common(ledger, entry), stored, stored)
 
+    @property
+    def waiting(self) -> frozenset[bytes]:
+        """The uuids of chunked messages that have begun and are not whole yet."""
+        return frozenset(uuid for uuid, pending in self._pending.items() if pending.pieces is not None)
+
     def finish(self) -> None:
         """No entry is left: chunked messages that wait are unfinished."""
         for uuid in list(self._pending):
