@@ -1,5 +1,5 @@
 # Every target sets up what it needs: see scripts/setup.sh. The second run finds it ready.
-#   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare
+#   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare; then read a Pulsar broker's bucket
 #   make test                       lint, types, tests: a share of everything; says at the end which guarantees were not tested here
 #   make proofs                     the tests that make test leaves out: more servers, kills, flipped bits, lost replies, the other worlds
 #   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
@@ -37,7 +37,7 @@ $(VENV)/.ready-run: pyproject.toml scripts/setup.sh
 	@touch $@
 
 $(VENV)/.ready-demo: pyproject.toml scripts/setup.sh
-	@scripts/setup.sh $(VENV) demo,hdfs,s3,spark
+	@scripts/setup.sh $(VENV) demo,hdfs,messages,s3,spark
 	@touch $@ $(VENV)/.ready-run
 
 $(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
@@ -46,6 +46,8 @@ $(VENV)/.ready-dev: pyproject.toml scripts/setup.sh
 
 demo: $(VENV)/.ready-demo
 	@$(RUN) -m chunkstore demo $(if $(ROOT),"$(ROOT)")
+	@echo; echo "A bucket that a Pulsar broker filled, read without the broker (examples/pulsar/bucket.py):"
+	@PYTHONPATH=.:bindings:journal $(RUN) examples/pulsar/bucket.py tests/fixtures/pulsar-broker/indexed/objects
 
 test: lint
 	@# Beside the check of types, the tests are compiled: else each worker does that for all of them, at the same time.

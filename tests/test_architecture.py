@@ -124,7 +124,7 @@ CEILINGS = {
     "chunkstore/demo": 850,
     "chunkstore/metadata": 4_836,
     "chunkstore/operations": 9_276,
-    "chunkstore/spark": 9_425,
+    "chunkstore/spark": 9_430,
     "chunkstore/testing": 1_983,
     "chunkstore/upkeep": 3_100,
     "journal": 8_699,

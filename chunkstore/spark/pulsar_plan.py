@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark.options import items_of, known_values, ledger_numbers, one_of, whole_number
 
-__all__ = ["OffloadOptions", "parse_offload_options", "runs_of"]
+__all__ = ["OffloadOptions", "Run", "parse_offload_options", "partitions_of"]
 
 OPTIONS: Final = ("path", "topic", "ledgers", "messages", "transactions", "lenient", "columns", "maxBytesPerPartition")
 _PARTITION_BYTES: Final = 128 * MIB
@@ -56,16 +56,27 @@ def parse_offload_options(given: Mapping[str, str]) -> OffloadOptions:
     )
 
 
-def runs_of(blocks: Iterable[tuple[int, int, int]], partition_bytes: int) -> list[tuple[int, int]]:
-    """Consecutive blocks (first entry, last entry, bytes) put together to at most ``partition_bytes``, at least one: first and last entry
-    of each run."""
-    runs: list[tuple[int, int]] = []
+class Run(NamedTuple):
+    """Entries ``first`` to ``last`` (both included) of the ledger ``number`` in a plan: consecutive blocks."""
+
+    number: int
+    first: int
+    last: int
+
+
+def partitions_of(blocks: Iterable[tuple[Run, int]], partition_bytes: int) -> list[list[Run]]:
+    """Consecutive blocks, each with its bytes, put together to at most ``partition_bytes``, at least one: the runs of each partition."""
+    found: list[list[Run]] = []
     size_bytes = 0
-    for first, last, block_bytes in blocks:
-        if runs and size_bytes + block_bytes <= partition_bytes:
-            runs[-1] = (runs[-1][0], last)
-            size_bytes += block_bytes
-        else:
-            runs.append((first, last))
+    for run, block_bytes in blocks:
+        if not found or size_bytes + block_bytes > partition_bytes:
+            found.append([run])
             size_bytes = block_bytes
-    return runs
+            continue
+        before = found[-1][-1]
+        if before.number == run.number:
+            found[-1][-1] = before._replace(last=run.last)
+        else:
+            found[-1].append(run)
+        size_bytes += block_bytes
+    return found

@@ -1,6 +1,6 @@
 """Planning and reading of the format "pulsar-offload": which runs of blocks a bucket has, and the rows of one run.
 
-Promises: planning lists the bucket and reads indexes, once; each task reads one run of blocks of one ledger.
+Promises: planning lists the bucket and reads indexes, once; a task reads a run of blocks of one ledger, or some small ledgers.
 Leaves out: options and schema (``pulsar_offload``), what messages are (``pulsar_messages``).
 """
 
@@ -17,7 +17,7 @@ from chunkstore.pulsar.bucket import PlannedLedger, PulsarBucket
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pulsar_messages import run_messages
-from chunkstore.spark.pulsar_plan import OffloadOptions, runs_of
+from chunkstore.spark.pulsar_plan import OffloadOptions, Run, partitions_of
 from chunkstore.spark.tasks import settle_process
 
 __all__ = ["OffloadReader", "RunPartition", "plan_runs"]
@@ -25,8 +25,8 @@ __all__ = ["OffloadReader", "RunPartition", "plan_runs"]
 
 def plan_runs(options: OffloadOptions, schema: pa.Schema) -> OffloadReader:
     """The reader of the columns in ``schema``: one snapshot of the bucket. Raises as ``PulsarBucket.plan``."""
-    runs: list[RunPartition] = []
     wanted = options.ledgers
+    blocks: list[tuple[Run, int]] = []
     with PulsarBucket(options.url) as bucket:
         # The end of a transaction, and the rest of a chunked message, may be in ledgers that were not asked for.
         planned = bucket.plan(options.topic, None if options.messages else wanted)
@@ -35,19 +35,16 @@ def plan_runs(options: OffloadOptions, schema: pa.Schema) -> OffloadReader:
         for number, each in enumerate(planned):
             if wanted is None or each.ledger in wanted:
                 with bucket.open_planned(each) as ledger:
-                    found = runs_of(ledger.blocks(), options.partition_bytes)
-                runs += [RunPartition(number, first, last) for first, last in found]
-    return OffloadReader(options, schema, planned, runs)
+                    blocks += [(Run(number, first, last), size_bytes) for first, last, size_bytes in ledger.blocks()]
+    return OffloadReader(options, schema, planned, partitions_of(blocks, options.partition_bytes))
 
 
 class RunPartition(InputPartition):
-    """Entries ``first`` to ``last`` (both included) of one ledger: ``number`` in the reader's list."""
+    """What one task reads."""
 
-    def __init__(self, number: int, first: int, last: int) -> None:
-        super().__init__((number, first, last))
-        self.number = number
-        self.first = first
-        self.last = last
+    def __init__(self, runs: list[Run]) -> None:
+        super().__init__(runs)
+        self.runs = runs
 
 
 class OffloadReader(DataSourceReader):
@@ -58,35 +55,36 @@ class OffloadReader(DataSourceReader):
         options: OffloadOptions,
         schema: pa.Schema,
         planned: Sequence[PlannedLedger],
-        runs: Sequence[RunPartition],
+        partitions: Sequence[list[Run]],
     ) -> None:
         """``planned``: by topic, then by ledger; a task reads on in them, where transactions and chunks reach beyond its run."""
         self._options = options
         self._schema = schema
         self._planned = planned
-        self._runs = runs
+        self._partitions = partitions
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A partition for each run of blocks."""
-        return list(self._runs)
+        """A partition for each run of blocks; small ledgers share one."""
+        return list(map(RunPartition, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one run as Arrow batches. Raises as ``ReadHandle.read_batches`` and ``message_batches``."""
+        """The rows of one task as Arrow batches. Raises as ``ReadHandle.read_batches`` and ``message_batches``."""
         if not isinstance(partition, RunPartition):
             return  # Spark asks for one nameless partition where there are none
         settle_process()
-        source = self._planned[partition.number]
-        with (
-            annotated(topic=source.topic or "", ledger=source.ledger),
-            PulsarBucket(self._options.url) as bucket,
-            bucket.open_planned(source) as ledger,
-        ):
-            entries = ledger.read_batches(partition.first, partition.last)
-            batches = self._messages(bucket, partition, list(entries)) if self._options.messages else entries
-            for batch in batches:
-                yield self._with_topic(batch, source.topic)
+        with PulsarBucket(self._options.url) as bucket:
+            for run in partition.runs:
+                planned = self._planned[run.number]
+                with (
+                    annotated(topic=planned.topic or "", ledger=planned.ledger),
+                    bucket.open_planned(planned) as ledger,
+                ):
+                    entries = ledger.read_batches(run.first, run.last)
+                    batches = self._messages(bucket, run, list(entries)) if self._options.messages else entries
+                    for batch in batches:
+                        yield self._with_topic(batch, planned.topic)
 
-    def _messages(self, bucket: PulsarBucket, run: RunPartition, own: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _messages(self, bucket: PulsarBucket, run: Run, own: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def later() -> Iterator[Entry]:
             topic = self._planned[run.number].topic
             for number in range(run.number, len(self._planned)):

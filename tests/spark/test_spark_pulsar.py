@@ -31,13 +31,14 @@ def rows_of(found: Any) -> list[tuple[Any, ...]]:
 
 
 def test_entries_of_a_topic_come_in_runs_of_blocks(spark: Any) -> None:
-    found = frame(spark, topic="public/fx/persistent/txn")
+    found = frame(spark, topic="public/fx/persistent/txn", maxBytesPerPartition=1)
     assert found.dtypes == [("topic", "string"), ("ledger", "bigint"), ("entry", "bigint"), ("payload", "binary")]
     assert rows_of(found) == [tuple(entry) for entry in entries_of_topic("indexed/txn")]
     assert {row.topic for row in found.select("topic").distinct().collect()} == {TOPIC}
     with PulsarBucket(INDEXED) as bucket:
         ledgers = [row.ledger for row in bucket.ledgers(topic=TOPIC)]
     assert found.rdd.getNumPartitions() == len(ledgers) > 1
+    assert frame(spark, topic=TOPIC).rdd.getNumPartitions() == 1
     one = frame(spark, topic=TOPIC, ledgers=ledgers[0], columns="entry,ledger")
     assert one.columns == ["entry", "ledger"]
     assert {row.ledger for row in one.collect()} == {ledgers[0]}
