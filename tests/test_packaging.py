@@ -24,7 +24,7 @@ for package in ("chunkstore", "chunkstore_bindings", "chunkstore_journal", "pysp
     print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
 import chunkstore, chunkstore_bindings, chunkstore_journal
 [entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
-assert entry.name == "chunkstore pulsar-offload"
+assert entry.name == "chunkstore"
 assert not {"chunkstore.engine", "lmdb"} & set(sys.modules), "who wants an error or a format pays for what is imported here"
 assert callable(entry.load())
 assert chunkstore.changes.Create("a") and set(chunkstore.__all__) <= set(dir(chunkstore)) and not hasattr(chunkstore, "nonsense")
