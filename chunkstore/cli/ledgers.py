@@ -24,10 +24,9 @@ from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_facts, print_json, print_table
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
-from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, PIP76, DataSource, Entry
-from chunkstore.codec.pulsar.salvage import SkippedBytes
+from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, DataSource, Entry
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
 
 __all__ = ["Framing", "OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
 
@@ -326,11 +325,8 @@ def decode(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL of any root's scheme.")
     ],
-    index: Annotated[str | None, typer.Argument(metavar="INDEX", help="Its index; --salvage does without.")] = None,
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="Its index.")],
     *,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="Find entries by scanning; for lost or wrong indexes of PIP-76.")
-    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """List the entries of a PIP-17 or PIP-76 pair: ledger, entry, length and sha256 of each.
@@ -338,10 +334,8 @@ def decode(
     A PIP-17 pair does not tell its ledger's id; its topic is shown where the index names one.
     """
     need_offload()
-    if index is None and not salvage:
-        raise InvalidArgument("name the index object, too, or use --salvage", argument="INDEX")
     with _opened(data) as source:
-        topic, entries = (None, _salvaged(source)) if salvage else _indexed(source, str(index))
+        topic, entries = _indexed(source, index)
         if as_json:
             for entry in entries:
                 print_json(dict(zip(_DECODED, _row(entry), strict=True)))
@@ -406,35 +400,3 @@ def _indexed(source: DataSource, index_name: str) -> tuple[str | None, Iterator[
     reader = open_pair(source, raw, name=name)
     topic = reader.index.metadata.topic if isinstance(reader, LedgerObjectReader) else None
     return topic, (entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger))
-
-
-def _salvaged(source: DataSource) -> Iterator[Entry]:
-    from chunkstore.codec.pulsar.salvage import salvage_entries
-
-    if source.length >= 4 and bytes(source.read(0, 4)) == PIP17.magic.to_bytes(4, "big"):
-        raise Unsupported(f"{source.name} is of {PIP17.name}: only {PIP76.name} can be salvaged", feature="salvage")
-    skipped: list[SkippedBytes] = []
-    found = 0
-    for entry in salvage_entries(source, skipped=skipped.append):
-        found += 1
-        yield entry
-        while skipped:
-            _tell(skipped.pop(0))
-    for item in skipped:
-        _tell(item)
-    if not found:
-        raise NothingSalvaged(source.name)
-
-
-def _tell(item: SkippedBytes) -> None:
-    sys.stderr.write(f"chunkstore: {item.length} bytes at {item.position} passed over: {item.reason}\n")
-
-
-class NothingSalvaged(ChunkstoreError):
-    """``--salvage`` found no entry at all."""
-
-    fields = ("object",)
-
-    def __init__(self, object: str) -> None:
-        super().__init__(f"{object}: no entry of PIP-76 in it")
-        self.object = object

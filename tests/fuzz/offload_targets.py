@@ -1,4 +1,4 @@
-"""The decoders of Pulsar's formats: index, blocks (one by one and as Arrow), salvage, protobuf metadata."""
+"""The decoders of Pulsar's formats: index, blocks (one by one and as Arrow), protobuf metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from chunkstore.codec.pulsar import offload_metadata, pip76_index, salvage, windows
+from chunkstore.codec.pulsar import offload_metadata, pip76_index, windows
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
 from chunkstore.codec.pulsar.offload_metadata import (
@@ -28,7 +28,6 @@ from chunkstore.codec.pulsar.offload_metadata import (
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
-from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
 from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
@@ -390,24 +389,6 @@ def decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
             assert sum(map(len, batch.column(2).to_pylist())) + 12 * len(ids) <= len(content)
 
 
-def _make_data(chance: Chance) -> bytes:
-    data = chance.one_of(_SEGMENTS)[1]
-    what = chance.random()
-    if what < 0.7:
-        return damaged_data(chance, data)
-    return mangled(chance, data, chance.one_of(_SEGMENTS)[1]) if what < 0.95 else chance.randbytes(chance.below(600))
-
-
-def _decode_salvage(data: bytes, gate: Gate) -> None:
-    skipped: list[SkippedBytes] = []
-    total = 0
-    for entry in salvage_entries(source_of(data), skipped=skipped.append):
-        total += len(entry.payload) + 12
-    assert total + sum(item.length for item in skipped) <= len(data)
-    ends = [item.position + item.length for item in skipped]
-    assert all(end <= item.position for end, item in zip(ends, skipped[1:], strict=False))
-
-
 OFFLOAD_TARGETS: tuple[Target, ...] = (
     Target(
         "ledger-info", "protobuf's own parser", partial(_make_message, "ledger-info"),
@@ -435,8 +416,5 @@ OFFLOAD_TARGETS: tuple[Target, ...] = (
     Target(
         "pip76-arrow", "the index, lengths, a block header", _make_pair, partial(decode_batches, _reader_of), (Damaged,),
         (Spy(windows, "scan_entries"),),
-    ),
-    Target(
-        "salvage", "one block header", _make_data, _decode_salvage, (), (Spy(salvage._Scan, "block"),),
     ),
 )  # fmt: skip

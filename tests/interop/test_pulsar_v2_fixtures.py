@@ -18,7 +18,6 @@ from chunkstore.codec.pulsar.offload_metadata import encode_ledger_info
 from chunkstore.codec.pulsar.pip76_index import build_index, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
-from chunkstore.codec.pulsar.salvage import SkippedBytes, salvage_entries
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.support.pip76 import Sink, source_of
@@ -139,13 +138,6 @@ def test_one_ledger_over_three_segments() -> None:
     assert ids == list(range(30))
 
 
-@every
-def test_salvage_without_the_index(fixture: Fixture) -> None:
-    skipped: list[SkippedBytes] = []
-    assert digests(salvage_entries(source_of(fixture.data), skipped=skipped.append)) == fixture.expected
-    assert skipped == []
-
-
 @every_good
 def test_encoding_makes_the_same_bytes(fixture: Fixture) -> None:
     """With Pulsar's least block size; blocks that Pulsar leaves without padding at their end are another matter."""
@@ -170,7 +162,7 @@ def test_encoding_makes_the_same_bytes(fixture: Fixture) -> None:
 def test_the_defective_object_is_refused_by_name() -> None:
     [fixture] = [fixture for fixture in ALL if fixture.name == DEFECTIVE]
     index = read_index(fixture.index)
-    name = re.escape("first-entry defect of Pulsar's own PIP-76 writer") + ".*salvage"
+    name = re.escape("first-entry defect of Pulsar's own PIP-76 writer")
     with pytest.raises(Damaged, match=name) as caught:
         SegmentReader(source_of(fixture.data, "the-object"), index)
     assert (caught.value.object, caught.value.position) == ("the-object", 4508)

@@ -90,8 +90,6 @@ def test_the_wrong_index(call: Call) -> None:
         assert f"this is a block of {named}" in error["message"]
     error = call("pulsar", "decode", f"{v1}.index", f"{v1}.data", "--json", code=1).error
     assert (error["error"], error["fields"]["position"]) == ("Damaged", 0)
-    error = call("pulsar", "decode", f"{v1}.data", "--salvage", "--json", code=1).error
-    assert (error["error"], error["fields"]) == ("Unsupported", {"feature": "salvage"})
 
 
 def test_what_is_no_objects_url(call: Call) -> None:

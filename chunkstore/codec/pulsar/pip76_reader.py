@@ -1,8 +1,8 @@
 """Reading a PIP-76 offload segment: its blocks, and Pulsar's own writer recognised by its defect.
 
 Promises: as ``windows``; entries that are missing (gaps) are simply not there. Objects written by Pulsar's own writer, whose
-positions leave out each block's first entry, are recognised by name. Leaves out: reading such objects all the same
-(``salvage``), and ledgers that go on in another segment.
+positions leave out each block's first entry, are recognised by name. Leaves out: reading such objects all the same,
+and ledgers that go on in another segment.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SegmentReader(BlockReader):
                         "written by Pulsar's streaming offloader with wrong offsets (W1), the first-entry defect of Pulsar's own "
                         "PIP-76 writer: block lengths, index offsets and the data length leave out the first entry of each full "
                         f"block (the block at {span.start} says {header.length} bytes and has {header.length + surplus}); the "
-                        f"entries are there{lost}: recover them with salvage",
+                        f"entries are there{lost}: offload the ledgers again",
                         object=self.source.name,
                         position=declared_end,
                     )
