@@ -57,7 +57,7 @@ def read_live(names: Sequence[str]) -> LiveFiles:
     (a file that cannot be read, or says something else; a stats-internal without its info-internal) and ``Conflict`` (two uuids for one
     ledger: files of two clusters, or of different times).
     """
-    live, times_ms = LiveFiles(), [0] * (not names)
+    live, times_ms, used = LiveFiles(), [0] * (not names), list[set[int]]()
     for name in names:
         topic, equals, path = name.partition("=")
         if not equals or "://" not in topic_name(topic):
@@ -69,16 +69,16 @@ def read_live(names: Sequence[str]) -> LiveFiles:
             if len(raw) > LIVE_BYTES_MAX:
                 raise _refused(path, f"more than {LIVE_BYTES_MAX} bytes")
             for named, document in _documents(raw.decode()):
-                _take_in(live, path, topic_name(topic or named) or None, document)
+                used.append(_take_in(live, path, topic_name(topic or named) or None, document))
         except OSError as error:
             raise _refused(path, error.strerror or "cannot be read") from error
         except (ValueError, RecursionError) as error:
             raise _refused(path, f"no JSON: {error}") from error
-    unknown = sorted(live.complete.keys() - live.ledgers)
+    # stats-internal loads a topic, which opens a new ledger: that one alone may be missing in an info-internal of before.
+    unknown = {ledger for ledger, is_done in live.complete.items() if is_done} - live.ledgers
+    unknown |= set[int]().union(*(ledgers for ledgers in used if live.ledgers.isdisjoint(ledgers)))
     if unknown:
-        text = (
-            f"ledger {unknown[0]} is in a stats-internal only, which has no uuids: --live takes the info-internal, too"
-        )
+        text = f"ledger {min(unknown)} is in a stats-internal only, which has no uuids: --live takes the info-internal, too"
         raise InvalidArgument(text, argument="--live")
     return replace(live, taken_ms=min(times_ms))
 
@@ -99,17 +99,20 @@ def _documents(text: str) -> Iterator[tuple[str, Any]]:
             yield from partitions.items() if isinstance(partitions, dict) else [("", document)]
 
 
-def _take_in(live: LiveFiles, path: str, topic: str | None, document: Any) -> None:
+def _take_in(live: LiveFiles, path: str, topic: str | None, document: Any) -> set[int]:
+    """Returns the ledgers that have entries by a stats-internal."""
     rows = document.get("ledgers") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise _refused(path, "a document without 'ledgers'")
-    found = LiveDocument(topic, {})
+    found, used = LiveDocument(topic, {}), set[int]()
     for row in rows:
         ledger = row.get("ledgerId") if isinstance(row, dict) else None
         if type(ledger) is not int or ledger < 0:
             raise _refused(path, "a ledger without 'ledgerId'")
         if "offloaded" in row:
             live.complete[ledger] = live.complete.get(ledger, False) or row["offloaded"] is True
+            if row.get("entries") != 0:
+                used.add(ledger)
             continue
         uuid = row.get("offloadedContextUuid")
         if uuid is not None and not (isinstance(uuid, str) and _UUID.fullmatch(uuid)):
@@ -120,3 +123,4 @@ def _take_in(live: LiveFiles, path: str, topic: str | None, document: Any) -> No
             raise Conflict(f"ledger {ledger} in {path}", expected=live.uuids[ledger], found=uuid, remedy=remedy)
     if found.ledgers:
         live.documents.append(found)
+    return used

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 from collections.abc import Iterator
@@ -12,24 +11,23 @@ from typing import Any
 
 import google_crc32c
 
-from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.messages import iter_messages
+from chunkstore.codec.pulsar.pip17_index import read_ledger_index
 from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
-from chunkstore.codec.pulsar.windows import iter_entries
-from tests.support.pip17 import Pair
+from chunkstore.config import MIB
+from chunkstore.pulsar import MemorySource, PulsarBucket, PulsarObjects
+from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY
+from chunkstore_bindings.bucket.port import Bucket
 from tests.support.pip76 import Sink
 from tests.support.servers.base import wait_until
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 from tests.support.servers.pulsar import DEADLINE_S, PulsarBroker
 from tests.support.servers.s3server import S3Server
 
-__all__ = ["TOPICS", "Leftovers", "Tier", "changed", "leftovers", "produce"]
+__all__ = ["TOPICS", "Leftovers", "Tier", "changed", "leftovers", "produce", "topic_of"]
 
 JAVA_TOPICS = ("mixed", "chunks", "txn")
 TOPICS = (*JAVA_TOPICS, "python")
 CPP_COMPRESSIONS = ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")
-FORMAT_VERSION = {"s3managedledgeroffloaderformatversion": "1"}
-"""The user metadata without which a broker refuses both objects."""
 
 
 def topic_of(short: str) -> str:
@@ -60,16 +58,6 @@ class Tier:
         found = self.server.client.list_multipart_uploads(Bucket=self.bucket)
         assert not found["IsTruncated"]
         return {item["Key"] for item in found.get("Uploads", [])}
-
-    def get(self, key: str) -> bytes:
-        body: bytes = self.server.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
-        return body
-
-    def pairs(self, topic: str) -> dict[str, Pair]:
-        """The offloaded ledgers of a topic, ascending, by the keys of their data objects."""
-        names = [key for key in self.object_keys() if not key.endswith("-index")]
-        found = {name: Pair(self.get(name), self.get(f"{name}-index")) for name in sorted(names, key=ledger_of)}
-        return {name: pair for name, pair in found.items() if pair.index.metadata.topic == topic_of(topic)}
 
     def deny_deletes(self, *, denied: bool) -> None:
         """Whether the bucket refuses every deletion, as it does where the broker's user lacks the permissions."""
@@ -129,27 +117,6 @@ class Tier:
             found[row.pop("topic")].append(row)
         return found
 
-    def messages_of(self, topic: str) -> list[dict[str, Any]]:
-        """The same rows, from the bucket alone."""
-        entries = [entry for name, pair in self.pairs(topic).items() for entry in entries_of(name, pair)]
-        found = []
-        for message in iter_messages(entries):
-            row = {name: list(item) if isinstance(item, tuple) else item for name, item in message._asdict().items()}
-            assert [row.pop(name) for name in ("encrypted", "damaged", "raw")] == [False] * 3
-            assert row.pop("txn_state") == ("committed" if row["txn"] else None)
-            del row["payload"]
-            value = message.payload
-            found.append(row | {"payload_b64": None if value is None else base64.b64encode(value).decode()})
-        return found
-
-
-def ledger_of(key: str) -> int:
-    return int(key.removesuffix("-index").rpartition("-")[2])
-
-
-def entries_of(name: str, pair: Pair) -> list[Entry]:
-    return list(iter_entries(pair.reader(ledger=ledger_of(name)), ledger_of(name)))
-
 
 def produce(tier: Tier) -> None:
     """Messages in all ``TOPICS``, offloaded; what BookKeeper had of them is gone."""
@@ -184,22 +151,36 @@ def produce(tier: Tier) -> None:
 
 
 def changed(tier: Tier, topic: str) -> int:
-    """Replace the objects of a topic by ones of our own writer with another text in every uncompressed message, other blocks, and no
-    user metadata but the format's version. Returns how many ledgers have such a message."""
+    """Replace the objects of a topic by ours, with another text in every uncompressed message: by those of ``PulsarObjects``, or those of
+    ``mixed`` in blocks so small that no upload can be cut into them. Returns how many ledgers have such a message."""
     count = 0
-    for name, pair in tier.pairs(topic).items():
-        sink = Sink()
-        encoder = LedgerEncoder(sink, pair.index.metadata, block_bytes_max=1024)
-        entries = entries_of(name, pair)
-        texts = [_with_another_text(entry.payload) for entry in entries]
-        for entry, text in zip(entries, texts, strict=True):
-            encoder.append(entry.entry, text)
-        index = encoder.finish()
-        assert len(sink.blocks) > len(pair.index.blocks)
-        for key, data in ((name, sink.data), (f"{name}-index", index)):
-            tier.server.client.put_object(Bucket=tier.bucket, Key=key, Body=data, Metadata=FORMAT_VERSION)
-        count += texts != [entry.payload for entry in entries]
+    offloader = PulsarObjects(tier.url)
+    with PulsarBucket(tier.url) as bucket:
+        for row in list(bucket.ledgers(topic=topic_of(topic))):
+            assert row.ledger is not None
+            with bucket.open(row.ledger) as handle:
+                payloads = [entry.payload for entry in handle.iter_entries()]
+            texts = [_with_another_text(payload) for payload in payloads]
+            if topic == "mixed":
+                _put_small_blocks(bucket.bucket, f"{row.uuid}-ledger-{row.ledger}", texts)
+            else:
+                ours = MemorySource({row.ledger: texts}).open(row.ledger)
+                offloader.offload(ours, row.uuid, {"ManagedLedgerName": topic_of(topic)}).result(DEADLINE_S)
+            count += texts != payloads
     return count
+
+
+def _put_small_blocks(bucket: Bucket, key: str, payloads: list[bytes]) -> None:
+    """The ledger's metadata stay as the broker wrote them; no user metadata but the format's version."""
+    sink = Sink()
+    theirs = read_ledger_index(bucket.read(f"{key}-index", 0, MIB))
+    encoder = LedgerEncoder(sink, theirs.metadata, block_bytes_max=1024)
+    for entry, payload in enumerate(payloads):
+        encoder.append(entry, payload)
+    index = encoder.finish()
+    assert len(sink.blocks) > len(theirs.blocks)
+    for name, data in ((key, sink.data), (f"{key}-index", index)):
+        bucket.put(name, data, {FORMAT_VERSION_KEY: "1"})
 
 
 def _with_another_text(payload: bytes) -> bytes:
@@ -217,9 +198,7 @@ def _with_another_text(payload: bytes) -> bytes:
 class Leftovers:
     """What a broker left: ``live`` are files of all its topics, ``expected`` (kind, key) of what no live attempt needs."""
 
-    url: str
     live: list[Path]
-    live_uuids: set[str]
     expected: set[tuple[str, str]]
 
 
@@ -284,7 +263,7 @@ def leftovers(tier: Tier, folder: Path) -> Iterator[Leftovers]:
         *(("unlisted-ledger", old["gone"] + end) for end in ("", "-index")),
     }
     try:
-        yield Leftovers(tier.url, *save_live(broker, folder), expected)
+        yield Leftovers(save_live(broker, folder), expected)
     finally:
         under_way.release()
         broker.finish_offload("under-way")
@@ -302,13 +281,12 @@ def data_key(broker: PulsarBroker, topic: str) -> str:
     return f"{first['offloadedContextUuid']}-ledger-{first['ledgerId']}"
 
 
-def save_live(broker: PulsarBroker, folder: Path) -> tuple[list[Path], set[str]]:
-    """What ``topics info-internal`` and ``topics stats-internal`` say of every topic, as files; the uuids in them."""
-    files, uuids = [], set()
+def save_live(broker: PulsarBroker, folder: Path) -> list[Path]:
+    """What ``topics info-internal`` and ``topics stats-internal`` say of every topic, as files."""
+    files = []
     for topic in broker.admin("GET", "persistent/public/default"):
         name = topic.rpartition("/")[2]
         for call in ("internal-info", "internalStats"):
             files.append(folder / f"{name}.{call}.json")
             files[-1].write_text(json.dumps(broker.topic("GET", name, f"/{call}")))
-        uuids |= {ledger["offloadedContextUuid"] for ledger in broker.ledgers(name) if "offloadedContextUuid" in ledger}
-    return files, uuids
+    return files

@@ -310,7 +310,19 @@ def test_live_files_of_many_shapes(tmp_path: Path) -> None:
         assert (live.uuids, live.complete) == ({1: A}, {1: True, 2: False})
         assert [(item.topic, item.ledgers) for item in live.documents] == [(TOPIC, {1: A, 2: None})]
         assert read_live([str(file)]).documents[0].topic == (TOPIC if number == 2 else None)
+    # stats-internal loads the topic, which opens a ledger that an info-internal of before does not have.
+    newer = {"ledgers": [*stats["ledgers"], {"ledgerId": 3, "offloaded": False}]}
+    opened = {"ledgers": [{"ledgerId": 4, "entries": 0, "offloaded": False}]}
     other = tmp_path / "other.json"
+    other.write_text(json.dumps([info, newer, opened]))
+    assert read_live([str(other)]).ledgers == {1, 2}
+    for rows in (
+        [{"ledgerId": 3, "entries": 1, "offloaded": False}],
+        [*stats["ledgers"], {"ledgerId": 3, "offloaded": True}],
+    ):
+        other.write_text(json.dumps([info, {"ledgers": rows}]))
+        with pytest.raises(InvalidArgument, match="info-internal"):
+            read_live([str(other)])
     other.write_text(json.dumps(info).replace(A, B))
     with pytest.raises(Conflict, match="one cluster"):
         read_live([str(tmp_path / "0=.json"), str(other)])
