@@ -11,6 +11,9 @@ import json
 import os
 import random
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +27,8 @@ from chunkstore.codec.pulsar.pip17_index import read_ledger_index
 from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.config import MIB
-from chunkstore.pulsar.objects import stored_object
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
+from chunkstore.registry import open_bucket
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS
@@ -51,6 +54,13 @@ def write(path: Path, total: int) -> None:
         for first in range(0, total // ENTRY_BYTES, len(values)):
             append_batch(encoder, first, values)
         path.with_suffix(".index").write_bytes(encoder.finish())
+
+
+@contextmanager
+def stored(url: str, key: str) -> Iterator[DataSource]:
+    """An object in a bucket."""
+    with open_bucket(url) as bucket:
+        yield DataSource(key, bucket.head(key).length, partial(bucket.read, key))
 
 
 def opened(source: DataSource, index: bytes) -> StoredLedger:
@@ -105,7 +115,7 @@ def requests(report: Report, source: DataSource, index: bytes, reads: int) -> No
 
 def read_all(path: str) -> None:
     """In a fresh process: the ledger at ``path``, once through; prints the peak of its resident memory in MiB."""
-    with stored_object(Path(path).absolute().as_uri()) as source:
+    with stored(Path(path).parent.absolute().as_uri(), Path(path).name) as source:
         handle = opened(source, Path(path).with_suffix(".index").read_bytes())
         base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         assert sum(batch.num_rows for batch in handle.read_batches()) == handle.last_add_confirmed + 1
@@ -140,7 +150,7 @@ def main() -> None:
         big.unlink()
         in_fresh_process(me, "--write", path, (64 if options.quick else 256) * MIB)
         index = path.with_suffix(".index").read_bytes()
-        with stored_object(path.as_uri()) as source:
+        with stored(path.parent.as_uri(), path.name) as source:
             requests(report, source, index, 1000)
             sequential(report, source, index, "folder", rounds, None)
         try:
@@ -152,8 +162,7 @@ def main() -> None:
                 os.environ.update(CREDENTIALS)
                 bucket = server.make_bucket()
                 server.new_client().put_object(Bucket=bucket, Key="d/ledger", Body=path.read_bytes())
-                root, _, query = server.root(bucket).partition("?")
-                with stored_object(f"{root}/d/ledger?{query}") as source:
+                with stored(server.root(bucket), "d/ledger") as source:
                     sequential(report, source, index, "Ceph RGW", rounds, 0.85)
             finally:
                 server.stop()

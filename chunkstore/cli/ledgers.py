@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import typer
 
@@ -24,7 +27,8 @@ from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_facts, print_json, print_table
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
-from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, DataSource, Entry
+from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, DataSource, Entry
+from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
 
@@ -35,6 +39,7 @@ Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the to
 Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.")]
 _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DECODED = ("ledger", "entry", "length", "sha256")
 
 
@@ -323,7 +328,7 @@ def rm(
 
 def decode(
     data: Annotated[
-        str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL of any root's scheme.")
+        str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL (s3, hdfs, file).")
     ],
     index: Annotated[str, typer.Argument(metavar="INDEX", help="Its index.")],
     *,
@@ -352,51 +357,39 @@ def _row(entry: Entry) -> tuple[int | None, int, int, str]:
 
 @contextmanager
 def _opened(name: str) -> Iterator[DataSource]:
-    """The object that a path or a URL names; it is read in ranges. Raises as ``stored_object``."""
-    from chunkstore.pulsar.objects import is_url, stored_object
+    """The object that a path or a URL names; it is read in ranges. A URL's folder is a bucket, with the URL's options."""
+    from chunkstore.registry import open_bucket
 
-    parts = urlsplit(name)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        name = unquote(parts.path)
-    elif is_url(name):
-        with stored_object(name) as source:
-            yield source
-        return
-    with opened_input(name) as file:
-        yield _source(file, name)
-
-
-def _source(file: BinaryIO, name: str) -> DataSource:
-    def read_at(offset: int, length: int) -> bytes:
-        try:
-            file.seek(offset)
-            return file.read(length)
-        except OSError as error:
-            raise InvalidArgument(f"cannot read {name}: {error.strerror}", argument="DATA") from error
-
-    try:
-        size = file.seek(0, os.SEEK_END)
-    except OSError as error:
-        raise InvalidArgument(f"{name} is not a regular file: {error.strerror}", argument="DATA") from error
-    return DataSource(name, size, read_at)
-
-
-def _index_bytes(name: str) -> tuple[str, bytes]:
-    """The name and the bytes of an index object, which may come from standard input; no more than an index may have."""
-    if name == "-":
-        with opened_input(name) as file:
-            return name, _read_whole(file, INDEX_BYTES_MAX + 1)
-    with _opened(name) as source:
-        return source.name, bytes(source.read(0, min(source.length, INDEX_BYTES_MAX + 1)))
+    is_url = _URL.match(name) is not None
+    path, question, query = (name if is_url else Path(os.path.realpath(name)).as_uri()).partition("?")
+    folder, _, last = path.rpartition("/")
+    if not last or folder.endswith("/"):
+        raise InvalidArgument("the URL of an object ends with its name: s3://bucket/folder/name", argument="URL")
+    key = unquote(last)
+    with open_bucket(folder + question + query) as bucket:
+        shown = f"{bucket.url.partition('?')[0]}/{key}" if is_url else name
+        yield DataSource(shown, bucket.head(key).length, partial(bucket.read, key))
 
 
 def _indexed(source: DataSource, index_name: str) -> tuple[str | None, Iterator[Entry]]:
-    """The topic, if the index names it, and the entries."""
+    """The topic, if the index names it, and the entries. The index may come from standard input."""
+    from chunkstore.codec.pulsar.pip17_index import read_ledger_index
     from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
+    from chunkstore.codec.pulsar.pip76_index import read_index
+    from chunkstore.codec.pulsar.pip76_reader import SegmentReader
     from chunkstore.codec.pulsar.windows import iter_entries
-    from chunkstore.pulsar.objects import open_pair
 
-    name, raw = _index_bytes(index_name)
-    reader = open_pair(source, raw, name=name)
-    topic = reader.index.metadata.topic if isinstance(reader, LedgerObjectReader) else None
+    name, topic = index_name, None
+    if name == "-":
+        with opened_input(name) as file:
+            raw = _read_whole(file, INDEX_BYTES_MAX + 1)
+    else:
+        with _opened(name) as stored:
+            name, raw = stored.name, bytes(stored.read(0, min(stored.length, INDEX_BYTES_MAX + 1)))
+    reader: BlockReader
+    if raw[:4] == PIP17.index_magic.to_bytes(4, "big"):
+        found = read_ledger_index(raw, object=name)
+        reader, topic = LedgerObjectReader(source, found), found.metadata.topic
+    else:
+        reader = SegmentReader(source, read_index(raw, object=name))
     return topic, (entry for ledger in reader.ledgers for entry in iter_entries(reader, ledger))

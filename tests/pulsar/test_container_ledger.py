@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +13,12 @@ from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
+from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.config import KIB
 from chunkstore.pulsar import OffloadWriter, open_ledger
 from chunkstore.pulsar.filling import Filled, SegmentFiller
-from chunkstore.pulsar.objects import open_pair, stored_object
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
+from chunkstore.registry import open_bucket
 from tests.cli.conftest import Call
 from tests.support.pip17 import encode_ledger
 
@@ -55,18 +56,18 @@ def test_a_topic_with_ledgers_of_both_kinds(tmp_path: Path) -> None:
             streamed.filler.append(ledger, entry, payload(ledger, entry))
     streamed.filler.complete()
     parts: dict[int, list[LedgerPart]] = {1: [], 2: [], 3: []}
-    with ExitStack() as stack:
+    with open_bucket(tmp_path.as_uri()) as bucket:
 
         def stored(name: str, data: bytes) -> DataSource:
-            (tmp_path / name).write_bytes(data)
-            return stack.enter_context(stored_object((tmp_path / name).as_uri()))
+            bucket.put(name, data)
+            return DataSource(name, len(data), partial(bucket.read, name))
 
         for ledger, count in ((1, 500), (2, 600)):
             pair = encode_ledger((payload(ledger, entry) for entry in range(count)), block_bytes_max=8 * KIB)
             source = stored(f"uuid-ledger-{ledger}", pair.data)
             parts[ledger].append(LedgerPart(LedgerObjectReader(source, pair.index, ledger=ledger), 0, count - 1))
         for number, (data, index, filled) in enumerate(streamed.pairs):
-            reader = open_pair(stored(f"segment-{number}", data), index)
+            reader = SegmentReader(stored(f"segment-{number}", data), read_index(index))
             for ledger, first, last, _ in filled.ranges:
                 parts[ledger].append(LedgerPart(reader, first, last))
         for ledger, count in ((1, 500), (2, 900), (3, 700)):

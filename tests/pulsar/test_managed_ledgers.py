@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
+from chunkstore.codec.pulsar.pip17_index import read_ledger_index
+from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
@@ -46,7 +48,6 @@ from chunkstore.pulsar import (
 from chunkstore.pulsar import ledger_rows as rows_module
 from chunkstore.pulsar.ledger_rows import Attempt, LedgerRow, LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource, SourceLedger
-from chunkstore.pulsar.objects import open_pair
 from chunkstore.pulsar.policies import OffloadPolicies as Policies
 from tests.pulsar.support_offload import MemoryBucket
 from tests.support.pip76 import source_of
@@ -346,8 +347,8 @@ def test_objects_are_those_that_a_broker_serves(store: ChunkedSegmentStorage) ->
             "managedledgername": "public/default/persistent/orders",
             "role": role,
         }
-    reader = open_pair(source_of(bucket.objects[data][0]), bucket.objects[index][0])
-    metadata = reader.index.metadata  # type: ignore[union-attr]
+    reader = LedgerObjectReader(source_of(bucket.objects[data][0]), read_ledger_index(bucket.objects[index][0]))
+    metadata = reader.index.metadata
     assert dict(metadata.custom) == {
         "component": b"managed-ledger",
         "application": b"pulsar",
