@@ -114,7 +114,7 @@ CEILINGS = {
     "bindings/chunkstore_bindings": 579,
     "bindings/chunkstore_bindings/filesystem": 1_934,
     "bindings/chunkstore_bindings/hdfs": 2_106,
-    "bindings/chunkstore_bindings/s3": 2_376,
+    "bindings/chunkstore_bindings/s3": 2_384,
     "bindings/chunkstore_bindings/wrappers": 1_349,
     "bindings/pyspark_chunkstore": 5,
     "chunkstore": 10_381,

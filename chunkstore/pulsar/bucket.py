@@ -309,7 +309,8 @@ class PulsarBucket(BucketObjects):
     def _handle(self, ledger: int, parts: Iterable[_Part]) -> StoredLedger:
         found, last, said = list[LedgerPart](), -1, Said(None, None, closed=False)
         for part in parts:
-            facts = self.facts(part.attempt)
+            facts, data = self.facts(part.attempt), part.attempt.data
+            assert data is not None
             if facts.error is not None:
                 raise facts.error
             reader, stop = self.reader(part.attempt, facts), part.said.limit
@@ -318,7 +319,7 @@ class PulsarBucket(BucketObjects):
                 windows = reader.windows(ledger, facts.spans(ledger)[-1].first_entry)
                 stop = 1 + max((entry_id_at(window.data, window.marks[-2]) for window in windows), default=-1)
             if stop > last + 1:
-                found.append(LedgerPart(reader, max(part.first, last + 1), stop - 1))
+                found.append(LedgerPart(reader, max(part.first, last + 1), stop - 1, (self.bucket.url, *data)))
                 last = stop - 1
             said = part.said if part.said.closed else said
         closed = said.closed and said.limit == last + 1
