@@ -6,18 +6,19 @@ none is chosen silently; memory: a row for each ledger, and one window. Leaves o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry, entry_id_at
-from chunkstore.codec.pulsar.messages import scan_transactions
+from chunkstore.codec.pulsar.message_entries import MessageSummary, Transactions
+from chunkstore.codec.pulsar.messages import Message, iter_messages, scan_transactions
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
-from chunkstore.pulsar.bucket_messages import BucketMessages, Entries, Run, batches_of
 from chunkstore.pulsar.bucket_objects import BucketObjects, Said
 from chunkstore.pulsar.catalog import Attempt, topic_name
 from chunkstore.pulsar.checking import BucketCheck, Finding
@@ -34,8 +35,8 @@ __all__ = ["LedgerRow", "PlannedLedger", "PulsarBucket"]
 
 _COMPARED_BYTES: Final = 1 * MIB
 _INDEX_READERS: Final = 15
-
-
+_Kept = Literal["committed", "all"]
+_Strictness = Literal["strict", "lenient"]
 _Key = tuple[str | None, int | None]
 
 
@@ -64,6 +65,48 @@ class _Part(NamedTuple):
     bytes: int
     said: Said
     error: Damaged | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries(Iterable[Entry]):
+    """The entries of some ledgers, each opened when it is due: from ``first`` to ``last`` (both included) of each. May be read again."""
+
+    ledgers: Sequence[Callable[[], ReadHandle]]
+    first: int = 0
+    last: int | None = None
+
+    def __iter__(self) -> Iterator[Entry]:
+        for opened in self.ledgers:
+            with opened() as handle:
+                yield from handle.iter_entries(self.first, self.last)
+
+
+class _Run(NamedTuple):
+    """A topic (None: not known), those of its entries that are read, and how its transactions ended."""
+
+    topic: str | None
+    entries: _Entries
+    known: Transactions
+
+
+class BucketMessages(Iterator[Message]):
+    """Messages. ``topic``: that of the message that came last; ``summary``: what was left out, complete at the end."""
+
+    def __init__(self, runs: Iterable[_Run], transactions: _Kept, messages: _Strictness) -> None:
+        self.topic: str | None = None
+        self.summary = MessageSummary()
+        self._rows = self._read(runs, transactions, messages)
+
+    def __next__(self) -> Message:
+        return next(self._rows)
+
+    def _read(self, runs: Iterable[_Run], transactions: _Kept, messages: _Strictness) -> Iterator[Message]:
+        for run in runs:
+            self.topic = run.topic
+            found = iter_messages(run.entries, known=run.known, transactions=transactions, messages=messages)
+            yield from found
+            for item in fields(MessageSummary):
+                setattr(self.summary, item.name, getattr(self.summary, item.name) + getattr(found.summary, item.name))
 
 
 class PlannedLedger(NamedTuple):
@@ -165,8 +208,8 @@ class PulsarBucket(BucketObjects):
         self,
         topic: str | None = None,
         ledger: int | None = None,
-        transactions: Literal["committed", "all"] = "committed",
-        messages: Literal["strict", "lenient"] = "strict",
+        transactions: _Kept = "committed",
+        messages: _Strictness = "strict",
         *,
         uuid: str | None = None,
         first: int = 0,
@@ -176,14 +219,8 @@ class PulsarBucket(BucketObjects):
 
         Entries are read twice: first for how transactions ended, which a later ledger of the topic may tell.
 
-        Args:
-          topic: as ``persistent://public/ns/T`` or ``public/ns/persistent/T``.
-          ledger: only this one; of it only ``uuid``, and only the entries ``first`` to ``last`` (both included).
-          uuid: see ``ledger``.
-          first: see ``ledger``.
-          last: see ``ledger``.
-          transactions: "committed" or "all", as of ``codec.pulsar.messages.iter_messages``.
-          messages: "strict" or "lenient", likewise.
+        ``topic``: as ``persistent://public/ns/T`` or ``public/ns/persistent/T``. With ``ledger``: only this attempt (``uuid``), only
+        the entries ``first`` to ``last``, both included. ``transactions``, ``messages``: as of ``codec.pulsar.messages.iter_messages``.
 
         Raises: as ``open``; while iterating also ``Damaged`` with ledger, entry and offset, and ``Unsupported`` (extra ``messages``).
         """
@@ -193,11 +230,25 @@ class PulsarBucket(BucketObjects):
         self,
         topic: str | None = None,
         ledger: int | None = None,
-        transactions: Literal["committed", "all"] = "committed",
-        messages: Literal["strict", "lenient"] = "strict",
+        transactions: _Kept = "committed",
+        messages: _Strictness = "strict",
     ) -> pa.RecordBatchReader:
         """As ``iter_messages``, as Arrow batches: the column ``topic``, then those of ``MESSAGE_SCHEMA``. Needs pyarrow and numpy."""
-        return batches_of(self._runs(topic, ledger, None, 0, None), transactions, messages)
+        import pyarrow as pa
+
+        from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, message_batches
+
+        schema = pa.schema([pa.field("topic", pa.string()), *MESSAGE_SCHEMA])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for run in self._runs(topic, ledger, None, 0, None):
+                for found in message_batches(
+                    run.entries, known=run.known, transactions=transactions, messages=messages
+                ):
+                    topics = pa.array([run.topic], pa.string()).take(pa.nulls(found.num_rows, pa.int8()).fill_null(0))
+                    yield pa.RecordBatch.from_arrays([topics, *found.columns], schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def verify(self, topic: str | None = None, ledger: int | None = None) -> Iterator[Finding]:
         """What is wrong with the bucket's objects, or with those of a topic or ledger: nothing if all is sound.
@@ -329,11 +380,11 @@ class PulsarBucket(BucketObjects):
 
     def _entries(
         self, topic: str | None, ledger: int | None, uuid: str | None, first: int, last: int | None
-    ) -> Iterator[tuple[str | None, Entries]]:
+    ) -> Iterator[tuple[str | None, _Entries]]:
         """Each topic with its entries, or one with those of one ledger."""
         if ledger is not None:
             name, parts = self._only(ledger, uuid, topic)
-            yield name, Entries([self._opener(ledger, parts)], first, last)
+            yield name, _Entries([self._opener(ledger, parts)], first, last)
             return
         if uuid is not None or first or last is not None:
             raise InvalidArgument(
@@ -347,19 +398,19 @@ class PulsarBucket(BucketObjects):
             if number is not None:
                 topics.setdefault(name, []).append(number)
         for name in sorted(topics, key=str):
-            yield name, Entries([self._opener(number, found[name, number]) for number in sorted(topics[name])])
+            yield name, _Entries([self._opener(number, found[name, number]) for number in sorted(topics[name])])
 
     def _runs(
         self, topic: str | None, ledger: int | None, uuid: str | None, first: int, last: int | None
-    ) -> Iterator[Run]:
+    ) -> Iterator[_Run]:
         for name, entries in self._entries(topic, ledger, uuid, first, last):
-            known = scan_transactions(Entries(entries.ledgers, first))
+            known = scan_transactions(_Entries(entries.ledgers, first))
             waiting = known.those("open") if ledger is not None and name is not None else ()
             later = self._ledgers(name) if waiting else {}
             for number in sorted(number for _, number in later if number is not None and number > (ledger or 0)):
                 if any(known.state(txn) == "open" for txn in waiting):
-                    known |= scan_transactions(Entries([self._opener(number, later[name, number])]))
-            yield Run(name, entries, known)
+                    known |= scan_transactions(_Entries([self._opener(number, later[name, number])]))
+            yield _Run(name, entries, known)
 
     def _opener(self, ledger: int, parts: list[_Part]) -> partial[StoredLedger]:
         """Opens the ledger, as often as is wanted; its attempts are compared now, and once."""

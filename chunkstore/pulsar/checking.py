@@ -92,9 +92,16 @@ class PartCheck:
                 number += 1
 
     def _wrong_in(self, window: Window, span: BlockSpan) -> list[Finding]:
-        """Header and messages. Raises ``Damaged`` where ids do not ascend."""
+        """Messages, and the reserved bytes of the block's header, all else of which the reader checks. Raises ``Damaged`` where ids do not
+        ascend."""
         data = window.data if type(window.data) is bytes else bytes(window.data)
-        floor, found = window.floor, self._wrong_header(data, window, span)
+        floor, found = window.floor, list[Finding]()
+        if window.position == span.start:
+            ledger = span.ledger if self.reader.format.has_ledger else LEDGER_UNKNOWN
+            header = BlockHeader(span.end - span.start, span.first_entry, ledger)
+            if data[:BLOCK_HEADER_BYTES] != self.reader.format.pack(header):
+                text = "reserved bytes of the block's header are not 0"
+                found.append(Finding("frame", window.name, self.ledger, None, span.start, text))
         for mark, end in pairwise(window.marks):
             begin = mark + ENTRY_HEADER_BYTES
             if end - begin < _SUM_BYTES:
@@ -121,17 +128,6 @@ class PartCheck:
         self.entries += count
         self.payload_bytes += window.marks[-1] - window.marks[0] - ENTRY_HEADER_BYTES * count
         return found
-
-    def _wrong_header(self, data: bytes, window: Window, span: BlockSpan) -> list[Finding]:
-        """The reader checks a block's header but for its reserved bytes."""
-        kind = self.reader.format
-        header = BlockHeader(
-            span.end - span.start, span.first_entry, span.ledger if kind.has_ledger else LEDGER_UNKNOWN
-        )
-        if window.position != span.start or data[:BLOCK_HEADER_BYTES] == kind.pack(header):
-            return []
-        text = "reserved bytes of the block's header are not 0"
-        return [Finding("frame", window.name, self.ledger, None, span.start, text)]
 
 
 class _Counted(NamedTuple):

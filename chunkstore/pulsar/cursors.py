@@ -7,20 +7,24 @@ Leaves out: which entries are read from which part, beyond ``pieces_of`` (``read
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.codec.pulsar.frames import entry_id_at
 from chunkstore.codec.pulsar.windows import BlockReader, Window, entry_ids, trim
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
-from chunkstore.pulsar.offsets import OFFSETS
 from chunkstore.pulsar.streams import RangeStream
 
-__all__ = ["RESTING", "Cursor", "LedgerPart", "Piece", "Resting", "pieces_of"]
+__all__ = ["OFFSETS", "RESTING", "Cursor", "LedgerPart", "OffsetCache", "pieces_of"]
 
+_STEP_BYTES: Final = 64 * KIB
+"""Of each so many bytes that were scanned one entry's place is kept."""
 _RESTING_BYTES_MAX: Final = 128 * MIB
 _CURSOR_BYTES: Final = 512 * KIB
 """What a cursor needs besides its ranges, about: two numbers for each entry of its window."""
@@ -59,6 +63,52 @@ def pieces_of(parts: Sequence[LedgerPart]) -> list[Piece]:
         elif part is not None:
             pieces.append(Piece(part, begin, end - 1))
     return pieces
+
+
+class OffsetCache:
+    """Where entries begin inside blocks, as earlier scans saw it; blocks that were used least recently go first. Thread-safe.
+
+    A key names a block: its object, as exactly as is known, and where it begins there. What it says is a hint, which its user checks.
+    """
+
+    def __init__(self, positions_max: int = 1_000_000) -> None:
+        self._positions_max = positions_max
+        self._blocks: OrderedDict[Hashable, tuple[array[int], array[int]]] = OrderedDict()
+        self._lock = runtime.lock()
+        self.positions = 0
+        """How many are held."""
+
+    def find(self, key: Hashable, entry: int) -> tuple[int, int] | None:
+        """The last known entry of the block up to ``entry``: its id and the position of its header."""
+        with self._lock:
+            entries, positions = self._blocks.get(key, ((), ()))
+            at = bisect_right(entries, entry) - 1
+            if at < 0:
+                return None
+            self._blocks.move_to_end(key)
+            return entries[at], positions[at]
+
+    def note(self, key: Hashable, window: Window) -> None:
+        """Remember some of the entries that a scan of the block has found, behind those that are known."""
+        with self._lock:
+            entries, positions = self._blocks.setdefault(key, (array("q"), array("q")))
+            self._blocks.move_to_end(key)
+            at, least = 0, positions[-1] + _STEP_BYTES - window.position if positions else 0
+            while (at := bisect_left(window.marks, least, lo=at)) < len(window.marks) - 1:
+                entries.append(entry_id_at(window.data, window.marks[at]))
+                positions.append(window.position + window.marks[at])
+                self.positions += 1
+                least = window.marks[at] + _STEP_BYTES
+            while self.positions > self._positions_max:
+                self.positions -= len(self._blocks.popitem(last=False)[1][0])
+
+    def forget(self, key: Hashable) -> None:
+        """Remember nothing of a block any more: a hint was wrong."""
+        with self._lock:
+            self.positions -= len(self._blocks.pop(key, ((), ()))[0])
+
+
+OFFSETS: Final = OffsetCache()
 
 
 class Cursor:

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from chunkstore.codec.pulsar.frames import Entry
@@ -59,9 +58,7 @@ class ReadHandle(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -119,16 +116,13 @@ class StoredLedger(ReadHandle):
 
     def _checked(self, first: int, last: int | None) -> int:
         """The last entry to be read; -1 for none."""
-        self._check_open()
+        if not self._is_open:
+            raise Closed(f"the handle of ledger {self.ledger}")
         stop = self.last_add_confirmed if last is None else last
         is_empty = last is None and first == 0 and stop == -1
         if not is_empty and not 0 <= first <= stop <= self.last_add_confirmed:
             raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
         return stop
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise Closed(f"the handle of ledger {self.ledger}")
 
     def _windows(self, first: int, last: int) -> Iterator[Window]:
         begin = bisect_left(self._pieces, first, key=lambda piece: piece.last)
@@ -140,7 +134,8 @@ class StoredLedger(ReadHandle):
             seen = low - 1
             try:
                 for window in cursor.windows(low, high):
-                    self._check_open()
+                    if not self._is_open:
+                        raise Closed(f"the handle of ledger {self.ledger}")
                     seen = window.last
                     yield window
                 if seen != high == piece.part.last:

@@ -16,7 +16,7 @@ from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Closed, Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.pulsar import cursors, read_handle
-from chunkstore.pulsar.offsets import OffsetCache
+from chunkstore.pulsar.cursors import OffsetCache
 from chunkstore.pulsar.read_handle import StoredLedger
 from tests.pulsar.support_ledgers import LEDGER, Part, handle_of, v1_part, v2_part
 
