@@ -8,6 +8,7 @@ the same ledgers in the same gateway. Wall clock, and processor time of all proc
 from __future__ import annotations
 
 import argparse
+import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,16 +16,15 @@ from typing import Any
 import pulsar
 
 from benchmarks.harness import Report, median, processor_s, scratch, time_s
-from chunkstore.codec.pulsar.frames import DataSource, Entry
+from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Transactions
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.windows import iter_entries
-from tests.pulsar.support_broker import Tier, ledger_of
+from chunkstore.pulsar import PulsarBucket
+from tests.pulsar.support_broker import Tier
 from tests.support.servers.faultproxy import FaultProxy
 from tests.support.servers.pulsar import PulsarBroker
 from tests.support.servers.rgw import Rgw
+from tests.support.servers.s3server import CREDENTIALS
 
 __all__ = ["main"]
 
@@ -75,29 +75,17 @@ def received(client: Any, count: int, *, values: bool) -> int:
     return found
 
 
-def entries_of(tier: Tier, names: list[str]) -> Iterator[Entry]:
-    """The entries of these data objects, by ranged requests."""
-    client, bucket = tier.server.client, tier.bucket
-    for name in names:
-
-        def read(offset: int, length: int, name: str = name) -> bytes:
-            asked = client.get_object(Bucket=bucket, Key=name, Range=f"bytes={offset}-{offset + length - 1}")
-            data: bytes = asked["Body"].read()
-            return data
-
-        index = read_ledger_index(tier.get(f"{name}-index"))
-        ledger = ledger_of(name)
-        yield from iter_entries(
-            LedgerObjectReader(DataSource(name, index.data_length, read), index, ledger=ledger), ledger
-        )
+def entries_of(tier: Tier) -> Iterator[Entry]:
+    """All entries in the bucket."""
+    with PulsarBucket(tier.url) as bucket:
+        yield from bucket.iter_entries()
 
 
 def speeds(report: Report, tier: Tier, count: int, rounds: int) -> None:
     """Messages a second of each case, alternating."""
-    names = sorted((key for key in tier.object_keys() if not key.endswith("-index")), key=ledger_of)
 
     def arrow(columns: list[str] | None = None) -> int:
-        batches = message_batches(entries_of(tier, names), known=Transactions(), columns=columns)
+        batches = message_batches(entries_of(tier), known=Transactions(), columns=columns)
         return sum(batch.num_rows for batch in batches)
 
     with tier.client() as client:
@@ -132,6 +120,7 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     report = Report("pulsar_broker-quick" if options.quick else "pulsar_broker")
     count, rounds = (20_000, 2) if options.quick else (500_000, 5)
+    os.environ.update(CREDENTIALS)
     gateway = Rgw()
     try:
         with scratch(None) as folder, FaultProxy(gateway.port) as proxy:

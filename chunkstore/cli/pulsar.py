@@ -96,23 +96,22 @@ def read(
     """Write the entries of a ledger or topic, or the messages inside, to standard output."""
     out = sys.stdout.buffer
     with _bucket(url, live) as (bucket, _):
-        if not messages:
-            for entry in bucket.iter_entries(topic, ledger, uuid=uuid, first=first, last=last):
-                if as_json:
-                    payload = b64encode(entry.payload).decode()
-                    row = {"ledger": entry.ledger, "entry": entry.entry, "length": len(entry.payload)}
-                    print_json({**row, "payload_b64": payload})
-                else:
-                    write_all(out, framed(entry.payload, entries))
-        else:
+        which = {"topic": topic, "ledger": ledger, "uuid": uuid, "first": first, "last": last}
+        if messages:
             found = bucket.iter_messages(
-                topic, ledger, transactions, "lenient" if lenient else "strict", uuid=uuid, first=first, last=last
+                transactions=transactions, messages="lenient" if lenient else "strict", **which
             )
-            for message in found:
-                if as_json:
-                    print_json(_row(found.topic, message, transactions))
-                else:
-                    write_all(out, framed(message.payload or b"", entries))
+        else:
+            found = bucket.iter_entries(**which)
+        for item in found:
+            if not as_json:
+                write_all(out, framed(item.payload or b"", entries))
+            elif messages:
+                print_json(_row(found.topic, item, transactions))
+            else:
+                row = {"ledger": item.ledger, "entry": item.entry, "length": len(item.payload)}
+                print_json({**row, "payload_b64": b64encode(item.payload).decode()})
+        if messages:
             _tell(_left_out(found.summary))
     out.flush()
 
@@ -126,14 +125,14 @@ def _row(topic: str | None, message: Any, transactions: str) -> dict[str, object
 
 
 def _left_out(summary: Any) -> Iterator[str]:
-    if summary.messages_aborted:
-        yield f"{summary.messages_aborted} messages of aborted transactions are left out"
-    if summary.messages_open:
-        yield f"{summary.messages_open} messages are left out: of transactions whose end is not in the bucket"
-    if summary.unfinished_count:
-        yield f"{summary.unfinished_count} chunked messages are left out: not all of their chunks are in the bucket"
-    if summary.damaged:
-        yield f"{summary.damaged} entries are damaged"
+    for count, text in (
+        (summary.messages_aborted, "messages of aborted transactions are left out"),
+        (summary.messages_open, "messages are left out: of transactions whose end is not in the bucket"),
+        (summary.unfinished_count, "chunked messages are left out: not all of their chunks are in the bucket"),
+        (summary.damaged, "entries are damaged"),
+    ):
+        if count:
+            yield f"{count} {text}"
 
 
 def verify(
@@ -168,8 +167,7 @@ def orphans(
 
         found = find_orphans(bucket, files, older_than_s=older_than)
         if not as_json:
-            columns = (*_ORPHAN, "topic")
-            print_table(columns, (orphan[:7] for orphan in found), right=("ledger", "bytes", "age_s"))
+            print_table((*_ORPHAN, "topic"), (orphan[:7] for orphan in found), right=("ledger", "bytes", "age_s"))
         for orphan in found if as_json else ():
             print_json(_orphan_row(orphan))
 
@@ -190,8 +188,8 @@ def rm(
     with _bucket(url, [*live, *(more or ())]) as (bucket, files), opened_input(rows) as source:
         from chunkstore.pulsar.orphans import read_rows, remove_orphans
 
-        gone = remove_orphans(bucket, files, read_rows(source), gone_topics=gone_topic or (), dry_run=dry_run)
-        for orphan in gone:
+        planned = read_rows(source)
+        for orphan in remove_orphans(bucket, files, planned, gone_topics=gone_topic or (), dry_run=dry_run):
             if as_json:
                 print_json(_orphan_row(orphan))
             else:

@@ -150,7 +150,7 @@ class PulsarBucket(BucketObjects):
         """
         if not details and topic is None:
             for attempt in self.attempts():
-                if attempt.data is not None and attempt.index is not None:
+                if attempt.data is not None and attempt.is_complete:
                     yield LedgerRow(None, attempt.ledger, attempt.uuid, attempt.format, None, attempt.data.length)
             return
         found = self._ledgers(topic)
@@ -166,11 +166,8 @@ class PulsarBucket(BucketObjects):
     def open(self, ledger: int, uuid: str | None = None, topic: str | None = None) -> ReadHandle:
         """A ledger to be read, from its PIP-17 pair, its PIP-76 segments, or both; ``uuid``: only from this attempt, or segment.
 
-        Raises:
-          LedgerNotFound: no complete offload of it is here.
-          Conflict: attempts to offload it differ, or several topics or clusters have a ledger of this id.
-          Unsupported: it is a MapFile of Pulsar's filesystem offloader.
-          Damaged: index and data object do not belong together, or cannot be read.
+        Raises ``LedgerNotFound`` (no complete offload), ``Conflict`` (attempts that differ; several topics or clusters have this id),
+        ``Unsupported`` (a MapFile), ``Damaged`` (an index that cannot be read, or does not belong to the data object).
         """
         _, parts = self._only(ledger, uuid, topic)
         return self._handle(ledger, self._chosen(ledger, parts))
@@ -308,25 +305,23 @@ class PulsarBucket(BucketObjects):
     def _missing(self, topic: str | None, ledger: int | None) -> LedgerNotFound:
         return LedgerNotFound(topic, ledger, where=f"{self.bucket.url}; 'chunkstore pulsar ls --details'")
 
-    def _only(self, ledger: int, uuid: str | None, topic: str | None) -> tuple[str | None, list[_Part]]:
-        """The topic that has this ledger, and the ledger's parts."""
+    def _only(self, ledger: int, uuid: str | None, topic: str | None) -> tuple[_Key, list[_Part]]:
+        """The topic that has this ledger, with the ledger, and the ledger's parts."""
         found = self._ledgers(topic, ledger, uuid)
         if not found:
             raise self._missing(topic, ledger)
         if len(found) > 1:
             names = sorted(str(name) for name, _ in found)
             raise Conflict(f"ledger {ledger}", expected="one topic", found=names, remedy="name the topic (--topic)")
-        return next((name, parts) for (name, _), parts in found.items())
+        return found.popitem()
 
     def _chosen(self, ledger: int, parts: list[_Part]) -> list[_Part]:
         """The parts that are read, those of PIP-17 first; of attempts that hold the same, one."""
         if len(parts) > 1:
             clusters = {self.metadata(part.attempt).get("pulsarclustername") for part in parts} - {None}
             if len(clusters) > 1:
-                names = sorted(map(str, clusters))
-                raise Conflict(
-                    f"ledger {ledger}", expected="one cluster", found=names, remedy="choose one (uuid, --uuid)"
-                )
+                found, remedy = sorted(map(str, clusters)), "choose one (uuid, --uuid)"
+                raise Conflict(f"ledger {ledger}", expected="one cluster", found=found, remedy=remedy)
         parts = sorted(parts, key=lambda part: (part.attempt.format, part.first))
         readable = [part for part in parts if part.attempt.format != "mapfile"]
         if not readable:
@@ -374,31 +369,26 @@ class PulsarBucket(BucketObjects):
                 last = stop - 1
             said = part.said if part.said.closed else said
         closed = said.closed and said.limit == last + 1
-        return StoredLedger(
-            ledger, found, last_add_confirmed=last, length=said.length if closed else None, closed=closed
-        )
+        length = said.length if closed else None
+        return StoredLedger(ledger, found, last_add_confirmed=last, length=length, closed=closed)
 
     def _entries(
         self, topic: str | None, ledger: int | None, uuid: str | None, first: int, last: int | None
     ) -> Iterator[tuple[str | None, _Entries]]:
         """Each topic with its entries, or one with those of one ledger."""
-        if ledger is not None:
-            name, parts = self._only(ledger, uuid, topic)
-            yield name, _Entries([self._opener(ledger, parts)], first, last)
-            return
-        if uuid is not None or first or last is not None:
-            raise InvalidArgument(
-                "uuid, first and last are of one ledger: name it (ledger, --ledger)", argument="ledger"
-            )
-        found = self._ledgers(topic)
+        if ledger is None and (uuid is not None or first or last is not None):
+            text = "uuid, first and last are of one ledger: name it (ledger, --ledger)"
+            raise InvalidArgument(text, argument="ledger")
+        found = self._ledgers(topic) if ledger is None else dict([self._only(ledger, uuid, topic)])
         if topic is not None and not found:
             raise self._missing(topic, None)
-        topics: dict[str | None, list[int]] = {}
-        for name, number in found:
-            if number is not None:
-                topics.setdefault(name, []).append(number)
-        for name in sorted(topics, key=str):
-            yield name, _Entries([self._opener(number, found[name, number]) for number in sorted(topics[name])])
+        keys = sorted((str(name), name, number) for name, number in found if number is not None)
+        for _, group in groupby(keys, key=lambda key: key[0]):
+            numbers = list(group)
+            yield (
+                numbers[0][1],
+                _Entries([self._opener(number, found[name, number]) for _, name, number in numbers], first, last),
+            )
 
     def _runs(
         self, topic: str | None, ledger: int | None, uuid: str | None, first: int, last: int | None

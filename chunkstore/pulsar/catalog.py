@@ -53,9 +53,9 @@ def attempts_of(listing: Iterable[ObjectInfo]) -> Iterator[Attempt]:
         if found is None:
             continue
         attempt, is_index = found
+        if held is not None and held.key != attempt.key:
+            yield held
         if held is None or held.key != attempt.key:
-            if held is not None:
-                yield held
             held = attempt
         held = replace(held, index=item) if is_index else replace(held, data=item)
     if held is not None:
@@ -67,9 +67,8 @@ def attempt_at(key: str) -> tuple[Attempt, bool] | None:
     found = _KEY.fullmatch(key)
     if found is not None:
         ledger = None if found["ledger"] is None else int(found["ledger"])
-        return Attempt(found[1], found["uuid"], "v1" if ledger is not None else "v2", ledger, None), bool(
-            found["index"]
-        )
+        attempt = Attempt(found[1], found["uuid"], "v2" if ledger is None else "v1", ledger, None)
+        return attempt, bool(found["index"])
     found = _MAP_FILE.fullmatch(key)
     if found is None:
         return None

@@ -20,8 +20,7 @@ from chunkstore.pulsar.catalog import UUID_PATTERN, topic_name
 
 __all__ = ["LIVE_BYTES_MAX", "LiveDocument", "LiveFiles", "read_live"]
 
-LIVE_BYTES_MAX = 64 * MIB
-"""Longest file that is read."""
+LIVE_BYTES_MAX: Final = 64 * MIB
 _UUID = re.compile(UUID_PATTERN)
 _SPACE: Final = re.compile(r"\s*")
 

@@ -17,13 +17,14 @@ from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar.bucket_objects import BucketObjects, Facts
 from chunkstore.pulsar.catalog import Attempt, attempt_at, topic_name
 from chunkstore.pulsar.live import LiveFiles
-from chunkstore_bindings.bucket.port import ObjectInfo, UnfinishedUpload
+from chunkstore_bindings.bucket.port import UnfinishedUpload
 
-__all__ = ["Orphan", "Survey", "find_orphans", "plan_orphans", "read_rows", "remove_orphans"]
+__all__ = ["Orphan", "find_orphans", "read_rows", "remove_orphans"]
 
 Kind = Literal["data-without-index", "index-without-data", "second-attempt", "unlisted-ledger", "unfinished-upload"]
 _OF_PAIRS: Final = ("second-attempt", "unlisted-ledger")
 _ROW_BYTES_MAX: Final = 64 * 1024
+_ROW_TYPES: Final = ((str,), (str,), (int, type(None)), (str,), (int, type(None)), (int,), (str, type(None)))
 
 
 class Orphan(NamedTuple):
@@ -40,11 +41,12 @@ class Orphan(NamedTuple):
 
 
 @dataclass(slots=True)
-class Survey:
+class _Survey:
     """The bucket as it is now. ``facts``: by key, of what may be an orphan, and of what it is compared with: the attempts that live files
     name, ``current`` (by ledger). ``listed``: topic -> its ledgers by live files; ``unnamed``: ledgers of files whose topic is not known.
     """
 
+    live: LiveFiles
     now_ms: int
     attempts: list[Attempt] = field(default_factory=list)
     uploads: list[UnfinishedUpload] = field(default_factory=list)
@@ -54,18 +56,14 @@ class Survey:
     unnamed: set[int] = field(default_factory=set)
 
     def age_s(self, at_ms: int) -> int:
-        """Seconds since then."""
         return (self.now_ms - at_ms) // 1000
 
 
-def survey(objects: BucketObjects, live: LiveFiles) -> Survey:
-    """Read what is to be known: a listing, the uploads, and the indexes (and user metadata) of possible orphans."""
-    found = Survey(runtime.now_ms(), uploads=list(objects.bucket.uploads()))
-    named = frozenset(live.uuids.values())
-    for attempt in objects.attempts():
-        if attempt.format == "mapfile":
-            continue
-        found.attempts.append(attempt)
+def _survey(objects: BucketObjects, live: LiveFiles) -> _Survey:
+    """A listing, the uploads, and the indexes (and user metadata) of possible orphans."""
+    found = _Survey(live, runtime.now_ms(), uploads=list(objects.bucket.uploads()))
+    found.attempts = [attempt for attempt in objects.attempts() if attempt.format != "mapfile"]
+    for attempt in found.attempts:
         if attempt.is_complete and attempt.ledger is not None and live.uuids.get(attempt.ledger) == attempt.uuid:
             found.current[attempt.ledger] = attempt
 
@@ -74,6 +72,7 @@ def survey(objects: BucketObjects, live: LiveFiles) -> Survey:
             found.facts[attempt.key] = objects.facts(attempt, cluster=True)
         return found.facts[attempt.key]
 
+    named = frozenset(live.uuids.values())
     for attempt in found.attempts:
         if attempt.uuid not in named:
             learn(attempt)
@@ -89,53 +88,48 @@ def survey(objects: BucketObjects, live: LiveFiles) -> Survey:
     return found
 
 
-def plan_orphans(found: Survey, live: LiveFiles, older_than_s: float) -> list[Orphan]:
+def _planned(found: _Survey, older_than_s: float) -> list[Orphan]:
     """What can go, by key; of a pair both objects. Pure."""
-    named = frozenset(live.uuids.values())
+    named = frozenset(found.live.uuids.values())
     clusters = {found.facts[each.key].cluster for each in found.current.values() if each.key in found.facts} - {None}
     orphans: list[Orphan] = []
     for attempt in found.attempts:
         objects = [item for item in (attempt.index, attempt.data) if item is not None]
-        if attempt.uuid in named or min(found.age_s(item.modified_ms) for item in objects) < older_than_s:
+        ages_s = [found.age_s(item.modified_ms) for item in objects]
+        if attempt.uuid in named or min(ages_s) < older_than_s:
             continue
         facts = found.facts[attempt.key]
-        if clusters and facts.cluster is not None and facts.cluster not in clusters:
-            continue
-        kind = _kind(attempt, facts, found, live)
-        if kind is not None:
-            orphans += [_orphan(kind, attempt, item, facts.topic, found) for item in objects]
+        kind = _kind(attempt, facts, found)
+        if kind is not None and (not clusters or facts.cluster in (None, *clusters)):
+            orphans += [
+                Orphan(kind, item.key, attempt.ledger, attempt.uuid, item.length, age_s, facts.topic)
+                for item, age_s in zip(objects, ages_s, strict=True)
+            ]
     for upload in found.uploads:
-        at = attempt_at(upload.key)
-        age_s = found.age_s(upload.started_ms)
+        at, age_s = attempt_at(upload.key), found.age_s(upload.started_ms)
         if at is not None and at[0].format != "mapfile" and at[0].uuid not in named and age_s >= older_than_s:
-            orphans.append(
-                Orphan("unfinished-upload", upload.key, at[0].ledger, at[0].uuid, None, age_s, None, upload.upload_id)
-            )
+            which = upload.key, at[0].ledger, at[0].uuid
+            orphans.append(Orphan("unfinished-upload", *which, None, age_s, upload_id=upload.upload_id))
     return orphans
 
 
-def _orphan(kind: Kind, attempt: Attempt, item: ObjectInfo, topic: str | None, found: Survey) -> Orphan:
-    age_s = found.age_s(item.modified_ms)
-    return Orphan(kind, item.key, attempt.ledger, attempt.uuid, item.length, age_s, topic)
-
-
-def _kind(attempt: Attempt, facts: Facts, found: Survey, live: LiveFiles) -> Kind | None:
+def _kind(attempt: Attempt, facts: Facts, found: _Survey) -> Kind | None:
     """What an attempt is that no live file names; None where it may be in use."""
     if attempt.format == "v2" and facts.error is not None:
         return None  # any program may call its objects so
     if not attempt.is_complete:
         return "index-without-data" if attempt.data is None else "data-without-index"
-    ledgers = facts.ledgers(attempt)
+    ledgers, live = facts.ledgers(attempt), found.live
     listed = found.listed.get(facts.topic or "")
     if not found.unnamed.isdisjoint(ledgers) or (facts.topic is None and not live.ledgers.isdisjoint(ledgers)):
         return None
     if listed is None or listed.isdisjoint(ledgers):
         return "unlisted-ledger"
-    if attempt.ledger not in found.current or not live.complete.get(attempt.ledger, True):
+    current = found.current.get(-1 if attempt.ledger is None else attempt.ledger)
+    if current is None or current.data is None or not live.complete.get(current.ledger or 0, True):
         return None  # it may be the only copy
-    current = found.current[attempt.ledger]
     known = found.facts[current.key]
-    sound = known.index is not None and current.data is not None and known.index.data_length == current.data.length
+    sound = known.index is not None and known.index.data_length == current.data.length
     return "second-attempt" if sound and known.topic == facts.topic else None
 
 
@@ -143,7 +137,7 @@ def find_orphans(objects: BucketObjects, live: LiveFiles, *, older_than_s: float
     """What can go, but for what is younger than ``older_than_s`` seconds. Raises ``InvalidArgument``, and what the bucket raises."""
     if not older_than_s >= 0:
         raise InvalidArgument(f"{older_than_s} seconds", argument="--older-than")
-    return plan_orphans(survey(objects, live), live, older_than_s)
+    return _planned(_survey(objects, live), older_than_s)
 
 
 def read_rows(lines: Iterable[bytes]) -> list[Orphan]:
@@ -152,16 +146,17 @@ def read_rows(lines: Iterable[bytes]) -> list[Orphan]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line if len(line) <= _ROW_BYTES_MAX else b"")
-            kind, name, ledger, uuid, size, age_s = (row[column] for column in Orphan._fields[:6])
-            topic = row.get("topic")
+            orphan = Orphan(*[row[column] for column in Orphan._fields[:6]], row.get("topic"))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            kind = name = ledger = uuid = size = age_s = topic = None
-        texts = isinstance(name, str) and isinstance(uuid, str) and isinstance(topic, str | None)
-        numbers = type(age_s) is int and all(value is None or type(value) is int for value in (ledger, size))
-        if kind not in get_args(Kind) or not texts or not numbers:
+            orphan = None
+        if orphan is None or orphan.kind not in get_args(Kind) or not all(map(_is_of, orphan, _ROW_TYPES)):
             raise InvalidArgument(f"line {number} is no row that 'pulsar orphans --json' prints", argument="--from")
-        rows.append(Orphan(kind, name, ledger, uuid, size, age_s, topic))
+        rows.append(orphan)
     return rows
+
+
+def _is_of(value: object, types: tuple[type, ...]) -> bool:
+    return type(value) in types
 
 
 def remove_orphans(
@@ -181,16 +176,15 @@ def remove_orphans(
     Raises ``Conflict`` (a row is no orphan any more, or was changed), ``InvalidArgument`` (a topic that may be live; an index that the rows
     leave out), and what the bucket raises, when some may be deleted.
     """
-    found = survey(objects, live)
+    found = _survey(objects, live)
     gone = {topic_name(topic) for topic in gone_topics}
     if still := sorted(gone & found.listed.keys()):
         raise InvalidArgument(f"a --live file lists topic {still[0]!r}: it is not gone", argument="--gone-topic")
-    chosen = _checked(found, list(dict.fromkeys(rows)), plan_orphans(found, live, 0))
+    chosen = _checked(found, list(dict.fromkeys(rows)))
     for orphan in chosen:
-        _require_dead(orphan, found, live, gone)
-    for orphan in sorted(
-        chosen, key=lambda item: (item.kind == "unfinished-upload", not item.object.endswith("-index"))
-    ):
+        _require_dead(orphan, found, gone)
+    chosen.sort(key=lambda item: (item.kind == "unfinished-upload", not item.object.endswith("-index")))
+    for orphan in chosen:
         if not dry_run and orphan.kind == "unfinished-upload":
             objects.bucket.abort_upload(orphan.object, orphan.upload_id)
         elif not dry_run and not objects.bucket.delete(orphan.object):
@@ -198,13 +192,13 @@ def remove_orphans(
         yield orphan
 
 
-def _checked(found: Survey, rows: list[Orphan], planned: list[Orphan]) -> list[Orphan]:
+def _checked(found: _Survey, rows: list[Orphan]) -> list[Orphan]:
     """The planned orphans that the rows are about."""
     here = {item.key for attempt in found.attempts for item in (attempt.data, attempt.index) if item is not None}
     here |= {upload.key for upload in found.uploads}
     named = {each.object for each in rows}
     plan: dict[tuple[str, str], list[Orphan]] = {}
-    for orphan in sorted(planned, key=lambda item: item.age_s):
+    for orphan in sorted(_planned(found, 0), key=lambda item: item.age_s):
         plan.setdefault((orphan.kind, orphan.object), []).append(orphan)
     chosen: dict[tuple[str, str], Orphan] = {}
     for wanted in sorted(rows, key=lambda item: -item.age_s):
@@ -215,10 +209,8 @@ def _checked(found: Survey, rows: list[Orphan], planned: list[Orphan]) -> list[O
         if not same and wanted.kind in _OF_PAIRS and index in named and index not in here:
             same = plan.get(("data-without-index", wanted.object))  # an earlier run ended between the two
         if not same or same[-1][2:5] != wanted[2:5] or same[-1].age_s < wanted.age_s:
-            remedy = "list the orphans again"
-            raise Conflict(
-                wanted.object, expected=f"{wanted.kind}, {wanted.bytes} bytes", found="something else", remedy=remedy
-            )
+            expected, remedy = f"{wanted.kind}, {wanted.bytes} bytes", "list the orphans again"
+            raise Conflict(wanted.object, expected=expected, found="something else", remedy=remedy)
         if wanted.kind in _OF_PAIRS and index in here and index not in named:
             raise InvalidArgument(f"the rows name {wanted.object} and leave out its index", argument="--from")
         orphan = same.pop()
@@ -226,11 +218,11 @@ def _checked(found: Survey, rows: list[Orphan], planned: list[Orphan]) -> list[O
     return list(chosen.values())
 
 
-def _require_dead(orphan: Orphan, found: Survey, live: LiveFiles, gone: set[str]) -> None:
+def _require_dead(orphan: Orphan, found: _Survey, gone: set[str]) -> None:
     if orphan.topic in found.listed:
         # Ids ascend, so a ledger that was made after the file has one above all that are listed.
         newer = orphan.ledger is None or orphan.ledger > max(found.listed[orphan.topic])
-        if orphan.kind == "unlisted-ledger" and newer and found.now_ms - 1000 * orphan.age_s > live.taken_ms:
+        if orphan.kind == "unlisted-ledger" and newer and found.now_ms - 1000 * orphan.age_s > found.live.taken_ms:
             text = f"{orphan.object} is newer than the --live files: take them again"
             raise InvalidArgument(text, argument="--live")
     if orphan.topic in found.listed or orphan.topic in gone:
@@ -238,7 +230,7 @@ def _require_dead(orphan: Orphan, found: Survey, live: LiveFiles, gone: set[str]
     if orphan.topic is not None:
         text = f"no --live file lists a ledger of topic {orphan.topic!r}: give them (as TOPIC=FILE), or --gone-topic"
         raise InvalidArgument(text, argument="--live")
-    dead = orphan.kind in ("data-without-index", "second-attempt") and orphan.ledger in live.ledgers
+    dead = orphan.kind in ("data-without-index", "second-attempt") and orphan.ledger in found.live.ledgers
     if not (dead or (orphan.kind == "unfinished-upload" and orphan.ledger is not None)):
         text = f"{orphan.object}: its topic is not known, so it may be live; it stays: leave its row out, or delete it by other means"
         raise InvalidArgument(text, argument="--from")

@@ -20,6 +20,7 @@ from chunkstore.codec.pulsar.pip17_index import read_ledger_index
 from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.errors import Damaged, InvalidArgument, Unsupported
+from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY
 from chunkstore.pulsar.offload_ledger import LedgerOffloader
 from chunkstore.pulsar.read_handle import LedgerPart, ReadHandle, StoredLedger
 from chunkstore.registry import open_bucket
@@ -27,7 +28,6 @@ from chunkstore_bindings.bucket.port import Bucket, ObjectHead
 
 __all__ = ["PulsarObjects"]
 
-_VERSION_KEY: Final = "s3managedledgeroffloaderformatversion"
 _VERSION: Final = "1"
 _SOFTWARE_KEY: Final = "s3managedledgeroffloadersoftware"
 
@@ -71,7 +71,11 @@ class PulsarObjects(LedgerOffloader):
             indexes.append(encoder.finish())
             yield b"".join(blocks.pop().buffers)
 
-        common = {_VERSION_KEY: _VERSION, f"{_SOFTWARE_KEY}version": "chunkstore", f"{_SOFTWARE_KEY}gitsha": "none"}
+        common = {
+            FORMAT_VERSION_KEY: _VERSION,
+            f"{_SOFTWARE_KEY}version": "chunkstore",
+            f"{_SOFTWARE_KEY}gitsha": "none",
+        }
         common |= {"pulsarclustername": self._cluster, **extra_metadata}
         self._bucket.put_parts(data, parts(), {**common, "role": "data"})
         self._bucket.put(index, indexes[0], {**common, "role": "index"})
@@ -99,9 +103,9 @@ class PulsarObjects(LedgerOffloader):
 
     def _head(self, key: str) -> ObjectHead:
         head = self._bucket.head(key)
-        found = head.metadata.get(_VERSION_KEY)
+        found = head.metadata.get(FORMAT_VERSION_KEY)
         if found != _VERSION:
-            raise Damaged(f"{_VERSION_KEY} is {found!r}, {_VERSION!r} expected", object=key)
+            raise Damaged(f"{FORMAT_VERSION_KEY} is {found!r}, {_VERSION!r} expected", object=key)
         return head
 
 
