@@ -158,9 +158,7 @@ class BucketCheck:
                 continue
             try:
                 facts = self.objects.facts(attempt)
-                if self.topic not in (None, facts.topic) or (
-                    self.ledger is not None and self.ledger not in facts.ledgers(attempt)
-                ):
+                if self.topic not in (None, facts.topic) or self.ledger not in (None, *facts.ledgers(attempt)):
                     continue
                 self.matched += 1
                 yield from self._pair(attempt, facts) if attempt.is_complete else self._half(attempt, facts, complete)
@@ -171,16 +169,14 @@ class BucketCheck:
 
     def _half(self, attempt: Attempt, facts: Facts, complete: set[int | None]) -> Iterator[Finding]:
         """An object without its other half: damage, unless it is foreign, or of an attempt that is under way or was given up."""
-        ledger = attempt.ledger
+        ledger, live = attempt.ledger, self.live
         if ledger is None and facts.error is not None:
             return
         if attempt.data is None:
             yield Finding("index-without-data", f"{attempt.key}-index", ledger, None, 0, "there is no data object")
             return
-        is_live = ledger is not None and self.live.uuids.get(ledger) == attempt.uuid
-        if (is_live and self.live.complete.get(ledger or 0, True)) or (
-            not self.live.documents and (ledger is None or ledger not in complete)
-        ):
+        is_live = ledger is not None and live.uuids.get(ledger) == attempt.uuid and live.complete.get(ledger, True)
+        if is_live or (not live.documents and (ledger is None or ledger not in complete)):
             text = "there is no index, or it is just being written"
             yield Finding("data-without-index", attempt.key, ledger, None, 0, text)
 

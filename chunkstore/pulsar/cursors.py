@@ -220,10 +220,9 @@ class Resting:
         """Give up all of these pieces."""
         gone = {id(piece) for piece in pieces}
         with self._lock:
-            for cursor in self.cursors:
-                if id(cursor.piece) in gone:
-                    cursor.close()
-            self.cursors = [cursor for cursor in self.cursors if id(cursor.piece) not in gone]
+            for cursor in [cursor for cursor in self.cursors if id(cursor.piece) in gone]:
+                cursor.close()
+                self.cursors.remove(cursor)
 
 
 RESTING: Final = Resting()

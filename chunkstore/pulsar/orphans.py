@@ -146,7 +146,7 @@ def read_rows(lines: Iterable[bytes]) -> list[Orphan]:
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line if len(line) <= _ROW_BYTES_MAX else b"")
-            orphan = Orphan(*[row[column] for column in Orphan._fields[:6]], row.get("topic"))
+            orphan = Orphan._make([*(row[column] for column in Orphan._fields[:6]), row.get("topic"), ""])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             orphan = None
         if orphan is None or orphan.kind not in get_args(Kind) or not all(map(_is_of, orphan, _ROW_TYPES)):
