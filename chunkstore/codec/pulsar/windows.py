@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from itertools import pairwise
 from typing import ClassVar, NamedTuple, NoReturn, Self
 
 from chunkstore.checksum import BytesLike
@@ -297,9 +298,13 @@ def entry_ids(window: Window) -> list[int]:
 def entries_of(window: Window) -> Iterator[Entry]:
     """The window's entries, one object each. Raises as ``ascending``, after the entries that are good."""
     data = memoryview(window.data)
-    ids = ascending(window, (entry_id_at(data, mark) for mark in window.marks[:-1]))
-    for entry, mark, end in zip(ids, window.marks, window.marks[1:], strict=False):
-        yield Entry(window.ledger, entry, bytes(data[mark + ENTRY_HEADER_BYTES : end]))
+    ledger, is_dense, floor = window.ledger, window.dense, window.floor
+    for mark, end in pairwise(window.marks):
+        entry = entry_id_at(data, mark)
+        if entry < floor or (is_dense and entry != floor):
+            entry_ids(window)  # raises
+        floor = entry + 1
+        yield Entry(ledger, entry, bytes(data[mark + ENTRY_HEADER_BYTES : end]))
 
 
 def iter_entries(reader: BlockReader, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Entry]:
