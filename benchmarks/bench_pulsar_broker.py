@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pulsar
 
 from benchmarks.harness import Report, median, processor_s, scratch, time_s
-from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Transactions
 from chunkstore.pulsar import PulsarBucket
@@ -75,20 +74,14 @@ def received(client: Any, count: int, *, values: bool) -> int:
     return found
 
 
-def entries_of(tier: Tier) -> Iterator[Entry]:
-    """All entries in the bucket."""
-    with PulsarBucket(tier.url) as bucket:
-        yield from bucket.iter_entries()
-
-
 def speeds(report: Report, tier: Tier, count: int, rounds: int) -> None:
     """Messages a second of each case, alternating."""
 
     def arrow(columns: list[str] | None = None) -> int:
-        batches = message_batches(entries_of(tier), known=Transactions(), columns=columns)
+        batches = message_batches(bucket.iter_entries(), known=Transactions(), columns=columns)
         return sum(batch.num_rows for batch in batches)
 
-    with tier.client() as client:
+    with tier.client() as client, PulsarBucket(tier.url) as bucket:
         cases: dict[str, Callable[[], int]] = {
             RECEIVE: lambda: received(client, count, values=False),
             RECEIVE_VALUES: lambda: received(client, count, values=True),

@@ -19,8 +19,7 @@ from chunkstore.codec.pulsar.message_entries import MessageSummary, Transactions
 from chunkstore.codec.pulsar.messages import Message, iter_messages, scan_transactions
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
-from chunkstore.pulsar.bucket_objects import BucketObjects, Said
-from chunkstore.pulsar.catalog import Attempt, topic_name
+from chunkstore.pulsar.bucket_objects import Attempt, BucketObjects, Said, topic_name
 from chunkstore.pulsar.checking import BucketCheck, Finding
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.live import LiveFiles

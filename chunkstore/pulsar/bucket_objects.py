@@ -1,14 +1,17 @@
-"""The attempts to offload that a bucket holds, and what their indexes and user metadata tell of them.
+"""The attempts to offload that a bucket holds, by the shape of their keys, and what their indexes and user metadata tell of them.
 
-Promises: nothing is changed; an index is read in one request of its listed size, bounded. Leaves out: which attempt of a ledger counts.
+Promises: nothing is changed; a listing becomes attempts in constant memory, and every other key is passed over; an index is read in one
+request of its listed size, bounded. Leaves out: which attempt of a ledger counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote_plus
 
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockSpan
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, PIP76, DataSource
@@ -18,14 +21,50 @@ from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.errors import Damaged
-from chunkstore.pulsar.catalog import Attempt, attempts_of, topic_name
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
 
-__all__ = ["FORMAT_VERSION_KEY", "BucketObjects", "Facts", "Said"]
+__all__ = [
+    "FORMAT_VERSION_KEY",
+    "UUID_PATTERN",
+    "Attempt",
+    "BucketObjects",
+    "Facts",
+    "Said",
+    "attempt_at",
+    "topic_name",
+]
 
 FORMAT_VERSION_KEY = "s3managedledgeroffloaderformatversion"
 """User metadata without which brokers refuse an object; its value is "1" for both formats."""
 _CLOSED = 3
+UUID_PATTERN: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_KEY = re.compile(rf"((?P<uuid>{UUID_PATTERN})(?:-ledger-(?P<ledger>0|[1-9][0-9]{{0,18}}))?)(?P<index>-index)?")
+_MAP_FILE = re.compile(
+    rf"((?:(?P<topic>.+)/)?(?P<ledger>[0-9]{{1,19}})-(?P<uuid>{UUID_PATTERN}))/(?:data|(?P<index>index))"
+)
+_STORED_TOPIC = re.compile(r"([^:]+)/(persistent|non-persistent)/([^/]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to offload: its data object, its index, or both.
+
+    ``format``: "v1" (PIP-17, one ledger), "v2" (PIP-76, ``ledger`` is None: the index names them), "mapfile" (Pulsar's filesystem
+    offloader, whose key has the topic). ``key``: that of the data object; of a MapFile its folder.
+    """
+
+    key: str
+    uuid: str
+    format: Literal["v1", "v2", "mapfile"]
+    ledger: int | None
+    topic: str | None
+    data: ObjectInfo | None = None
+    index: ObjectInfo | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether data and index are there."""
+        return self.data is not None and self.index is not None
 
 
 class Said(NamedTuple):
@@ -122,3 +161,40 @@ class BucketObjects:
             return LedgerObjectReader(source, facts.index, ledger=attempt.ledger)
         assert facts.index is not None
         return SegmentReader(source, facts.index)
+
+
+def attempts_of(listing: Iterable[ObjectInfo]) -> Iterator[Attempt]:
+    """The attempts in a bucket's listing, which ascends: an index is the next of these keys after its data."""
+    held: Attempt | None = None
+    for item in listing:
+        found = attempt_at(item.key)
+        if found is None:
+            continue
+        attempt, is_index = found
+        if held is not None and held.key != attempt.key:
+            yield held
+        if held is None or held.key != attempt.key:
+            held = attempt
+        held = replace(held, index=item) if is_index else replace(held, data=item)
+    if held is not None:
+        yield held
+
+
+def attempt_at(key: str) -> tuple[Attempt, bool] | None:
+    """The attempt that a key is of, without its objects, and whether it is the key of an index; None for a foreign key."""
+    found = _KEY.fullmatch(key)
+    if found is not None:
+        ledger = None if found["ledger"] is None else int(found["ledger"])
+        attempt = Attempt(found[1], found["uuid"], "v2" if ledger is None else "v1", ledger, None)
+        return attempt, bool(found["index"])
+    found = _MAP_FILE.fullmatch(key)
+    if found is None:
+        return None
+    topic = found["topic"] and topic_name(found["topic"])
+    return Attempt(found[1], found["uuid"], "mapfile", int(found["ledger"]), topic), bool(found["index"])
+
+
+def topic_name(text: str) -> str:
+    """A topic as ``persistent://public/ns/T``, given like that or as Pulsar stores it: ``public/ns/persistent/T``, T encoded as in URLs."""
+    found = _STORED_TOPIC.fullmatch(text)
+    return f"{found[2]}://{found[1]}/{unquote_plus(found[3])}" if found else text

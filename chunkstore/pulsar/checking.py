@@ -25,8 +25,7 @@ from chunkstore.codec.pulsar.frames import (
 from chunkstore.codec.pulsar.message_metadata import BROKER_ENTRY_MAGIC, CRC32C_MAGIC, parse_head
 from chunkstore.codec.pulsar.windows import BlockReader, Window, ascending
 from chunkstore.errors import ChunkNotFound, Damaged
-from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY, BucketObjects, Facts, Said
-from chunkstore.pulsar.catalog import Attempt
+from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY, Attempt, BucketObjects, Facts, Said
 from chunkstore.pulsar.live import LiveFiles
 
 __all__ = ["BucketCheck", "Finding", "PartCheck"]

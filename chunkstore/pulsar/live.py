@@ -16,7 +16,7 @@ from typing import Any, Final
 from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.pulsar.catalog import UUID_PATTERN, topic_name
+from chunkstore.pulsar.bucket_objects import UUID_PATTERN, topic_name
 
 __all__ = ["LIVE_BYTES_MAX", "LiveDocument", "LiveFiles", "read_live"]
 

@@ -14,8 +14,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from chunkstore import runtime
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.pulsar.bucket_objects import BucketObjects, Facts
-from chunkstore.pulsar.catalog import Attempt, attempt_at, topic_name
+from chunkstore.pulsar.bucket_objects import Attempt, BucketObjects, Facts, attempt_at, topic_name
 from chunkstore.pulsar.live import LiveFiles
 from chunkstore_bindings.bucket.port import UnfinishedUpload
 

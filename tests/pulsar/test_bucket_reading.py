@@ -14,7 +14,7 @@ import pytest
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA
 from chunkstore.errors import AccessDenied, Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket import PulsarBucket
-from chunkstore.pulsar.catalog import topic_name
+from chunkstore.pulsar.bucket_objects import topic_name
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.live import read_live
 from tests.cli.conftest import Call
