@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal, Protocol
+from typing import Annotated, BinaryIO, Final, Literal, Protocol
 from urllib.parse import unquote
 
 import typer
@@ -40,6 +40,7 @@ Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the le
 _PIECE_BYTES = 1 * MIB
 _PREFIX_BYTES = 4
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_WITHOUT_SOURCE: Final = (None, None, "v2", False, False, 0)
 _DECODED = ("ledger", "entry", "length", "sha256")
 
 
@@ -100,6 +101,11 @@ def offload(
         Literal["v1", "v2"], typer.Option(help="v1: objects in --bucket that a Pulsar broker serves.")
     ] = "v2",
     bucket: Annotated[str | None, typer.Option(metavar="URL", help="Of v1; default: ROOT.")] = None,
+    streaming: Annotated[
+        bool, typer.Option("--streaming", help="One stream of DIR's ledgers in offload segments, after what is there.")
+    ] = False,
+    close: Annotated[bool, typer.Option("--close", help="Complete the last segment of the stream, too.")] = False,
+    permits: Annotated[int, typer.Option(metavar="N", help="Bytes of DIR read in a second; 0: no limit.")] = 0,
     entries: Annotated[
         Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
@@ -126,14 +132,18 @@ def offload(
     if append and resume:
         raise InvalidArgument("--append or --resume, not both", argument="--append")
     from chunkstore.pulsar import OffloadWriter
+    from chunkstore.pulsar.permits import BROKER_PERMITS
 
     if source is not None:
-        if file is not None or ledger is not None or resume or append:
-            raise InvalidArgument("--source takes none of FILE, --ledger, --append, --resume", argument="--source")
-        _offload_ledgers(root, topic, source, to, (bucket or root) if format == "v1" else None, here)
+        if (file, ledger, resume, append) != (None, None, False, False) or close > streaming:
+            text = "--source takes none of FILE, --ledger, --append, --resume; and --close only with --streaming"
+            raise InvalidArgument(text, argument="--source")
+        BROKER_PERMITS.permits_bytes_per_s = permits
+        objects = (bucket or root) if format == "v1" else None
+        _offload_ledgers(root, topic, source, _position(to), objects, close if streaming else None, here)
         return
-    if file is None or ledger is None or to is not None or bucket is not None or format != "v2":
-        text = "give FILE with --ledger, or --source with --to, --format and --bucket"
+    if file is None or ledger is None or (to, bucket, format, streaming, close, permits) != _WITHOUT_SOURCE:
+        text = "give FILE with --ledger, or --source with --to, --format, --bucket, --permits, --streaming and --close"
         raise InvalidArgument(text, argument="FILE")
     with opened_input(file) as opened:
         size = os.fstat(opened.fileno()).st_size if file != "-" else None
@@ -143,33 +153,49 @@ def offload(
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):
             if not append and not resume and writer.last_entry(ledger) >= 0:
-                remedy = (
-                    "--append adds the file's entries after them, --resume goes on with a file whose beginning they are"
-                )
+                remedy = "--append adds entries after them, --resume goes on with a file whose beginning they are"
                 found = f"entries up to {writer.last_entry(ledger)}"
                 raise Conflict(f"ledger {ledger} of topic {topic!r}", expected="no entries", found=found, remedy=remedy)
             result = _copy(writer, ledger, opened, file, entries, resume, progress, store.epoch)
     here.show(result, fields_of(result))
 
 
+def _position(text: str | None) -> tuple[int, int]:
+    """Ledger and entry of the first position that stays."""
+    if text is None:
+        return (1 << 63) - 1, 0
+    ledger, _, entry = text.partition(":")
+    if not all(number.isascii() and number.isdecimal() for number in (ledger, entry)):
+        raise InvalidArgument(f"a position is LEDGER:ENTRY, not {text!r}", argument="--to")
+    return int(ledger), int(entry)
+
+
 def _offload_ledgers(
-    root: str, topic: str, source: str, to: str | None, bucket: str | None, here: access.Owning
+    root: str,
+    topic: str,
+    source: str,
+    end: tuple[int, int],
+    bucket: str | None,
+    close: bool | None,
+    here: access.Owning,
 ) -> None:
+    """``bucket``: of v1; ``close``: of a stream, None: ledger-based."""
     from chunkstore import pulsar
 
-    end = pulsar.Position((1 << 63) - 1, 0)
-    if to is not None:
-        numbers = to.split(":")
-        if len(numbers) != 2 or not all(number.isascii() and number.isdecimal() for number in numbers):
-            raise InvalidArgument(f"a position is LEDGER:ENTRY, not {to!r}", argument="--to")
-        end = pulsar.Position(*map(int, numbers))
+    if bucket is not None and close is not None:
+        raise Unsupported("--streaming needs --format v2: a v1 object holds one ledger", feature="streaming")
     objects = None if bucket is None else pulsar.PulsarObjects(bucket)
+    ledgers, position = pulsar.DirectorySource(source), pulsar.Position(*end)
+    found: dict[str, object] = {"topic": topic}
     with here.owner(root, create=True) as store:
-        offloader = objects or pulsar.ContainerOffloader(store, topic)
-        config = pulsar.ManagedLedgerConfig(offloader=offloader)
-        managed = pulsar.ManagedLedger(store, topic, pulsar.DirectorySource(source), config)
-        first = managed.offload_prefix(end).result()
-    found = {"topic": topic, "first_left": f"{first.ledger}:{first.entry}"}
+        if close is None:
+            config = pulsar.ManagedLedgerConfig(offloader=objects or pulsar.ContainerOffloader(store, topic))
+            first = pulsar.ManagedLedger(store, topic, ledgers, config).offload_prefix(position).result()
+            found["first_left"] = f"{first.ledger}:{first.entry}"
+        else:
+            results = pulsar.stream_directory(store, topic, ledgers, close=close, end=position)
+            found["segments"] = len(results)
+            found["last"] = f"{results[-1].end_ledger_id}:{results[-1].end_entry_id}" if results else None
     here.show(found, found)
 
 
@@ -327,9 +353,7 @@ def rm(
 
 
 def decode(
-    data: Annotated[
-        str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL (s3, hdfs, file).")
-    ],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL (s3, hdfs, file).")],
     index: Annotated[str, typer.Argument(metavar="INDEX", help="Its index.")],
     *,
     as_json: options.AsJson = False,

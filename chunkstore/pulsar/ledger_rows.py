@@ -42,7 +42,8 @@ class Attempt(NamedTuple):
 
 class LedgerRow(NamedTuple):
     """A ledger. ``stale``: earlier attempts whose objects may still be there. Times are ms since 1970, 0: none. The fields from
-    ``complete`` on are stored in this order. ``bookkeeper_deleted``: the source's copy goes; ``deleted``: every copy does."""
+    ``complete`` on are stored in this order. ``bookkeeper_deleted``: the source's copy goes; ``deleted``: every copy does. A ledger whose
+    source's copy goes without a complete attempt was streamed."""
 
     topic: str
     ledger: int
@@ -61,6 +62,17 @@ class LedgerRow(NamedTuple):
         """All attempts whose objects may be there."""
         return self.stale if self.attempt is None else (*self.stale, self.attempt)
 
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether a whole copy is in an attempt, or in offload segments."""
+        return self.complete or self.bookkeeper_deleted
+
+    def given_up(self, row: LedgerRow) -> LedgerRow:
+        """``row``, which was as this one and may have changed since, once the source's copy goes."""
+        if row.complete != self.complete or row.deleted:
+            return row
+        return self._replace(bookkeeper_deleted=True, attempt=row.attempt, stale=row.stale)
+
     def without(self, gone: Attempt) -> LedgerRow:
         """The row once the objects of an attempt are deleted."""
         row = self._replace(stale=tuple(item for item in self.stale if item != gone))
@@ -69,7 +81,7 @@ class LedgerRow(NamedTuple):
     def is_gone(self, segment: str) -> bool:
         """Whether the ledger's entries in this data segment are given up."""
         own = self.attempt is not None and segment == data_segment(self.topic, self.attempt.uuid)
-        return self.deleted or (self.bookkeeper_deleted and not own)
+        return self.deleted or (self.bookkeeper_deleted and self.complete and not own)
 
 
 class LedgerRows:

@@ -90,10 +90,8 @@ class _Payloads(ReadHandle):
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         if not self._is_open:
             raise Closed(f"the handle of ledger {self.ledger}")
-        stop = self.last_add_confirmed if last is None else last
-        if first < 0 or stop < first or stop > self.last_add_confirmed:
-            raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
-        return (Entry(self.ledger, entry, data) for entry, data in enumerate(self._read(first, stop), first))
+        payloads = self._read(first, self.checked(first, last))
+        return (Entry(self.ledger, entry, data) for entry, data in enumerate(payloads, first))
 
     def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -6,15 +6,15 @@ each entry gets in once. Leaves out: which ledgers there are when (``LedgerSourc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Final
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, InvalidArgument, Unsupported
+from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource, Position
-from chunkstore.pulsar.offload_metrics import OffloadMetrics
+from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, OffloadMetrics
 from chunkstore.pulsar.offload_stream import (
     OfferResult,
     OffloadException,
@@ -23,18 +23,19 @@ from chunkstore.pulsar.offload_stream import (
     StreamingPolicy,
     streaming_offload,
 )
-from chunkstore.pulsar.read_handle import ReadHandle
+from chunkstore.pulsar.permits import BROKER_PERMITS, OffloadReadHandle
 
 __all__ = ["StreamingOffloader", "stream_directory"]
 
 _CACHED_ENTRIES: Final = 100
+_TIMEOUT_S: Final = 600.0
 
 
 class StreamingOffloader:
     """Streams one topic. One thread may ``feed`` while another one makes live ``offer`` calls.
 
-    ``source``: where entries are read again; ``timeout_s``: longest wait for storage in one step; ``metrics``: where errors and bytes are
-    counted. Raises as ``streaming_offload``.
+    ``source``: where entries are read again; ``metrics``: where errors and bytes are counted. No step waits for storage more than ten
+    minutes. Raises as ``streaming_offload``.
     """
 
     def __init__(
@@ -44,21 +45,22 @@ class StreamingOffloader:
         source: LedgerSource,
         *,
         policy: StreamingPolicy | None = None,
-        driver_metadata: Mapping[str, str] | None = None,
-        timeout_s: float = 600.0,
         metrics: OffloadMetrics | None = None,
     ) -> None:
         self._store, self._topic, self._source = store, topic, source
         self._policy = policy or StreamingPolicy()
-        self._driver = driver_metadata
-        self._timeout_s = timeout_s
-        self._metrics = metrics or OffloadMetrics()
+        self._metrics = metrics or PROCESS_METRICS
         self._refused: dict[int, int] = {}
         """By ledger, the last live entry that was refused and is not offered yet: no later ledger may pass it."""
         self._handle: OffloadHandle | None = None
         self.results: list[OffloadResult] = []
         """The segments that were completed here, as they were found to be."""
         self._current()
+
+    def takes(self, ledger: int) -> bool:
+        """Whether entries of ``ledger`` are in the current segment, or may get into it."""
+        handle = self._handle
+        return handle is not None and ledger >= handle.first_ledger
 
     def offer(self, entry: Entry) -> OfferResult:
         """Offer a live entry, as ``OffloadHandle.offer_entry``. After a refusal, later entries are refused until ``feed`` has caught up."""
@@ -79,11 +81,16 @@ class StreamingOffloader:
     def feed(self, ledger: int, last: int | None = None) -> None:
         """Offer all entries of ``ledger`` that are not offloaded, up to ``last`` (included; None: its end now). Waits for storage.
 
+        It is read within the broker's permits. One that a ledger-based offload has is passed over.
+
         Ledgers are fed in ascending order, each to its end. Raises ``OffloadException`` (a segment failed, and the next call resumes it;
         or entries are missing in the ledger), ``DeadlineExceeded``, ``InvalidArgument`` (an earlier ledger has to be fed first), and what
         the source and ``streaming_offload`` raise. Retry: safe.
         """
-        with self._source.open(ledger) as reader:
+        if LedgerRows(self._store, self._topic).get(ledger).complete:
+            return
+        inner = self._source.open(ledger)
+        with OffloadReadHandle.create(inner, BROKER_PERMITS, metrics=self._metrics, topic=self._topic) as reader:
             stop = reader.last_add_confirmed if last is None else min(last, reader.last_add_confirmed)
             while True:
                 handle = self._current()
@@ -93,31 +100,43 @@ class StreamingOffloader:
                 before, first = handle.last_offered(), handle.next_entry(ledger)
                 if first > stop or (before is not None and before.ledger > ledger):
                     return
-                outcome, entry = self._offer_from(handle, reader, first, stop)
+                cached = self._source.cached(ledger, first, min(first + _CACHED_ENTRIES - 1, stop))
+                outcome, entry = OfferResult.SUCCESS, None
+                for entry in reader.iter_entries(first, stop) if cached is None else cached:
+                    outcome = handle.offer_entry(entry)
+                    if not outcome:
+                        break
+                    self._metrics.record("offload_rate", self._topic, len(entry.payload))
                 if outcome is OfferResult.BUFFER_FULL and entry is not None:
                     # Half of the buffer at once: each time, reading begins anew.
                     room = max(len(entry.payload), self._policy.write_buffer_bytes // 2)
-                    handle.wait_for_room(room, self._timeout_s)
+                    handle.wait_for_room(room, _TIMEOUT_S)
                 elif outcome is not OfferResult.SEGMENT_CLOSED and handle.last_offered() == before:
                     text = f"entry {first} of ledger {ledger} is missing in the source"
                     raise OffloadException(self._topic, handle.uuid, "NotConsecutive", text)
 
     def offload_now(self) -> OffloadResult | None:
-        """Complete the current segment and wait for it; None if it has no entries. Raises as ``feed``. Retry: safe.
-
-        Back to ledger-based offload: ``feed`` the current ledger when it is closed, then ``offload_now``, which ends the segment with it.
-        """
+        """Complete the current segment and wait for it; None if it has no entries. Raises as ``feed``. Retry: safe."""
         before = len(self.results)
         if self._handle is not None:
             self._handle.close()
             self._take_result()
         return self.results[-1] if len(self.results) > before else None
 
+    def finish(self, ledger: int) -> OffloadResult | None:
+        """Back to ledger-based offload, which goes on with the next ledger: stream this one, which is closed, to its end, and complete the
+        segment. Raises as ``feed``, and ``InvalidArgument`` (it is open). Retry: safe."""
+        with self._source.open(ledger) as found:
+            if not found.closed:
+                raise InvalidArgument(f"ledger {ledger} is open: finish when it is closed", argument="ledger")
+        self.feed(ledger)
+        return self.offload_now()
+
     def close(self) -> None:
         """Have everything stored that was taken, and leave the segment open; another offloader goes on with it. Raises as ``suspend``."""
         handle, self._handle = self._handle, None
         if handle is not None:
-            handle.suspend(self._timeout_s)
+            handle.suspend(_TIMEOUT_S)
 
     # Helpers
 
@@ -126,16 +145,15 @@ class StreamingOffloader:
         if self._handle is not None and not self._handle.is_open:
             self._take_result()
         if self._handle is None:
-            self._handle = streaming_offload(self._store, self._topic, None, self._driver, policy=self._policy)
+            self._handle = streaming_offload(self._store, self._topic, policy=self._policy)
         return self._handle
 
     def _take_result(self) -> None:
-        handle = self._handle
-        assert handle is not None
+        assert self._handle is not None
         try:
-            self.results.append(handle.get_offload_result_async().result(self._timeout_s))
+            self.results.append(self._handle.get_offload_result_async().result(_TIMEOUT_S))
         except TimeoutError as late:
-            raise DeadlineExceeded("completing an offload segment", deadline_s=self._timeout_s) from late
+            raise DeadlineExceeded("completing an offload segment", deadline_s=_TIMEOUT_S) from late
         except OffloadException as error:
             self._handle = None
             if error.error != "Empty":
@@ -149,21 +167,6 @@ class StreamingOffloader:
         last = handle.last_offered() or Position(-1, -1)
         return next((Position(*item) for item in list(self._refused.items()) if last < item < position), None)
 
-    def _offer_from(
-        self, handle: OffloadHandle, reader: ReadHandle, first: int, stop: int
-    ) -> tuple[OfferResult, Entry | None]:
-        """Offer entries from ``first`` on; the outcome of the last one, and that entry."""
-        entries: Iterable[Entry] | None = self._source.cached(
-            reader.ledger, first, min(first + _CACHED_ENTRIES - 1, stop)
-        )
-        outcome, entry = OfferResult.SUCCESS, None
-        for entry in reader.iter_entries(first, stop) if entries is None else entries:
-            outcome = handle.offer_entry(entry)
-            if not outcome:
-                break
-            self._metrics.record("offload_rate", self._topic, len(entry.payload))
-        return outcome, entry
-
 
 def stream_directory(
     store: ChunkedSegmentStorage,
@@ -173,19 +176,21 @@ def stream_directory(
     policy: StreamingPolicy | None = None,
     close: bool = False,
     format: str = "v2",
+    end: Position | None = None,
 ) -> list[OffloadResult]:
-    """Stream all of the source's ledgers that are not offloaded yet; the segments that were completed.
+    """Stream all of the source's ledgers that are not offloaded yet, up to ``end`` (excluded); the segments that were completed.
 
     ``close``: complete the last segment, too ("offload now"); else it stays open, with everything stored, and the next call goes on in it.
     Raises ``Unsupported`` (``format`` is not "v2"), and as ``StreamingOffloader.feed``. Retry: safe.
     """
     if format != "v2":
-        raise Unsupported(
-            "streaming needs the format v2 (PIP-76): a v1 object holds one closed ledger", feature="streaming"
-        )
+        raise Unsupported("streaming needs the format v2: a v1 object holds one closed ledger", feature="streaming")
     with closing(StreamingOffloader(store, topic, source, policy=policy)) as offloader:
         for found in source.ledgers():
-            offloader.feed(found.ledger)
+            if end is None or found.ledger < end.ledger:
+                offloader.feed(found.ledger)
+            elif found.ledger == end.ledger:
+                offloader.feed(found.ledger, end.entry - 1)
         if close:
             offloader.offload_now()
         return offloader.results

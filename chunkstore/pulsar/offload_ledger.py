@@ -7,7 +7,7 @@ Leaves out: which UUID is recorded when (``managed``), buckets (``pulsar_objects
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote_plus
@@ -19,7 +19,7 @@ from chunkstore.codec.pulsar.offload_metadata import OffloadContext
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
-from chunkstore.pulsar.contexts import Context, check_topic, data_segment, iter_contexts
+from chunkstore.pulsar.contexts import Context, check_topic, dashed, data_segment, iter_contexts
 from chunkstore.pulsar.filling import Filled, SegmentFiller
 from chunkstore.pulsar.ledger_rows import uuid_bytes
 from chunkstore.pulsar.read_handle import ReadHandle
@@ -76,10 +76,6 @@ class LedgerOffloader:
         """What contexts keep and give back; never credentials. What is stored never chooses what is opened: metadata of another
         bucket or driver is ``Unsupported``."""
         return {DRIVER_KEY: self.driver_name}
-
-    def streamed(self, attempts: Container[bytes]) -> Mapping[int, int]:
-        """The last entry of each ledger that is there already by other means than these attempts: it is not offloaded again."""
-        return {}
 
     def offload(self, read_handle: ReadHandle, uuid: object, extra_metadata: Mapping[str, str]) -> Future[None]:
         """Write a whole ledger, which is closed and not empty. Durable when the future ends. A failed attempt deletes what it wrote, as far
@@ -185,19 +181,12 @@ class ContainerOffloader(LedgerOffloader):
         if last != handle.last_add_confirmed:
             text = f"its entries end with {last}, not {handle.last_add_confirmed}"
             raise Damaged(text, object=f"ledger {handle.ledger}")
-        self._complete(handle.ledger, uuid_bytes(uuid), filled[0])
-
-    def _complete(self, ledger: int, uuid: bytes, filled: Filled) -> None:
         with self._completing:  # sequence numbers are taken one by one
-            contexts = self._contexts_without(ledger)
+            contexts = self._contexts_without(handle.ledger)
             sequence = contexts[-1].sequence + 1 if contexts else 0
-            begun = Context(self.topic, sequence, uuid, complete=False)
-            done = begun.completed(filled.data_length, len(filled.index_data), filled.ranges)
-            self._store.commit(completion(done, filled))
-
-    def streamed(self, attempts: Container[bytes]) -> Mapping[int, int]:
-        contexts = [item for item in iter_contexts(self._store, self.topic) if item.uuid not in attempts]
-        return {item.ledger: item.last_entry for context in contexts for item in context.ranges}
+            begun = Context(self.topic, sequence, uuid_bytes(uuid), complete=False)
+            done = begun.completed(filled[0].data_length, len(filled[0].index_data), filled[0].ranges)
+            self._store.commit(completion(done, filled[0]))
 
     def do_read(self, ledger: int, uuid: str) -> ReadHandle:
         return open_ledger(self._store, self.topic, ledger, data_segment(self.topic, uuid_bytes(uuid)))
@@ -215,7 +204,7 @@ class ContainerOffloader(LedgerOffloader):
 
 def uuid_text(value: object) -> str:
     """A UUID as Pulsar writes it in keys: lower case, with dashes. Raises ``InvalidArgument``."""
-    return data_segment("", uuid_bytes(value)).rpartition("/")[2]
+    return dashed(uuid_bytes(value))
 
 
 def managed_ledger_name(topic: str) -> str:

@@ -7,19 +7,23 @@ Promises: the page is what a broker's looks like: counters without ``_total``, s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.errors import InvalidArgument
 from chunkstore.metrics import collector_of
+from chunkstore.pulsar.read_handle import ReadHandle, SteppedLedger
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 
-__all__ = ["METRICS", "OffloadMetrics", "namespace_of"]
+__all__ = ["METRICS", "PROCESS_METRICS", "MeasuredReadHandle", "OffloadMetrics", "namespace_of"]
+
+T = TypeVar("T")
 
 METRICS: Final = {
     "offload_error": ("counter", "Offloads that failed"),
@@ -94,6 +98,17 @@ class OffloadMetrics:
             series.largest = max(series.largest, value)
             series.recent.append(value)
 
+    @contextmanager
+    def timed(self, name: str, topic: str, *, error: str) -> Iterator[None]:
+        """Observe as ``name`` how long the block takes; one that raises counts as ``error`` instead."""
+        begin_s = runtime.monotonic_s()
+        try:
+            yield
+        except Exception:
+            self.record(error, topic)
+            raise
+        self.record(name, topic, (runtime.monotonic_s() - begin_s) * 1e6)
+
     def collector(self) -> Collector:
         """To ``register`` with a Prometheus registry. Raises ``Unsupported`` without the extra ``prometheus``."""
         return collector_of(self._families)
@@ -104,11 +119,9 @@ class OffloadMetrics:
             metric = core.Metric(full, text, kind)
             with self._lock:
                 for (topic, status), series in sorted(self._series[name].items()):
-                    labels = {
-                        "namespace": namespace_of(topic),
-                        "topic": topic,
-                        **({"status": status} if status else {}),
-                    }
+                    labels = {"namespace": namespace_of(topic), "topic": topic}
+                    if status:
+                        labels["status"] = status
                     if kind == "summary":
                         recent = sorted(series.recent)
                         for quantile in QUANTILES:
@@ -123,6 +136,25 @@ class OffloadMetrics:
             if kind == "counter":
                 metric.type = _COUNTER
             yield metric
+
+
+PROCESS_METRICS: Final = OffloadMetrics()
+"""Of all offloads that are given no others."""
+
+
+class MeasuredReadHandle(SteppedLedger):
+    """An offloaded ledger whose reads are counted as of ``topic``."""
+
+    def __init__(self, inner: ReadHandle, metrics: OffloadMetrics, topic: str) -> None:
+        super().__init__(inner)
+        self._metrics, self._topic = metrics, topic
+
+    def _step(self, call: Callable[[], tuple[list[T], int]]) -> list[T]:
+        with self._metrics.timed("read_offload_data_latency", self._topic, error="read_offload_error"):
+            found, size_bytes = call()
+        self._metrics.record("read_offload_rate", self._topic, size_bytes)
+        self._metrics.record("read_bytes", self._topic, size_bytes)
+        return found
 
 
 def namespace_of(topic: str) -> str:

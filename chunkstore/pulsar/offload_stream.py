@@ -29,6 +29,7 @@ from chunkstore.pulsar.contexts import (
     iter_contexts,
     key_of,
 )
+from chunkstore.pulsar.ledger_rows import uuid_bytes
 from chunkstore.pulsar.ledgers import Position
 from chunkstore.pulsar.writer import OffloadWriter
 
@@ -107,8 +108,12 @@ def streaming_offload(
     Raises ``InvalidArgument``, ``Conflict`` (the open segment has another uuid, or belongs to a ledger-based offload, which has to end
     first), ``StorageUnavailable`` (no thread), ``Damaged``, and what reading and table rows raise. Retry: safe.
     """
-    chosen = _checked(policy or StreamingPolicy())
-    given, driver = _uuid_bytes(uuid), check_driver(driver_metadata or {})
+    chosen = size_mbytes, minutes, buffer_bytes, block_bytes = policy or StreamingPolicy()
+    if not 1 <= size_mbytes <= 1 << 20 or not 0 < minutes < 1 << 32:
+        raise InvalidArgument("an offload segment has 1 to 1048576 MiB, and more than 0 minutes", argument="policy")
+    if not 64 * KIB <= buffer_bytes <= 1 << 40 or block_bytes > buffer_bytes:
+        raise InvalidArgument("write_buffer_bytes is 64 KiB to 1 TiB, and at least block_bytes", argument="policy")
+    given, driver = None if uuid is None else uuid_bytes(uuid), check_driver(driver_metadata or {})
     found = next((context for context in iter_contexts(store, check_topic(topic)) if not context.complete), None)
     if found is not None and found.begin is None:
         remedy = "complete it with OffloadWriter, then stream"
@@ -140,18 +145,21 @@ class OffloadHandle:
         self._last = None if writer.last_position is None else Position(*writer.last_position)
         self._begin: Position | None = None
         """The first entry of a resumed segment that has none."""
+        self._first_ledger: int | None = None
         self._segment_bytes = 0
         self._began_s: float | None = None
         context = writer.open_context
         self.uuid = "" if context is None else dashed(context.uuid)
         if context is not None and context.begin is not None:
+            self._first_ledger = context.begin[0]
             self._segment_bytes = store.info(context.data).length
             self._begin = None if self._segment_bytes else Position(*context.begin)
             self._began_s = runtime.monotonic_s()
         self._missing: Position | None = None
         """What was refused because the buffer was full: no later ledger may pass it."""
         self._state = runtime.condition()
-        self._open = True
+        self.is_open = True
+        """Whether it takes entries."""
         self._completes = True
         self._queue: deque[Entry] = deque()
         self._idle = False
@@ -165,9 +173,11 @@ class OffloadHandle:
     # What there is
 
     @property
-    def is_open(self) -> bool:
-        """Whether it takes entries."""
-        return self._open
+    def first_ledger(self) -> int:
+        """The first ledger of the segment; before it has entries, the first one that it may begin with."""
+        if self._first_ledger is not None:
+            return self._first_ledger
+        return 0 if self._last is None else self._last.ledger
 
     @property
     def held_bytes(self) -> int:
@@ -176,7 +186,7 @@ class OffloadHandle:
 
     def can_offer(self, size: int) -> bool:
         """Whether an entry of ``size`` bytes would be taken now, if it is the next one."""
-        return self._open and self._fits(ENTRY_HEADER_BYTES + size)
+        return self.is_open and self._fits(ENTRY_HEADER_BYTES + size)
 
     def last_offered(self) -> Position | None:
         """The last entry that was taken, by this handle or before it; None: none of the topic."""
@@ -207,7 +217,7 @@ class OffloadHandle:
             rest_s = self._rest_s()
             if rest_s is not None and rest_s <= 0:
                 self._end(completes=True)
-            if not self._open:
+            if not self.is_open:
                 return OfferResult.SEGMENT_CLOSED
             if not self._is_next(position):
                 return OfferResult.NOT_CONSECUTIVE
@@ -217,6 +227,8 @@ class OffloadHandle:
                 return OfferResult.BUFFER_FULL
             if self._missing == position:
                 self._missing = None
+            if self._first_ledger is None:
+                self._first_ledger = position.ledger
             self._last, self._begin = position, None
             self._accepted_bytes += size
             self._segment_bytes += size
@@ -234,7 +246,7 @@ class OffloadHandle:
         """Wait until ``can_offer(size)``, or until the handle ends. Raises ``DeadlineExceeded``."""
         end_s = runtime.monotonic_s() + timeout_s
         with self._state:
-            while self._open and not self._fits(ENTRY_HEADER_BYTES + size):
+            while self.is_open and not self._fits(ENTRY_HEADER_BYTES + size):
                 left_s = end_s - runtime.monotonic_s()
                 if left_s <= 0:
                     raise DeadlineExceeded("waiting for the write buffer", deadline_s=timeout_s)
@@ -270,7 +282,9 @@ class OffloadHandle:
             return position == self._begin
         if self._missing is not None and position > self._missing:
             return False
-        return _follows(self._last, position)
+        if self._last is not None and position.ledger == self._last.ledger:
+            return position.entry == self._last.entry + 1
+        return position.entry == 0 and (-1 if self._last is None else self._last.ledger) < position.ledger < 1 << 63
 
     def _rest_s(self) -> float | None:
         """Seconds until the segment is to end; None: only after another entry."""
@@ -279,7 +293,7 @@ class OffloadHandle:
         return self._began_s + 60 * self._policy.max_offload_segment_rollover_time_minutes - runtime.monotonic_s()
 
     def _end(self, *, completes: bool) -> bool:
-        was_open, self._open = self._open, False
+        was_open, self.is_open = self.is_open, False
         if was_open:
             self._completes = completes
             self._state.notify_all()
@@ -309,7 +323,7 @@ class OffloadHandle:
 
     def _result_ready(self, became: OffloadResult | OffloadException) -> None:
         with self._state:
-            self._open = False
+            self.is_open = False
             self._queue.clear()
             self._stored_bytes = self._accepted_bytes
             self._state.notify_all()
@@ -346,12 +360,12 @@ class OffloadHandle:
                 rest_s = self._rest_s()
                 if rest_s is not None and rest_s <= 0:
                     self._end(completes=True)
-                if not self._open:
+                if not self.is_open:
                     return False
                 self._idle = True
                 self._state.wait(rest_s)
                 self._idle = False
-            return self._open or bool(self._queue)
+            return self.is_open or bool(self._queue)
 
     def _record_failure(self) -> None:
         context = self._writer.open_context
@@ -360,33 +374,6 @@ class OffloadHandle:
                 _record(self._store, stored._replace(failed=True, failures=stored.failures + 1))
 
 
-def _follows(last: Position | None, position: Position) -> bool:
-    """Whether ``position`` is the next entry after ``last``, or entry 0 of a later ledger."""
-    if last is not None and position.ledger == last.ledger:
-        return position.entry == last.entry + 1
-    return position.entry == 0 and (-1 if last is None else last.ledger) < position.ledger < 1 << 63
-
-
 def _record(store: ChunkedSegmentStorage, context: Context) -> None:
     key = key_of(context.topic, context.sequence)
     store.table(NAMESPACE).put(key, encode_context(context), expected_version=context.version)
-
-
-def _checked(policy: StreamingPolicy) -> StreamingPolicy:
-    size_mbytes, minutes, buffer_bytes, block_bytes = policy
-    if not 1 <= size_mbytes <= 1 << 20 or not 0 < minutes < 1 << 32:
-        raise InvalidArgument("an offload segment has 1 to 1048576 MiB, and more than 0 minutes", argument="policy")
-    if not 64 * KIB <= buffer_bytes <= 1 << 40 or block_bytes > buffer_bytes:
-        raise InvalidArgument("write_buffer_bytes is 64 KiB to 1 TiB, and at least block_bytes", argument="policy")
-    return policy
-
-
-def _uuid_bytes(uuid: object) -> bytes | None:
-    """The 16 bytes of a uuid, which may be one of the standard library."""
-    if uuid is None:
-        return None
-    with suppress(ValueError):
-        found = bytes.fromhex(str(uuid).replace("-", ""))
-        if len(found) == 16:
-            return found
-    raise InvalidArgument(f"a uuid has 32 hexadecimal digits, not {uuid!r}", argument="uuid")

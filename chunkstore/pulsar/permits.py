@@ -8,26 +8,24 @@ and while there is a limit one read is under way at a time: so the permits are e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.errors import Closed, InvalidArgument
-from chunkstore.pulsar.offload_metrics import OffloadMetrics
-from chunkstore.pulsar.read_handle import ReadHandle
+from chunkstore.pulsar.offload_metrics import PROCESS_METRICS, OffloadMetrics
+from chunkstore.pulsar.read_handle import ReadHandle, SteppedLedger
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+__all__ = ["BROKER_PERMITS", "FlowPermits", "OffloadReadHandle", "Scheduler", "ThreadScheduler"]
 
-__all__ = ["FlowPermits", "OffloadReadHandle", "Scheduler", "ThreadScheduler"]
+T = TypeVar("T")
 
 WINDOW_S: Final = 0.1
 """Permits that were not used are kept for so long."""
 _TIMER_S: Final = 1.0
 """No timer is longer: permits may change meanwhile."""
-_READ_ENTRIES: Final = 100
 
 
 class Scheduler(Protocol):
@@ -88,14 +86,14 @@ class FlowPermits:
             self._rate = value
         self._go_on()
 
-    def submit(self, read: _Read) -> None:
-        """Run a read when it may be."""
+    def submit(self, read: _Read, *, waits: bool) -> None:
+        """Run a read when it may be; here, if the caller ``waits`` for it and it may be at once."""
         with self._lock:
             self._waiting.append(read)
-        self._go_on()
+        self._go_on(read if waits else None)
         with self._lock:
-            waits = read in self._waiting
-        if waits:
+            is_limited = any(item is read for item in self._waiting)
+        if is_limited:
             read.handle.record("ledger_offload_limited")
 
     def cancel(self, handle: OffloadReadHandle) -> None:
@@ -111,13 +109,16 @@ class FlowPermits:
         self._balance = min(self._balance + self._rate * (now_s - self._at_s), self._rate * WINDOW_S)
         self._at_s = now_s
 
-    def _go_on(self) -> None:
+    def _go_on(self, own: _Read | None = None) -> None:
         while True:
             with self._lock:
                 read = self._next()
             if read is None:
                 return
-            read.handle.scheduler.call_later(0, partial(self._run, read))
+            if read is own:
+                self._run(read)
+            else:
+                read.handle.scheduler.call_later(0, partial(self._run, read))
 
     def _next(self) -> _Read | None:
         """The next read that may begin; else there is a timer for it, if time is all that it waits for."""
@@ -142,32 +143,41 @@ class FlowPermits:
     def _run(self, read: _Read) -> None:
         size_bytes = 0
         done: Callable[[], object] = read.future.cancel
+        begin_s = runtime.monotonic_s()
         if read.future.set_running_or_notify_cancel():
             try:
                 result, size_bytes = read.call()
                 done = partial(read.future.set_result, result)
             except Exception as error:  # noqa: BLE001  (handed to the caller through the future)
+                read.handle.failed = True
                 done = partial(read.future.set_exception, error)
         with self._lock:
             self._settle()
             self._balance -= size_bytes
             self._under_way -= 1
-        read.handle.record("ledger_offload_time", (runtime.monotonic_s() - read.asked_s) * 1e6)
+        end_s = runtime.monotonic_s()
+        read.handle.record("read_ledger_latency", (end_s - begin_s) * 1e6)
+        read.handle.record("ledger_offload_time", (end_s - read.asked_s) * 1e6)
         read.handle.record("ledger_reading_max_bytes", size_bytes)
         done()
         self._go_on()
 
 
-class OffloadReadHandle(ReadHandle):
+BROKER_PERMITS: Final = FlowPermits()
+"""The process's: ``ManagedLedgerConfig.managed_ledger_offload_broker_flow_permits`` sets them."""
+
+
+class OffloadReadHandle(SteppedLedger):
     """A ledger whose reads are limited by ``FlowPermits``; made by ``create``. Closing cancels what waits, and closes the ledger."""
 
     def __init__(
         self, inner: ReadHandle, permits: FlowPermits, scheduler: Scheduler, metrics: OffloadMetrics, topic: str
     ) -> None:
-        self.ledger, self.last_add_confirmed = inner.ledger, inner.last_add_confirmed
-        self.length, self.closed = inner.length, inner.closed
+        super().__init__(inner)
         self.scheduler = scheduler
-        self._inner, self._permits, self._metrics, self._topic = inner, permits, metrics, topic
+        self.failed = False
+        """Whether a read has failed."""
+        self._permits, self._metrics, self._topic = permits, metrics, topic
         self._is_open = True
 
     @classmethod
@@ -181,55 +191,31 @@ class OffloadReadHandle(ReadHandle):
         topic: str = "",
     ) -> Self:
         """``read_handle`` within ``flow_permits``, which all handles of the process share; its reads are counted as of ``topic``."""
-        return cls(read_handle, flow_permits, scheduler or ThreadScheduler(), metrics or OffloadMetrics(), topic)
+        return cls(read_handle, flow_permits, scheduler or ThreadScheduler(), metrics or PROCESS_METRICS, topic)
 
     def read_async(self, first: int, last: int) -> runtime.Future[list[Entry]]:
         """The entries ``first`` to ``last``, both included, when permits allow it; errors as of ``read``. Raises ``Closed``."""
-        return self._submit(partial(self._entries, first, last))
-
-    def read(self, first: int, last: int) -> list[Entry]:
-        entries: list[Entry] = self._wait(self.read_async(first, last))
-        return entries
-
-    def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        for begin, end in self._pieces(first, last):
-            yield from self.read(begin, end)
-
-    def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
-        for begin, end in self._pieces(first, last):
-            yield from self._wait(self._submit(partial(self._batches, begin, end)))
+        return self._submit(lambda: self._entries(first, last), waits=False)
 
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
             self._permits.cancel(self)
-            self._inner.close()
+            super().close()
 
     def record(self, name: str, value: float = 1) -> None:
         """Count what became of a read of this handle."""
         self._metrics.record(name, self._topic, value)
 
-    def _entries(self, first: int, last: int) -> tuple[list[Entry], int]:
-        entries = self._inner.read(first, last)
-        return entries, sum(len(entry.payload) for entry in entries)
-
-    def _batches(self, first: int, last: int) -> tuple[list[pa.RecordBatch], int]:
-        batches = list(self._inner.read_batches(first, last))
-        return batches, sum(batch.nbytes for batch in batches)
-
-    def _pieces(self, first: int, last: int | None) -> Iterator[tuple[int, int]]:
-        stop = self.last_add_confirmed if last is None else last
-        for begin in range(first, max(stop, first) + 1, _READ_ENTRIES):
-            yield begin, min(begin + _READ_ENTRIES - 1, stop)
-
-    def _submit(self, call: Callable[[], tuple[Any, int]]) -> runtime.Future[Any]:
+    def _submit(self, call: Callable[[], tuple[list[T], int]], *, waits: bool) -> runtime.Future[list[T]]:
         if not self._is_open:
             raise Closed(f"the handle of ledger {self.ledger}")
         future = runtime.future()
-        self._permits.submit(_Read(self, call, future, runtime.monotonic_s()))
+        self._permits.submit(_Read(self, call, future, runtime.monotonic_s()), waits=waits)
         return future
 
-    def _wait(self, future: runtime.Future[Any]) -> Any:
+    def _step(self, call: Callable[[], tuple[list[T], int]]) -> list[T]:
+        future = self._submit(call, waits=True)
         try:
             return future.result()
         except Exception as error:

@@ -15,6 +15,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
 from chunkstore.pulsar.contexts import Stored, check_topic
+from chunkstore.pulsar.offload_stream import StreamingPolicy
 
 __all__ = ["OffloadPolicies"]
 
@@ -55,6 +56,11 @@ class OffloadPolicies:
         """These, and ``wider`` where they are not set. Raises ``InvalidArgument`` where that cannot be."""
         both = zip(_NAMES, self._values(), wider._values(), strict=True)
         return OffloadPolicies(**{name: far if near is None else near for name, near, far in both})
+
+    def streaming_policy(self) -> StreamingPolicy:
+        """How streaming cuts segments, with the usual values where none are set."""
+        given = {name: getattr(self, name) for name in StreamingPolicy._fields[:2]}
+        return StreamingPolicy()._replace(**{name: value for name, value in given.items() if value is not None})
 
     def put(self, store: ChunkedSegmentStorage, topic: str | None = None) -> None:
         """Store these for a topic; None: for the broker. Durable. Raises as ``Table.put``. Retry: safe."""

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.windows import Window, entries_of
+from chunkstore.config import MIB
 from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.pulsar.cursors import RESTING, Cursor, LedgerPart, pieces_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LedgerPart", "ReadHandle", "StoredLedger"]
+__all__ = ["LedgerPart", "ReadHandle", "SteppedLedger", "StoredLedger", "entry_bytes"]
+
+T = TypeVar("T")
+_STEP_ENTRIES: Final = 100
+_STEP_BYTES: Final = 1 * MIB
 
 
 class ReadHandle(ABC):
@@ -51,6 +56,14 @@ class ReadHandle(ABC):
     def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
         """As ``iter_entries``, as Arrow record batches of about 1 MiB with the columns ledger, entry and payload. Needs pyarrow."""
 
+    def checked(self, first: int, last: int | None) -> int:
+        """The last entry that is asked for; -1 of an empty ledger. Raises ``InvalidArgument``."""
+        stop = self.last_add_confirmed if last is None else last
+        is_empty = last is None and first == 0 and stop == -1
+        if not is_empty and not 0 <= first <= stop <= self.last_add_confirmed:
+            raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
+        return stop
+
     @abstractmethod
     def close(self) -> None:
         """Give up what is held. Safe to repeat; reads raise ``Closed`` from then on."""
@@ -68,6 +81,54 @@ class HeldBlock(NamedTuple):
     first_entry: int
     last_entry: int
     size_bytes: int
+
+
+class SteppedLedger(ReadHandle):
+    """Another ledger, which is read in steps: of at most 100 entries, or what exceeds 1 MiB. A subclass says how a step is made."""
+
+    def __init__(self, inner: ReadHandle) -> None:
+        self.ledger, self.last_add_confirmed = inner.ledger, inner.last_add_confirmed
+        self.length, self.closed = inner.length, inner.closed
+        self._inner = inner
+
+    @abstractmethod
+    def _step(self, call: Callable[[], tuple[list[T], int]]) -> list[T]:
+        """What ``call`` gives, without its second value: the bytes that it read."""
+
+    def read(self, first: int, last: int) -> list[Entry]:
+        return self._step(lambda: self._entries(first, last))
+
+    def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        return self._steps(self._inner.iter_entries(first, last), entry_bytes)
+
+    def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
+        return self._steps(self._inner.read_batches(first, last), lambda batch: batch.nbytes)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _entries(self, first: int, last: int) -> tuple[list[Entry], int]:
+        entries = self._inner.read(first, last)
+        return entries, sum(map(entry_bytes, entries))
+
+    def _steps(self, items: Iterator[T], size_of: Callable[[T], int]) -> Iterator[T]:
+        def take() -> tuple[list[T], int]:
+            found: list[T] = []
+            size_bytes = 0
+            for item in items:
+                found.append(item)
+                size_bytes += size_of(item)
+                if len(found) == _STEP_ENTRIES or size_bytes >= _STEP_BYTES:
+                    break
+            return found, size_bytes
+
+        while found := self._step(take):
+            yield from found
+
+
+def entry_bytes(entry: Entry) -> int:
+    """The length of an entry's payload."""
+    return len(entry.payload)
 
 
 class StoredLedger(ReadHandle):
@@ -102,27 +163,23 @@ class StoredLedger(ReadHandle):
                 yield HeldBlock(first, last, span.end - span.start)
 
     def iter_entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
-        windows = self._windows(first, self._checked(first, last))
+        self._check_open()
+        windows = self._windows(first, self.checked(first, last))
         return (entry for window in windows for entry in entries_of(window))
 
     def read_batches(self, first: int = 0, last: int | None = None) -> Iterator[pa.RecordBatch]:
         from chunkstore.codec.pulsar.arrow import batch_of
 
-        return map(batch_of, self._windows(first, self._checked(first, last)))
+        self._check_open()
+        return map(batch_of, self._windows(first, self.checked(first, last)))
 
     def close(self) -> None:
         self._is_open = False
         RESTING.drop(self._pieces)
 
-    def _checked(self, first: int, last: int | None) -> int:
-        """The last entry to be read; -1 for none."""
+    def _check_open(self) -> None:
         if not self._is_open:
             raise Closed(f"the handle of ledger {self.ledger}")
-        stop = self.last_add_confirmed if last is None else last
-        is_empty = last is None and first == 0 and stop == -1
-        if not is_empty and not 0 <= first <= stop <= self.last_add_confirmed:
-            raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
-        return stop
 
     def _windows(self, first: int, last: int) -> Iterator[Window]:
         begin = bisect_left(self._pieces, first, key=lambda piece: piece.last)
@@ -134,8 +191,7 @@ class StoredLedger(ReadHandle):
             seen = low - 1
             try:
                 for window in cursor.windows(low, high):
-                    if not self._is_open:
-                        raise Closed(f"the handle of ledger {self.ledger}")
+                    self._check_open()
                     seen = window.last
                     yield window
                 if seen != high == piece.part.last:

@@ -6,18 +6,18 @@ commit; after a crash the same call goes on. Leaves out: sources, and objects in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from chunkstore.changes import Change, Delete, TableDelete
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Unsupported
-from chunkstore.pulsar.contexts import NAMESPACE, Stored, data_segment, iter_contexts, key_of
+from chunkstore.pulsar.contexts import NAMESPACE, Context, Stored, data_segment, iter_contexts, key_of
 from chunkstore.pulsar.ledger_rows import LedgerRow, LedgerRows
 from chunkstore.pulsar.planning import plan
 
-__all__ = ["CONTAINER", "delete_attempt", "forget", "remove_ledger"]
+__all__ = ["CONTAINER", "delete_attempt", "forget", "gone_segments", "remove_ledger"]
 
 CONTAINER: Final = "chunkstore"
 """Driver of attempts whose objects are segments of the container itself."""
@@ -34,20 +34,15 @@ def remove_ledger(
     """
 
     def mark(row: LedgerRow) -> LedgerRow:
-        stays = row.complete and not row.deleted and not offloaded
+        stays = row.is_offloaded and not row.deleted and not offloaded
         return row._replace(bookkeeper_deleted=True) if stays else row._replace(deleted=True)
 
     rows = LedgerRows(store, topic)
-    contexts, known = iter_contexts(store, topic), rows.all()
+    known = rows.all()
     if ledger not in known:
         plan(store, topic, (ledger,), blocks=lambda _part: False)  # LedgerNotFound where it is nowhere
     row = known[ledger] = mark(known.get(ledger, LedgerRow(topic, ledger)))
-    doomed = [
-        context
-        for context in contexts
-        if context.complete
-        and all(item.ledger in known and known[item.ledger].is_gone(context.data) for item in context.ranges)
-    ]
+    doomed = gone_segments(store, topic, known)
     if not dry_run:
         if not isinstance(store, ChunkedSegmentStorage):
             raise Unsupported("a replica deletes nothing: ask the owner", feature="remove_ledger")
@@ -60,6 +55,16 @@ def remove_ledger(
                 rows.update(ledger, partial(LedgerRow.without, gone=attempt))
         forget(store, topic, known)
     return [(context.data, context.data_length + context.index_length) for context in doomed]
+
+
+def gone_segments(store: Stored, topic: str, rows: Mapping[int, LedgerRow]) -> list[Context]:
+    """The complete offload segments all of whose ledgers are given up."""
+    return [
+        context
+        for context in iter_contexts(store, topic)
+        if context.complete
+        and all(item.ledger in rows and rows[item.ledger].is_gone(context.data) for item in context.ranges)
+    ]
 
 
 def forget(store: ChunkedSegmentStorage, topic: str, ledgers: Iterable[int]) -> None:

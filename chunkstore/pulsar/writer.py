@@ -1,14 +1,8 @@
 """``OffloadWriter``: a topic's entries as offload segments, block by block, at the owner.
 
-Promises
-* A block is one append at its exact offset: durable and fenced when it returns, there as a whole or not at all. That is the
-  acknowledgement of its entries (``last_entry``).
-* An offload segment begins with one commit (data segment, open context) and ends with one (data sealed, index segment made,
-  filled and sealed, context complete).
-* A writer that is made where an open offload segment was left behind, by a crash or a fail-over, goes on in it, behind the
-  last acknowledged block; the index at the end is as exact as if nothing had happened.
-* Errors are those of ``append`` and ``commit``; after one the writer is broken, because what was stored is unknown: make
-  another one, which finds out (``resume``), and go on behind its ``last_entry``.
+Promises: a block is one append at its exact offset, there as a whole or not at all, durable and fenced: the acknowledgement of its entries
+(``last_entry``). An offload segment begins with one commit and ends with one. A writer that is made where an open one was left goes on
+after the last acknowledged block. After an error of ``append`` or ``commit`` the writer is broken: ``resume`` makes another one.
 Leaves out: who decides what is offloaded when; two writers of one topic at a time (the second one to write gets
 ``BadOffset`` or ``Conflict``, nothing is mixed up).
 """
@@ -122,11 +116,10 @@ class OffloadWriter:
 
         Raises ``InvalidArgument`` (one is open), ``SegmentExists`` (the uuid was used), ``Closed``, and see the class.
         """
-        self._check()
-        if self._context is not None:
-            raise InvalidArgument(f"{self._context.data} is open: complete it first", argument="begin")
-        new = new_context(self.topic, self._sequence + 1)
         with _Guard(self):
+            if self._context is not None:
+                raise InvalidArgument(f"{self._context.data} is open: complete it first", argument="begin")
+            new = new_context(self.topic, self._sequence + 1)
             self._begin_segment(new._replace(uuid=uuid or new.uuid, begin=begin, driver=driver))
 
     def append(self, ledger: int, entry: int, payload: BytesLike) -> None:
@@ -135,7 +128,6 @@ class OffloadWriter:
         Ids ascend within a ledger, over all offload segments, and may leave gaps. Another ledger than before ends the block.
         Raises ``InvalidArgument`` (nothing changed), ``Closed``, and see the class.
         """
-        self._check()
         with _Guard(self):
             self._filler.append(ledger, entry, payload)
 
@@ -144,13 +136,11 @@ class OffloadWriter:
 
         If its bytes span several blocks, these are acknowledged one by one.
         """
-        self._check()
         with _Guard(self):
             self._filler.append_batch(ledger, first, payloads)
 
     def flush(self) -> None:
         """Have everything acknowledged that was added: appends the block at hand, however short. Raises: see the class."""
-        self._check()
         with _Guard(self):
             self._filler.flush()
 
@@ -160,7 +150,6 @@ class OffloadWriter:
         Not after entry 127 of a ledger that goes on: Pulsar's own reader fails where a segment's first entry of a ledger is 128.
         Raises: see the class. Retry: make another writer, and call its ``complete``.
         """
-        self._check()
         with _Guard(self):
             self._filler.complete()
 
@@ -199,19 +188,9 @@ class OffloadWriter:
 
     # Helpers
 
-    def _check(self) -> None:
-        if self._closed:
-            raise Closed(f"the writer of topic {self.topic!r}")
-        if self._error is not None:
-            raise self._error.copy()
-
     def _put_block(self, block: EncodedBlock) -> None:
         """One append, which is the acknowledgement."""
-        context = (
-            self._context
-            if self._context is not None
-            else self._begin_segment(new_context(self.topic, self._sequence + 1))
-        )
+        context = self._context or self._begin_segment(new_context(self.topic, self._sequence + 1))
         self._store.append_many(context.data, block.buffers, expected_offset=block.offset)
         self.entries_acknowledged += block.entries
 
@@ -226,12 +205,11 @@ class OffloadWriter:
 
     def _begin_segment(self, context: Context) -> Context:
         key = key_of(self.topic, context.sequence)
-        self._store.commit(
-            [Create(context.data, rolling=self._rolling), TablePut(NAMESPACE, key, encode_context(context), 0)]
-        )
-        row = self._store.table(NAMESPACE).get(key)
+        row = TablePut(NAMESPACE, key, encode_context(context), 0)
+        self._store.commit([Create(context.data, rolling=self._rolling), row])
+        stored = self._store.table(NAMESPACE).get(key)
         self._sequence = context.sequence
-        self._context = context._replace(version=0 if row is None else row.version)
+        self._context = context._replace(version=0 if stored is None else stored.version)
         return self._context
 
     def _go_on(self, context: Context) -> None:
@@ -261,7 +239,10 @@ class _Guard:
         self._writer = writer
 
     def __enter__(self) -> None:
-        return None
+        if self._writer._closed:  # noqa: SLF001
+            raise Closed(f"the writer of topic {self._writer.topic!r}")
+        if self._writer._error is not None:  # noqa: SLF001
+            raise self._writer._error.copy()  # noqa: SLF001
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

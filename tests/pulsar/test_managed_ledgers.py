@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -106,7 +107,7 @@ class Recorder(LedgerOffloader):
 
 
 def managed(
-    store: ChunkedSegmentStorage, source: LedgerSource, offloader: LedgerOffloader, **more: int
+    store: ChunkedSegmentStorage, source: LedgerSource, offloader: LedgerOffloader, **more: Any
 ) -> ManagedLedger:
     return ManagedLedger(store, T, source, ManagedLedgerConfig(offloader=offloader, offload_threads_max=1, **more))
 

@@ -248,7 +248,7 @@ PLANTED: dict[str, tuple[type, str, list[Change]]] = {
         [
             (
                 "    self._offloader",
-                "    self._rows.update(ledger, partial(LedgerRow.without, gone=attempt))\n    self._offloader",
+                "    self._rows.update(ledger, partial(LedgerRow.without, gone=attempt))\n        self._offloader",
             )
         ],
     ),

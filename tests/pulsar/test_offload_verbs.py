@@ -46,6 +46,27 @@ def test_a_bucket_without_user_metadata_and_misuse(call: Call, tmp_path: Path, s
         assert call("offload", root, "--topic", "t", *given, "--json", code=2).error["error"] == "InvalidArgument"
 
 
+def test_stream_a_directory(call: Call, tmp_path: Path, source: str) -> None:
+    root = (tmp_path / "root").as_uri()
+    arguments = ("offload", root, "--topic", "t", "--source", source, "--streaming", "--json")
+    first = call(*arguments, "--to", "2:5", "--permits", "100000000").document
+    assert first == {"topic": "t", "segments": 0, "last": None}
+    rows = call("ledger", "ls", root, "--json").lines
+    assert [(row["ledger"], row["last_entry"], row["complete"]) for row in rows] == [(1, 9, False), (2, 4, False)]
+    assert call(*arguments, "--close").document == {"topic": "t", "segments": 1, "last": "3:29"}
+    rows = call("ledger", "ls", root, "--json").lines
+    assert [(row["ledger"], row["last_entry"] + 1, row["complete"]) for row in rows] == [
+        (number, 10 * number, True) for number in (1, 2, 3)
+    ]
+    assert call(*arguments, "--close").document == {"topic": "t", "segments": 0, "last": None}
+    other = (tmp_path / "other").as_uri()
+    elsewhere = ("offload", other, "--topic", "t", "--source", source, "--json")
+    assert call(*elsewhere, "--streaming", "--format", "v1", code=1).error["error"] == "Unsupported"
+    assert not (tmp_path / "other").exists()
+    for wrong in (("--close",), ("--permits", "-1")):
+        assert call(*elsewhere, *wrong, code=2).error["error"] == "InvalidArgument"
+
+
 def test_delete_a_ledger(call: Call, tmp_path: Path, source: str) -> None:
     root = (tmp_path / "root").as_uri()
     call("offload", root, "--topic", "t", "--source", source)

@@ -101,6 +101,7 @@ class S3Bucket(Bucket):
                         raise InvalidArgument(text, argument="parts")
                     sent.append(self._do(key, partial(send_part, client, integrity, upload, len(sent) + 1, view)))
                     length, is_short = length + len(view), len(view) < PART_BYTES_MIN
+                del part  # before the next one is made: one is in memory
             if not sent:
                 sent.append(self._do(key, partial(send_part, client, integrity, upload, 1, memoryview(b""))))
             self._do(key, lambda: complete(client, upload, sent, length))
