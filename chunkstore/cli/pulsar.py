@@ -34,6 +34,9 @@ _LIVE = "What info-internal and stats-internal print of a topic: FILE or TOPIC=F
 Live = Annotated[list[str] | None, typer.Option("--live", metavar="FILE", help=_LIVE)]
 NeededLive = Annotated[list[str], typer.Option("--live", metavar="FILE", help=_LIVE)]
 MoreLive = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More files for --live.")]
+Cluster = Annotated[
+    str | None, typer.Option(metavar="C", help="The cluster of the --live files, where they name no complete offload.")
+]
 _ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
 _FINDING = ("kind", "object", "ledger", "entry", "position", "message")
 
@@ -159,13 +162,14 @@ def orphans(
     older_than: Annotated[
         float, typer.Option(metavar="S", help="Nothing younger than this, in seconds; the files must not be older.")
     ] = 86_400.0,
+    cluster: Cluster = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List the objects that no broker refers to."""
     with _bucket(url, [*live, *(more or ())]) as (bucket, files):
         from chunkstore.pulsar.orphans import find_orphans
 
-        found = find_orphans(bucket, files, older_than_s=older_than)
+        found = find_orphans(bucket, files, older_than_s=older_than, cluster=cluster)
         if not as_json:
             print_table((*_ORPHAN, "topic"), (orphan[:7] for orphan in found), right=("ledger", "bytes", "age_s"))
         for orphan in found if as_json else ():
@@ -181,6 +185,7 @@ def rm(
     gone_topic: Annotated[
         list[str] | None, typer.Option("--gone-topic", metavar="T", help="A topic that is no more; again for more.")
     ] = None,
+    cluster: Cluster = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -189,7 +194,8 @@ def rm(
         from chunkstore.pulsar.orphans import read_rows, remove_orphans
 
         planned = read_rows(source)
-        for orphan in remove_orphans(bucket, files, planned, gone_topics=gone_topic or (), dry_run=dry_run):
+        gone = gone_topic or ()
+        for orphan in remove_orphans(bucket, files, planned, gone_topics=gone, dry_run=dry_run, cluster=cluster):
             if as_json:
                 print_json(_orphan_row(orphan))
             else:

@@ -53,12 +53,14 @@ class _Survey:
     current: dict[int, Attempt] = field(default_factory=dict)
     listed: dict[str, frozenset[int]] = field(default_factory=dict)
     unnamed: set[int] = field(default_factory=set)
+    clusters: set[str] = field(default_factory=set)
+    """Those that the files are of, as far as it is known."""
 
     def age_s(self, at_ms: int) -> int:
         return (self.now_ms - at_ms) // 1000
 
 
-def _survey(objects: BucketObjects, live: LiveFiles) -> _Survey:
+def _survey(objects: BucketObjects, live: LiveFiles, cluster: str | None) -> _Survey:
     """A listing, the uploads, and the indexes (and user metadata) of possible orphans."""
     found = _Survey(live, runtime.now_ms(), uploads=list(objects.bucket.uploads()))
     found.attempts = [attempt for attempt in objects.attempts() if attempt.format != "mapfile"]
@@ -78,19 +80,26 @@ def _survey(objects: BucketObjects, live: LiveFiles) -> _Survey:
             if attempt.ledger in found.current:
                 learn(found.current[attempt.ledger])
     for document in live.documents:
-        topics = (learn(found.current[ledger]).topic for ledger in document.ledgers if ledger in found.current)
-        topic = document.topic or next(filter(None, topics), None)
+        topic = document.topic
+        for ledger in document.ledgers:
+            if ledger in found.current:
+                topic = topic or learn(found.current[ledger]).topic
+                found.clusters |= {learn(found.current[ledger]).cluster or ""} - {""}
+            if topic is not None and found.clusters:
+                break
         if topic is None:
             found.unnamed |= document.ledgers.keys()
         else:
             found.listed[topic] = found.listed.get(topic, frozenset()) | document.ledgers.keys()
+    if cluster is not None and found.clusters - {cluster}:
+        raise InvalidArgument(f"the --live files are of cluster {min(found.clusters)!r}", argument="--cluster")
+    found.clusters |= set() if cluster is None else {cluster}
     return found
 
 
 def _planned(found: _Survey, older_than_s: float) -> list[Orphan]:
     """What can go, by key; of a pair both objects. Pure."""
     named = frozenset(found.live.uuids.values())
-    clusters = {found.facts[each.key].cluster for each in found.current.values() if each.key in found.facts} - {None}
     orphans: list[Orphan] = []
     for attempt in found.attempts:
         objects = [item for item in (attempt.index, attempt.data) if item is not None]
@@ -99,7 +108,7 @@ def _planned(found: _Survey, older_than_s: float) -> list[Orphan]:
             continue
         facts = found.facts[attempt.key]
         kind = _kind(attempt, facts, found)
-        if kind is not None and (not clusters or facts.cluster in (None, *clusters)):
+        if kind is not None and (not found.clusters or facts.cluster in (None, *found.clusters)):
             orphans += [
                 Orphan(kind, item.key, attempt.ledger, attempt.uuid, item.length, age_s, facts.topic)
                 for item, age_s in zip(objects, ages_s, strict=True)
@@ -132,11 +141,14 @@ def _kind(attempt: Attempt, facts: Facts, found: _Survey) -> Kind | None:
     return "second-attempt" if sound and known.topic == facts.topic else None
 
 
-def find_orphans(objects: BucketObjects, live: LiveFiles, *, older_than_s: float = 86_400) -> list[Orphan]:
-    """What can go, but for what is younger than ``older_than_s`` seconds. Raises ``InvalidArgument``, and what the bucket raises."""
+def find_orphans(
+    objects: BucketObjects, live: LiveFiles, *, older_than_s: float = 86_400, cluster: str | None = None
+) -> list[Orphan]:
+    """What can go, but for what is younger than ``older_than_s`` seconds, and what is of another cluster than the files (``cluster``; None:
+    that of the offloads which they name). Raises ``InvalidArgument``, and what the bucket raises."""
     if not older_than_s >= 0:
         raise InvalidArgument(f"{older_than_s} seconds", argument="--older-than")
-    return _planned(_survey(objects, live), older_than_s)
+    return _planned(_survey(objects, live, cluster), older_than_s)
 
 
 def read_rows(lines: Iterable[bytes]) -> list[Orphan]:
@@ -165,17 +177,19 @@ def remove_orphans(
     *,
     gone_topics: Collection[str] = (),
     dry_run: bool = False,
+    cluster: str | None = None,
 ) -> Iterator[Orphan]:
     """Delete what the rows name, indexes first; each is given out once it is deleted. ``dry_run``: the same, and nothing is deleted.
 
     The bucket is surveyed again, and all rows are checked before the first deletion; rows whose object is gone are passed over, so a retry
     is safe. Data of a topic that no live file lists needs ``gone_topics``. What no topic is known of stays, but for v1 unfinished uploads,
-    which never held a ledger, and for data without index whose ledger a live file has under another uuid.
+    which never held a ledger, and for data without index whose ledger a live file has under another uuid. A pair whose metadata names a
+    cluster stays as long as that of the files is not known: see ``find_orphans``.
 
     Raises ``Conflict`` (a row is no orphan any more, or was changed), ``InvalidArgument`` (a topic that may be live; an index that the rows
     leave out), and what the bucket raises, when some may be deleted.
     """
-    found = _survey(objects, live)
+    found = _survey(objects, live, cluster)
     gone = {topic_name(topic) for topic in gone_topics}
     if still := sorted(gone & found.listed.keys()):
         raise InvalidArgument(f"a --live file lists topic {still[0]!r}: it is not gone", argument="--gone-topic")
@@ -218,6 +232,10 @@ def _checked(found: _Survey, rows: list[Orphan]) -> list[Orphan]:
 
 
 def _require_dead(orphan: Orphan, found: _Survey, gone: set[str]) -> None:
+    facts = found.facts.get(orphan.object.removesuffix("-index"))
+    if orphan.kind in _OF_PAIRS and facts is not None and facts.cluster is not None and not found.clusters:
+        text = f"{orphan.object} is of cluster {facts.cluster!r}, and no complete offload tells that of the files: say it (--cluster)"
+        raise InvalidArgument(text, argument="--cluster")
     if orphan.topic in found.listed:
         # Ids ascend, so a ledger that was made after the file has one above all that are listed.
         newer = orphan.ledger is None or orphan.ledger > max(found.listed[orphan.topic])

@@ -151,6 +151,25 @@ def test_another_clusters_objects_are_none() -> None:
     assert not found_in(bucket, live_of(INDEXED))
 
 
+def test_a_live_pair_of_another_cluster_is_never_removed(tmp_path: Path) -> None:
+    bucket = FakeBucket(keeps_metadata=True)
+    put_v1(bucket, A, 7, [b"one"], pulsarclustername="west")
+    write_live(tmp_path / "1", {5: None, 9: None}, {})
+    live = read_live([f"{TOPIC}={tmp_path / '1'}"])
+    rows = find_orphans(PulsarBucket(bucket), live, older_than_s=0)
+    with pytest.raises(InvalidArgument, match="--cluster"):  # nothing tells which cluster the file is of
+        list(remove_orphans(PulsarBucket(bucket), live, rows))
+    assert len(list(remove_orphans(PulsarBucket(bucket), live, rows, cluster="west", dry_run=True))) == 2
+    assert not list(find_orphans(PulsarBucket(bucket), live, older_than_s=0, cluster="east"))
+    put_v1(bucket, B, 5, [b"east's"], pulsarclustername="east")
+    write_live(tmp_path / "1", {5: B, 9: None}, {5: True})
+    live = read_live([f"{TOPIC}={tmp_path / '1'}"])
+    assert not found_in(bucket, live, 0)
+    with pytest.raises(InvalidArgument, match="east"):
+        list(remove_orphans(PulsarBucket(bucket), live, rows, cluster="west"))
+    assert len(bucket.objects) == 4
+
+
 def test_another_topics_ledger_of_the_same_id_is_no_second_attempt(tmp_path: Path) -> None:
     bucket = FakeBucket()
     put_v1(bucket, A, 7, [b"one"])
