@@ -7,7 +7,7 @@ offload segments began. Leaves out: who writes them when (``writer``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -215,9 +215,7 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
             raise _damage(key, "times, failures and begin are not 3 or 5 numbers")
         if type(driver) is not tuple or len(driver) % 2 or any(type(text) is not str for text in driver):
             raise _damage(key, "driver metadata are not pairs of texts")
-        for number in (data_length, index_length, *flat, *counts, *about):
-            if type(number) is not int or not 0 <= number <= _NUMBER_MAX:
-                raise _damage(key, f"{number!r} is no length and no id")
+        _check_numbers(key, (data_length, index_length, *flat, *counts, *about))
     except (ValueError, TypeError) as error:
         raise _damage(key, str(error) or type(error).__name__) from error
     ranges = tuple(EntryRange(flat[at], flat[at + 1], flat[at + 2], counts[at // 3]) for at in range(0, len(flat), 3))
@@ -235,6 +233,12 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
         begin=about[3:] or None,
         driver=tuple(zip(driver[::2], driver[1::2], strict=True)),
     )
+
+
+def _check_numbers(key: bytes, numbers: tuple[Any, ...]) -> None:
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= _NUMBER_MAX:
+            raise _damage(key, f"{number!r} is no length and no id")
 
 
 def _damage(key: bytes, message: str) -> Damaged:
