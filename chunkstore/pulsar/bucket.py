@@ -146,6 +146,7 @@ class PulsarBucket(BucketObjects):
         """The complete offloads, by key; with ``details`` or a ``topic`` by topic and ledger.
 
         Costs LIST requests only; with ``details`` or ``topic`` each index is read as well, and one that is damaged leaves columns None.
+        Raises ``LedgerNotFound`` for a topic that is not here.
         """
         if not details and topic is None:
             for attempt in self.attempts():
@@ -153,6 +154,8 @@ class PulsarBucket(BucketObjects):
                     yield LedgerRow(None, attempt.ledger, attempt.uuid, attempt.format, None, attempt.data.length)
             return
         found = self._ledgers(topic)
+        if topic is not None and not found:
+            raise self._missing(topic, None)
         for name, ledger in sorted(found, key=lambda key: (key[0] or "", -1 if key[1] is None else key[1])):
             parts = found[name, ledger]
             for part in parts:

@@ -61,7 +61,8 @@ class ReadHandle(ABC):
         stop = self.last_add_confirmed if last is None else last
         is_empty = last is None and first == 0 and stop == -1
         if not is_empty and not 0 <= first <= stop <= self.last_add_confirmed:
-            raise InvalidArgument(f"entries {first} to {stop}: not a range of ledger {self.ledger}", argument="first")
+            text = f"entries {first} to {stop}: ledger {self.ledger} has entries up to {self.last_add_confirmed}"
+            raise InvalidArgument(text, argument="first")
         return stop
 
     @abstractmethod

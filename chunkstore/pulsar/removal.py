@@ -53,7 +53,7 @@ def remove_ledger(
             if attempt.driver == CONTAINER:
                 delete_attempt(store, topic, attempt.uuid)
                 rows.update(ledger, partial(LedgerRow.without, gone=attempt))
-        forget(store, topic, known)
+        forget(store, topic, {ledger, *(item.ledger for context in doomed for item in context.ranges)})
     return [(context.data, context.data_length + context.index_length) for context in doomed]
 
 
