@@ -101,7 +101,7 @@ UPWARD = {
 # Lines of each folder, without its subfolders that have an entry of their own.
 # A budget is what a room that is being built may grow to.
 BUDGETS = {
-    "chunkstore/codec": 4_200,
+    "chunkstore/codec": 6_000,
     "chunkstore/pulsar": 5_334,
     "chunkstore/kafka": 3_200,
     "bindings/chunkstore_bindings/bucket": 700,
@@ -120,7 +120,7 @@ CEILINGS = {
     "chunkstore": 10_381,
     "bindings/pyspark_pulsar_offload": 5,
     "chunkstore/backup": 6_803,
-    "chunkstore/cli": 4_735,
+    "chunkstore/cli": 4_906,
     "chunkstore/demo": 850,
     "chunkstore/metadata": 4_836,
     "chunkstore/operations": 9_276,
@@ -128,7 +128,7 @@ CEILINGS = {
     "chunkstore/testing": 1_983,
     "chunkstore/upkeep": 3_100,
     "journal": 8_699,
-    "tests": 1_112,
+    "tests": 1_120,
     "tests/backup": 2_277,
     "tests/backup_restore": 2_271,
     "tests/chaos": 2_384,
@@ -136,7 +136,7 @@ CEILINGS = {
     "tests/contract": 1_863,
     "tests/engine": 14_740,
     "tests/faults": 7_520,
-    "tests/fuzz": 2_774,
+    "tests/fuzz": 2_960,
     "tests/golden": 838,
     "tests/hdfs": 2_743,
     "tests/integration": 230,
@@ -160,13 +160,14 @@ CEILING_SLACK = 100
 ROOMS = {
     "boto3": ("chunkstore_bindings.s3",),
     "botocore": ("chunkstore_bindings.s3",),
-    "cramjam": ("chunkstore.codec.pulsar.compression",),
+    "cryptography": ("chunkstore.codec.kafka.encryption",),
+    "cramjam": ("chunkstore.codec.kafka.compression", "chunkstore.codec.pulsar.compression"),
     "google": ("chunkstore.codec.pulsar.offload_metadata", "chunkstore.codec.pulsar.protobuf"),
     "google_crc32c": ("chunkstore.checksum",),
     "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),
-    "lz4": ("chunkstore.codec.pulsar.compression",),
-    "numpy": ("chunkstore.codec.pulsar.message_batches", "chunkstore.codec.pulsar.message_steps"),
+    "lz4": ("chunkstore.codec.kafka.compression", "chunkstore.codec.pulsar.compression"),
+    "numpy": ("chunkstore.codec.kafka.record_batches", "chunkstore.codec.pulsar"),
     "hdfs": ("chunkstore_bindings.hdfs.rest",),
     "requests": ("chunkstore_bindings.hdfs.connections", "chunkstore_bindings.hdfs.rest"),
     "urllib3": (
@@ -178,9 +179,10 @@ ROOMS = {
     "msgpack": ("chunkstore.metadata.codec", "chunkstore.pulsar", "chunkstore_journal"),
     "prometheus_client": ("chunkstore.metrics", "chunkstore.pulsar.offload_metrics"),
     "pyarrow": (
+        "chunkstore.codec.kafka.record_batches",
         "chunkstore.codec.pulsar.arrow",
         "chunkstore.codec.pulsar.message_batches",
-        "chunkstore.codec.pulsar.message_columns",
+        "chunkstore.kafka.bucket",
         "chunkstore.pulsar",
         "chunkstore.spark.arrow_schema",
         "chunkstore.spark.batches",
@@ -224,7 +226,11 @@ ROOMS = {
     "pytest": ("chunkstore.testing",),
     "rich": ("chunkstore.cli", "chunkstore.demo"),
     "typer": ("chunkstore.cli",),
-    "zstandard": ("chunkstore.codec.pulsar.compression",),
+    "zstandard": (
+        "chunkstore.codec.kafka.compression",
+        "chunkstore.codec.kafka.manifest",
+        "chunkstore.codec.pulsar.compression",
+    ),
 }
 
 # Only these know concrete bindings and the journal, and only inside functions.

@@ -81,6 +81,13 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
         "pulsar",
         _BUCKET_VERBS,
     ),
+    (
+        "Ledgers",
+        "kafka",
+        "Kafka's tiers and log directories, without a broker: ls, read, verify, orphans.",
+        "kafka",
+        ("ls", "read", "verify", "orphans"),
+    ),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
     (
         "Spark",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.fuzz.journal_targets import JOURNAL_TARGETS
+from tests.fuzz.kafka_record_targets import KAFKA_RECORD_TARGETS
+from tests.fuzz.kafka_targets import KAFKA_TARGETS
 from tests.fuzz.message_targets import MESSAGE_TARGETS
 from tests.fuzz.metadata_targets import METADATA_TARGETS
 from tests.fuzz.offload_targets import OFFLOAD_TARGETS
@@ -15,6 +17,8 @@ __all__ = ["TARGETS", "target_named"]
 
 TARGETS: tuple[Target, ...] = (
     JOURNAL_TARGETS
+    + KAFKA_RECORD_TARGETS
+    + KAFKA_TARGETS
     + MESSAGE_TARGETS
     + METADATA_TARGETS
     + OFFLOAD_TARGETS

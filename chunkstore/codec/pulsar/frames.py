@@ -7,12 +7,12 @@ Leaves out: where blocks are (``block_index``) and everything that reads or writ
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import repeat
 from struct import Struct
 from typing import Final, NamedTuple
 
 from chunkstore.checksum import BytesLike
+from chunkstore.codec.sources import WINDOW_BYTES, DataSource
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 
@@ -46,8 +46,6 @@ ENTRY_HEADER_BYTES = 12
 PADDING_PATTERN = b"\xfe\xdc\xde\xad"
 ENTRY_BYTES_MAX = 128 * MIB
 """Longest payload that is written, and by default read: it bounds the memory one entry can ask for."""
-WINDOW_BYTES = 1 * MIB
-"""Bytes asked for in one read: large enough for few calls, small enough for the processor's cache."""
 ENTRY_ID_MAX = (1 << 63) - 1
 LEDGER_UNKNOWN = -1
 """The ledger of entries that no object names one for: a PIP-17 pair whose reader was not told it."""
@@ -80,18 +78,6 @@ class Entry(NamedTuple):
     ledger: int
     entry: int
     payload: bytes
-
-
-class DataSource(NamedTuple):
-    """A stored data object: its name (for errors), its length in bytes *as the storage knows it*, and how to read it.
-
-    ``read(offset, length)`` returns the bytes of that range, fewer only where the object ends; the returned buffer may be
-    reused by the next call. Its errors pass through unchanged.
-    """
-
-    name: str
-    length: int
-    read: Callable[[int, int], BytesLike]
 
 
 class BlockFormat(NamedTuple):

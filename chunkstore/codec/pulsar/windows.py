@@ -34,6 +34,7 @@ from chunkstore.codec.pulsar.frames import (
     scan_entries,
     signed_length_at,
 )
+from chunkstore.codec.sources import read_exactly
 from chunkstore.config import KIB
 from chunkstore.errors import Damaged, InvalidArgument
 
@@ -251,14 +252,7 @@ class BlockReader(ABC):
             raise defect or error from error
 
     def _read(self, position: int, length: int) -> BytesLike:
-        data = self.source.read(position, length)
-        if len(data) < length:
-            raise Damaged(
-                f"{length} bytes asked for, {len(data)} read: the object is cut off",
-                object=self.source.name,
-                position=position + len(data),
-            )
-        return data if len(data) == length else memoryview(data)[:length]
+        return read_exactly(self.source, position, length)
 
     def _fail(self, message: str, position: int) -> NoReturn:
         raise self._defect() or Damaged(message, object=self.source.name, position=position)

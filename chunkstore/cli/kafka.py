@@ -1,0 +1,162 @@
+"""The verbs ``kafka ls``, ``read``, ``verify`` and ``orphans``: a tier of Kafka, or a broker's log directory, without a broker.
+
+Promises: nothing is changed; rows are printed as they are found; what was passed over, and what says which segments count, is on stderr.
+Leaves out: what is decided (``chunkstore.kafka``).
+"""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+import typer
+
+from chunkstore.cli import options
+from chunkstore.cli.output import human_bytes, print_json, print_table, shown
+from chunkstore.cli.streams import opened_input, write_all
+from chunkstore.errors import InvalidArgument, Unsupported
+
+__all__ = ["ls", "orphans", "read", "verify"]
+
+_SOURCE = (
+    "A tier: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or the path of a broker's log directory."
+)
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
+Topic = Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")]
+Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
+_LOG = "Log directory, or a copy, with __remote_log_metadata-N folders: what it says is finished counts."
+MetadataLog = Annotated[str | None, typer.Option("--metadata-log", metavar="DIR", help=_LOG)]
+_KEY = "RSA private key of an encrypted tier; again for more: each is tried."
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="FILE.pem", help=_KEY)]
+Prefix = Annotated[str, typer.Option(metavar="P", help="What keys begin with below the URL, where it has no slash.")]
+_FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
+
+
+@contextmanager
+def _tier(source: str, metadata_log: str | None, keys: list[str] | None, prefix: str) -> Iterator[Any]:
+    """The tier or log directory; its notes go to stderr at the end, also of a failure."""
+    try:
+        kind = import_module("chunkstore.kafka.bucket").KafkaBucket
+    except ImportError as error:
+        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
+        raise Unsupported(text, feature="kafka") from error
+    pems = []
+    for name in keys or ():
+        with opened_input(name) as file:
+            pems.append(file.read(1 << 20))
+    with kind(source, metadata_log=metadata_log, keys=pems, prefix=prefix) as tier:
+        try:
+            yield tier
+        finally:
+            for line in (f"lineage from {tier.source.lineage}", *tier.notes):
+                sys.stderr.write(f"chunkstore: {shown(line)}\n")
+
+
+def ls(
+    source: Source,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    metadata_log: MetadataLog = None,
+    prefix: Prefix = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """List the segments, also those that are not read."""
+    columns = ("topic", "topic_id", "partition", "start_offset", "end_offset", "uuid", "state", "bytes")
+    with _tier(source, metadata_log, None, prefix) as tier:
+        segments = tier.segments(topic, partition)
+        if as_json:
+            for each in segments:
+                print_json(dict(zip(columns, [None if value == "" else value for value in each[:8]], strict=True)))
+        else:
+            rows = ((*each[:7], human_bytes(each.bytes)) for each in segments)
+            print_table(columns, rows, right=("partition", "start_offset", "end_offset", "bytes"))
+
+
+def read(
+    source: Source,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    offset: Annotated[int, typer.Option(metavar="N", help="First offset of each partition.")] = 0,
+    until: Annotated[int | None, typer.Option(metavar="N", help="Offset to end before; default: all.")] = None,
+    isolation: Annotated[
+        Literal["read_uncommitted", "read_committed"],
+        typer.Option(help="read_committed: without aborted and undecided transactions."),
+    ] = "read_uncommitted",
+    metadata_log: MetadataLog = None,
+    key: Keys = None,
+    prefix: Prefix = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the records' values to standard output, a line each; with --json whole records."""
+    if offset < 0 or (until is not None and until < offset):
+        raise InvalidArgument(f"--offset {offset}, --until {until}", argument="--offset")
+    out = sys.stdout.buffer
+    bounds: dict[str, int] = {"start_offset": offset} | ({} if until is None else {"end_offset": until})
+    with _tier(source, metadata_log, key, prefix) as tier:
+        for record in tier.read(topic, partition, isolation=isolation, **bounds):
+            if as_json:
+                print_json(_row(record))
+            else:
+                write_all(out, (record.value or b"") + b"\n")
+    out.flush()
+
+
+def _row(record: Any) -> dict[str, object]:
+    def b64(data: bytes | None) -> str | None:
+        return None if data is None else b64encode(data).decode()
+
+    row = dict(zip(("topic", "partition", "offset", "timestamp", "timestamp_type"), record, strict=False))
+    row |= {"key_b64": b64(record.key), "value_b64": b64(record.value)}
+    row["headers"] = [[name, b64(value)] for name, value in record.headers]
+    return row | {"leader_epoch": record.leader_epoch, "transactional": record.transactional}
+
+
+def verify(
+    source: Source,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    metadata_log: MetadataLog = None,
+    key: Keys = None,
+    prefix: Prefix = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Check manifests, chunks, batches, offsets, epochs and indexes. Exit code 0: sound; 1: something is damaged."""
+    with _tier(source, metadata_log, key, prefix) as tier:
+        findings = tier.verify(topic, partition)
+        first = next(findings, None)
+        found = findings if first is None else chain([first], findings)
+        if as_json:
+            print_json({"ok": first is None, "findings": found})
+        elif first is not None:
+            print_table(_FINDING, found, right=("partition", "offset", "position"))
+    if first is not None:
+        raise typer.Exit(1)
+
+
+def orphans(
+    source: Source,
+    *,
+    older_than: Annotated[
+        float, typer.Option(metavar="S", help="Nothing younger than this, in seconds; the log must not be older.")
+    ] = 86_400.0,
+    metadata_log: MetadataLog = None,
+    prefix: Prefix = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """List the objects that no broker uses or deletes, and those that are missing."""
+    columns = ("kind", "object", "topic", "partition", "bytes", "age_s")
+    with _tier(source, metadata_log, None, prefix) as tier:
+        found = tier.orphans(older_than_s=older_than)
+        if as_json:
+            for orphan in found:
+                print_json(orphan)
+        else:
+            print_table(columns, found, right=("partition", "bytes", "age_s"))

@@ -1,0 +1,228 @@
+"""``KafkaBucket``: a tier's bucket, or a broker's log directory, read and checked without a broker.
+
+Promises: nothing is changed; no record comes twice, and none of an undecided transaction with read_committed; what was passed over is in
+``notes``. Memory: a row for each segment, and one window. Leaves out: high watermarks, which no bucket has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from chunkstore.codec.kafka.batches import OFFSET_MAX, ReadOptions, iter_batches
+from chunkstore.codec.kafka.encryption import load_private_key
+from chunkstore.codec.kafka.indexes import OffsetIndex
+from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
+from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState, decode_metadata_record
+from chunkstore.codec.sources import DataSource
+from chunkstore.config import MIB
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.kafka.checking import check_partition
+from chunkstore.kafka.lineage import Piece, apply_records, resolve
+from chunkstore.kafka.orphans import Orphan, find_orphans
+from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
+from chunkstore.kafka.transactions import transactions_of
+from chunkstore.registry import open_bucket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KafkaBucket"]
+
+_WINDOW_BYTES: Final = 4 * MIB
+"""Asked for at once of an object: several chunks of 1 MiB."""
+_METADATA_TOPIC: Final = "__remote_log_metadata"
+
+
+class _Part(NamedTuple):
+    """A segment to be read, with the arguments of ``iter_records``."""
+
+    source: DataSource
+    place: tuple[str, int]
+    transactions: Transactions | None
+    options: ReadOptions
+
+
+class KafkaBucket:
+    """The partitions of a tier or a log directory. A context manager, which closes the bucket; any number of threads, but for ``notes``.
+
+    Args:
+      source: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH`` of a tier; else the path of a log directory.
+      metadata_log: a log directory, or a copy of one, with ``__remote_log_metadata-N`` folders: only segments that it says are finished are
+        read. Without it leader epochs and higher ends decide.
+      keys: RSA private keys, each the bytes of a PEM file; each one is tried.
+      prefix: what object keys begin with below the URL; it may end without a slash.
+
+    ``notes``: lines about what was passed over. Raises ``InvalidArgument``. Every call raises what the bucket raises (``AccessDenied``,
+    ``StorageUnavailable``, ``DeadlineExceeded``), and changes nothing. Retry: safe.
+    """
+
+    def __init__(
+        self, source: str, *, metadata_log: str | None = None, keys: Iterable[bytes] = (), prefix: str = ""
+    ) -> None:
+        self.notes: dict[str, None] = {}
+        rings = [load_private_key(pem) for pem in keys]
+        if "://" in source:
+            states = None if metadata_log is None else self._states(metadata_log)
+            self.source: SegmentSource = BucketSource(open_bucket(source), prefix, rings, states)
+        elif metadata_log is not None or rings or prefix:
+            text = f"{source} is a path, so a log directory: metadata_log, keys and prefix are of a tier; give its URL"
+            raise InvalidArgument(text, argument="source")
+        else:
+            self.source = LogDirectory(source)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.source.bucket.close()
+
+    def segments(self, topic: str | None = None, partition: int | None = None) -> list[Segment]:
+        """The segments with a manifest, or a log, by partition and offset, whether they are read or not."""
+        return self._listing(topic, partition).segments
+
+    def read(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        isolation: Isolation = "read_uncommitted",
+        start_offset: int = 0,
+        end_offset: int = OFFSET_MAX,
+    ) -> Iterator[Record]:
+        """The records from ``start_offset`` to below ``end_offset`` of each partition, partition by partition.
+
+        Topics whose names begin with "__" are read where ``topic`` names them. Offsets that are not here are passed over, and noted. With
+        "read_committed" transactions without an end are left out, and noted.
+
+        Raises ``InvalidArgument``. While iterating: ``SegmentNotFound`` (no such partition), ``Conflict`` (two topics of one name),
+        ``ChunkNotFound`` (deleted meanwhile), ``Damaged`` and ``Unsupported`` after the records before it, or at once where a scan for
+        transactions meets it.
+        """
+        for part in self._parts(topic, partition, isolation, start_offset, end_offset):
+            yield from iter_records(
+                part.source, *part.place, isolation=isolation, transactions=part.transactions, options=part.options
+            )
+
+    def record_batches(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        isolation: Isolation = "read_uncommitted",
+        start_offset: int = 0,
+        end_offset: int = OFFSET_MAX,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records as Arrow, with ``columns`` of ``RECORD_SCHEMA`` or all. Otherwise as ``read``."""
+        from chunkstore.codec.kafka.record_batches import record_batches  # noqa: PLC0415  (loads Arrow)
+
+        for part in self._parts(topic, partition, isolation, start_offset, end_offset):
+            options: dict[str, Any] = {"transactions": part.transactions, "options": part.options}
+            yield from record_batches(part.source, *part.place, columns=columns, isolation=isolation, **options)
+
+    def verify(self, topic: str | None = None, partition: int | None = None) -> Iterator[Finding]:
+        """What is wrong: objects, chunks, batches, offsets, indexes, epochs. Of a segment's log the first damage is told."""
+        listing = self._listing(topic, partition)
+        yield from listing.findings
+        for _, several in groupby(listing.segments, key=lambda each: each[:3]):
+            segments = list(several)
+            yield from check_partition(self.source, segments, resolve(self._finished(segments)))
+
+    def orphans(self, *, older_than_s: float = 86_400) -> list[Orphan]:
+        """What no broker will use or delete, by key. ``InvalidArgument`` for a log directory. See ``find_orphans``."""
+        if not isinstance(self.source, BucketSource):
+            raise InvalidArgument(
+                "a log directory has no orphans: its broker cleans it; give a tier's URL", argument="source"
+            )
+        found, notes = find_orphans(self.source, older_than_s)
+        self._note(*notes)
+        return found
+
+    def _note(self, *lines: str) -> None:
+        self.notes.update(dict.fromkeys(lines))
+
+    def _states(self, path: str) -> dict[bytes, MetadataRecord]:
+        """What the metadata log in ``path`` says of segments."""
+        with KafkaBucket(path) as log:
+            if not log.source.listing(_METADATA_TOPIC).segments:
+                text = f"{path} has no folder {_METADATA_TOPIC}-N: name a broker's log directory, or a copy of one"
+                raise InvalidArgument(text, argument="metadata_log")
+            states = apply_records(
+                decode_metadata_record(record.value, object=f"{record.topic}-{record.partition} offset {record.offset}")
+                for record in log.read(_METADATA_TOPIC)
+                if record.value is not None
+            )
+            self._note(*log.notes)
+        return states
+
+    def _listing(self, topic: str | None, partition: int | None) -> Listing:
+        found = self.source.listing(topic, partition)
+        self._note(*found.notes)
+        if not found.segments and not found.findings:
+            where = f"in {self.source.bucket.url} (a tier is named by its URL, a log directory by its path)"
+            if topic is not None:
+                name = topic if partition is None else f"{topic}-{partition}"
+                raise SegmentNotFound(name, f"no partition {name!r} {where}: 'chunkstore kafka ls' lists what is there")
+            self._note(f"no segment is {where}")
+        return found
+
+    def _finished(self, segments: list[Segment]) -> list[Segment]:
+        if not isinstance(self.source, BucketSource) or self.source.states is None:
+            return segments
+        return [each for each in segments if each.state == SegmentState.COPY_SEGMENT_FINISHED.name]
+
+    def _parts(
+        self, topic: str | None, partition: int | None, isolation: str, start_offset: int, end_offset: int
+    ) -> Iterator[_Part]:
+        listing = self._listing(topic, partition)
+        self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
+        if any(each.topic.startswith("__") and topic is None for each in listing.segments):
+            self._note("topics whose names begin with __ are left out: name them (topic, --topic)")
+        found: dict[tuple[str, int], list[Segment]] = {}
+        for each in listing.segments:
+            if topic is not None or not each.topic.startswith("__"):
+                found.setdefault((each.topic, each.partition), []).append(each)
+        for place, segments in sorted(found.items()):
+            finished = self._finished(segments)
+            if len(ids := sorted({each.topic_id for each in finished})) > 1:
+                remedy = "give a prefix (--prefix) with one, or the metadata log"
+                raise Conflict(f"topic {place[0]}", expected="one topic id", found=ids, remedy=remedy)
+            start = max(start_offset, listing.log_starts.get(place, 0))
+            pieces = resolve(finished)
+            read = {piece.segment.name for piece in pieces}
+            if passed := [each.name for each in segments if each.name not in read and each.bytes]:
+                text = f"{len(passed)} of {len(segments)} segments are unfinished, or others have their offsets"
+                self._note(f"{place[0]}-{place[1]}: {text}: {passed[0]} is not read")
+            yield from self._of_partition(
+                [piece for piece in pieces if piece.stop > start], isolation, start, end_offset
+            )
+
+    def _of_partition(self, pieces: list[Piece], isolation: str, start: int, end: int) -> Iterator[_Part]:
+        known = None
+        if isolation == "read_committed":
+            known, notes = transactions_of(self.source, pieces)
+            self._note(*notes)
+        at = start
+        for segment, first, stop in pieces:
+            if first >= end:
+                return
+            if first > at:
+                self._note(f"{segment.topic}-{segment.partition}: offsets {at} to {first - 1} are not here")
+            with self.source.log(segment) as log:
+                position = self._position(segment, log, start) if start > first else 0
+                options = ReadOptions(position, segment.start_offset, start, min(end, stop), window_bytes=_WINDOW_BYTES)
+                yield _Part(log, (segment.topic, segment.partition), known, options)
+            at = stop
+
+    def _position(self, segment: Segment, log: DataSource, offset: int) -> int:
+        """Where a batch begins that is at or below ``offset``, as the index says, if that is right; else 0."""
+        try:
+            row = OffsetIndex(self.source.index(segment, "offset") or b"", segment.start_offset).floor(offset)
+            if row is not None and 0 <= row[1] < log.length:
+                batch = next(iter_batches(log, ReadOptions(row[1], segment.start_offset)), None)
+                return row[1] if batch is not None and batch.base_offset <= offset else 0
+        except Damaged:
+            pass
+        return 0

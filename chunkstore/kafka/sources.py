@@ -1,0 +1,360 @@
+"""Where a partition's segments are: in a tier's bucket (three objects each), or in a broker's log directory.
+
+Promises: both kinds are listed and read alike, and nothing is changed; what is wrong with one segment is a finding, and the others are
+read; memory is one window, and a row for each segment. Leaves out: which segments count (``lineage``), and what is in their batches.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import groupby
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_offset_checkpoint, read_partition_metadata
+from chunkstore.codec.kafka.encryption import CHUNK_BYTES_MAX, ChunkDecoder, PrivateKey
+from chunkstore.codec.kafka.indexes import OffsetIndex
+from chunkstore.codec.kafka.manifest import MANIFEST_BYTES_MAX, Chunk, Manifest, read_manifest
+from chunkstore.codec.kafka.names import (
+    ObjectKey,
+    parse_object_key,
+    parse_partition_folder,
+    parse_segment_file,
+    segment_file,
+    uuid_text,
+)
+from chunkstore.codec.kafka.remote_metadata import MetadataRecord
+from chunkstore.codec.sources import DataSource
+from chunkstore.config import KIB, MIB
+from chunkstore.errors import (
+    AccessDenied,
+    ChunkNotFound,
+    Damaged,
+    InvalidArgument,
+    StorageUnavailable,
+    Unsupported,
+)
+from chunkstore.registry import open_bucket
+from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
+
+__all__ = ["BucketSource", "Finding", "Listing", "LogDirectory", "Segment", "SegmentSource"]
+
+SMALL_FILE_BYTES_MAX: Final = 64 * MIB
+"""Longest index, checkpoint or snapshot that is read."""
+_RAFT_TOPIC: Final = "__cluster_metadata"
+_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
+
+
+class Segment(NamedTuple):
+    """A segment of a partition; offsets are inclusive, and ``end_offset`` is one less than ``start_offset`` where it is empty.
+
+    Attributes:
+      topic_id, uuid: as Kafka writes them, or empty where the source does not tell.
+      state: of the metadata log; of a log directory "ACTIVE" or "ROLLED"; None: not known.
+      bytes: of the log, without a part of a batch at the end of an active segment.
+      epochs: its leader epochs; none of a log directory.
+      name: the object or file with the log.
+      dense: its offsets have no gaps.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    uuid: str
+    state: str | None
+    bytes: int
+    epochs: tuple[LeaderEpoch, ...]
+    name: str
+    dense: bool
+
+
+class Finding(NamedTuple):
+    """What is wrong with an object, at ``position`` in it; ``offset``: of the record or segment that it is about.
+
+    ``kind``: "manifest", "length", "incomplete", "metadata", "epochs", "key", "batch", "offsets", "gap", "index" or "gone".
+    """
+
+    kind: str
+    object: str
+    topic: str
+    partition: int
+    offset: int
+    position: int
+    message: str
+
+
+@dataclass(slots=True)
+class Listing:
+    """Segments by partition and start offset, what is wrong with others, notes, and the first offsets that consumers get, if not 0."""
+
+    segments: list[Segment] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    log_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+class SegmentSource(ABC):
+    """Segments below one bucket. Every call raises what the bucket raises."""
+
+    lineage: str
+    """What says which segments count: "the metadata log", "leader epochs and higher ends" or "the log directory"."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+
+    @abstractmethod
+    def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
+        """What is there, of one ``topic`` or ``partition`` or of all."""
+
+    @abstractmethod
+    def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
+        """The segment's batches. Raises ``ChunkNotFound``, ``Damaged``, and ``InvalidArgument`` where no key fits."""
+
+    @abstractmethod
+    def index(self, segment: Segment, name: str) -> bytes | None:
+        """One of ``INDEX_NAMES``; the producer snapshot is that *after* the segment. None: there is none. Raises as ``log``."""
+
+
+class BucketSource(SegmentSource):
+    """A tier in the layout of FORMAT_FILES.md, section 5. ``states``: metadata by segment id; None: there is no metadata log."""
+
+    def __init__(
+        self, bucket: Bucket, prefix: str, keys: Sequence[PrivateKey], states: Mapping[bytes, MetadataRecord] | None
+    ) -> None:
+        super().__init__(bucket)
+        self.prefix, self.states, self._keys = prefix, states, keys
+        self.lineage = "leader epochs and higher ends" if states is None else "the metadata log"
+        self._opened = lru_cache(2)(self._open)
+
+    def objects(self, topic: str | None = None) -> Iterator[tuple[ObjectInfo, ObjectKey | None]]:
+        """All objects, by key, with what their keys say."""
+        for item in self.bucket.list(self.prefix + (f"{topic}-" if topic else "")):
+            yield item, parse_object_key(item.key, self.prefix)
+
+    def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
+        found = Listing()
+        parsed = ((item, key) for item, key in self.objects(topic) if key is not None)
+        for stem, several in groupby(parsed, key=lambda pair: pair[0].key.rpartition(".")[0]):
+            objects = {key.suffix: item for item, key in several}
+            key = parse_object_key(f"{stem}.log", self.prefix)
+            if key is None or "rsm-manifest" not in objects or topic not in (None, key.topic):
+                continue
+            if partition in (None, key.partition):
+                self._add(found, key, stem, objects)
+        found.segments.sort()
+        return found
+
+    def _add(self, found: Listing, key: ObjectKey, stem: str, objects: Mapping[str, ObjectInfo]) -> None:
+        def wrong(kind: str, object: str, position: int, message: str) -> None:
+            found.findings.append(Finding(kind, object, key.topic, key.partition, key.base_offset, position, message))
+
+        name, known = f"{stem}.rsm-manifest", (self.states or {}).get(key.segment_id)
+        try:
+            manifest = self._manifest(name)
+            record = known or manifest.segment
+            if record is None or record.start_offset != key.base_offset:
+                raise Damaged("it does not say where the segment of this key ends", object=name)
+        except Damaged as error:
+            wrong("manifest", name, error.position, error.message)
+            return
+        except ChunkNotFound:
+            wrong("gone", name, 0, "it was deleted meanwhile")
+            return
+        for suffix in ("log", "indexes"):
+            if suffix not in objects:
+                wrong("incomplete", f"{stem}.{suffix}", 0, "it is missing, and the manifest is there")
+        if "log" not in objects:
+            return
+        length, stored = objects["log"].length, manifest.chunks.stored_bytes
+        if length != stored:
+            text = f"{length} bytes; the manifest says {stored} in {len(manifest.chunks)} chunks"
+            wrong("length", f"{stem}.log", min(length, stored), text)
+        place = key.topic, uuid_text(key.topic_id), key.partition, key.base_offset, record.end_offset
+        state, size = known and known.state.name, manifest.chunks.log_bytes
+        found.segments.append(
+            Segment(*place, uuid_text(key.segment_id), state, size, record.leader_epochs, f"{stem}.log", dense=True)
+        )
+
+    def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
+        manifest, decoder, _ = self._opened(segment.name)
+        read: Callable[[int, int], bytes] = partial(self.bucket.read, segment.name)
+        if manifest.compression or manifest.data_key is not None:
+            read = _Chunks(manifest, decoder, read).read
+        elif manifest.chunks.stored_bytes != manifest.chunks.log_bytes:
+            raise Damaged("chunks of plain bytes change their size", object=f"{segment.name[:-4]}.rsm-manifest")
+        return nullcontext(DataSource(segment.name, manifest.chunks.log_bytes, read))
+
+    def index(self, segment: Segment, name: str) -> bytes | None:
+        manifest, _, decoder = self._opened(segment.name)
+        key, place = f"{segment.name[:-4]}.indexes", manifest.indexes[name]
+        if place is None:
+            return None
+        if place[1] > SMALL_FILE_BYTES_MAX:
+            raise Damaged(f"{name}: {place[1]} bytes; at most {SMALL_FILE_BYTES_MAX} are read", object=key)
+        return decoder.index(name, self.bucket.read(key, *place) if place[1] else b"")
+
+    def _manifest(self, name: str) -> Manifest:
+        return read_manifest(self.bucket.read(name, 0, MANIFEST_BYTES_MAX + 1), object=name)
+
+    def _open(self, name: str) -> tuple[Manifest, ChunkDecoder, ChunkDecoder]:
+        """The manifest of the log ``name``, and what decodes log and indexes."""
+        manifest = self._manifest(f"{name[:-4]}.rsm-manifest")
+        size = manifest.chunks.chunk_bytes
+        if (manifest.compression or manifest.data_key is not None) and not 1 * KIB <= size <= CHUNK_BYTES_MAX:
+            text = f"{name}: chunks of {size} bytes; {KIB} to {CHUNK_BYTES_MAX} are read"
+            raise Unsupported(text, feature="chunk size")
+        owner = (manifest.data_key or "").partition(":")[0]
+        for rings in [{owner: key} for key in self._keys] if manifest.data_key is not None else [{}]:
+            try:
+                log, indexes = (ChunkDecoder(manifest, rings, object=name[:-3] + kind) for kind in ("log", "indexes"))
+                return manifest, log, indexes
+            except Damaged:
+                continue
+        text = f"{name} is encrypted under {owner[:60]!r}: none of the {len(self._keys)} keys fits (--key FILE.pem)"
+        raise InvalidArgument(text, argument="keys")
+
+
+class _Chunks:
+    """Reads a log by its chunks, several in one request; what the next window begins with is kept."""
+
+    def __init__(self, manifest: Manifest, decoder: ChunkDecoder, read: Callable[[int, int], bytes]) -> None:
+        self._chunks, self._decoder, self._read = manifest.chunks, decoder, read
+        self._held: dict[Chunk, bytes] = {}
+
+    def read(self, offset: int, length: int) -> bytes:
+        wanted = list(self._chunks.chunks(offset, min(offset + length, self._chunks.log_bytes)))
+        self._held = {chunk: self._held[chunk] for chunk in wanted if chunk in self._held}
+        missing = [chunk for chunk in wanted if chunk not in self._held]
+        if missing:
+            begin, end = missing[0].stored_position, missing[-1].stored_position + missing[-1].stored_bytes
+            stored = self._read(begin, min(end - begin, 2 * self._chunks.chunk_bytes * len(missing)))  # more is damage
+            for chunk in missing:
+                at = chunk.stored_position - begin
+                self._held[chunk] = self._decoder.chunk(chunk, stored[at : at + chunk.stored_bytes])
+        at = offset - wanted[0].position if wanted else 0
+        return b"".join(self._held[chunk] for chunk in wanted)[at : at + length]
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ChunkNotFound(name) from error
+    except OSError as error:
+        kind = AccessDenied if isinstance(error, PermissionError) else StorageUnavailable
+        raise kind(f"{name}: {error.strerror}", object=name) from error
+
+
+class LogDirectory(SegmentSource):
+    """A broker's log directory, which may be in use. A segment that is open stays whole, though the broker deletes it."""
+
+    lineage = "the log directory"
+
+    def __init__(self, path: str) -> None:
+        self._root = os.path.realpath(path)
+        super().__init__(open_bucket("file://" + quote(os.fsencode(self._root))))
+
+    def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
+        found = Listing()
+        compacted = self._checkpoint("cleaner-offset-checkpoint")
+        found.log_starts = self._checkpoint("log-start-offset-checkpoint")
+        items = self.bucket.list(f"{topic}-" if topic else "")
+        for folder, several in groupby(items, key=lambda item: item.key.partition("/")[0]):
+            place = parse_partition_folder(folder)
+            if place is None or place[0] == _RAFT_TOPIC:
+                continue
+            if topic in (None, place[0]) and partition in (None, place[1]):
+                self._add(found, folder, several, place not in compacted)
+        found.segments.sort()
+        return found
+
+    def _add(self, found: Listing, folder: str, files: Iterator[ObjectInfo], dense: bool) -> None:
+        topic, _, number = folder.rpartition("-")
+        topic_id, metadata = "", f"{folder}/partition.metadata"
+        sizes = {parse_segment_file(item.key[len(folder) + 1 :]): item.length for item in files}
+        starts = sorted(place[0] for place in sizes if place is not None and place[1] == "log")
+        try:
+            data = self._small(metadata)  # old brokers have none
+            topic_id = "" if data is None else uuid_text(read_partition_metadata(data, object=metadata))
+        except Damaged as error:
+            found.findings.append(Finding("metadata", metadata, topic, int(number), 0, error.position, error.message))
+        for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=True):
+            name, size = f"{folder}/{segment_file(base, 'log')}", sizes[base, "log"]
+            segment = Segment(topic, topic_id, int(number), base, after - 1, "", "ROLLED", size, (), name, dense)
+            try:
+                found.segments.append(segment if base != starts[-1] else self._active(segment, found))
+            except ChunkNotFound:
+                found.notes.append(f"{name} was deleted meanwhile")
+
+    def _active(self, segment: Segment, found: Listing) -> Segment:
+        """The segment up to where its batches end now."""
+        try:
+            offsets = OffsetIndex(self.index(segment, "offset") or b"", segment.start_offset)
+            position = offsets[len(offsets) - 1][1] if len(offsets) else 0
+        except Damaged:
+            position = 0  # in use, it ends with zeros
+        segment = segment._replace(state="ACTIVE")
+        for begin in (position, 0):
+            summary = LogSummary()
+            options = ReadOptions(begin, segment.start_offset, OFFSET_MAX, unfinished=True)
+            try:
+                with self.log(segment) as log:
+                    deque(iter_batches(log, options, summary), 0)
+            except (Damaged, Unsupported, InvalidArgument) as error:
+                if not begin:
+                    found.notes.append(error.message)
+                    return segment
+            if summary.batches:
+                break
+        if summary.tail is not None and not summary.tail.zeros:
+            text = f"the last {summary.tail.length_bytes} bytes are no whole batch, and not read"
+            found.notes.append(f"{segment.name}: {text}")
+        return segment._replace(end_offset=summary.end_offset - 1, bytes=summary.end_position)
+
+    @contextmanager
+    def log(self, segment: Segment) -> Iterator[DataSource]:
+        def read(offset: int, length: int) -> bytes:
+            with _translated(segment.name):
+                return os.pread(fd, length, offset)
+
+        with _translated(segment.name):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(os.path.join(self._root, segment.name), flags)
+        try:
+            if os.fstat(fd).st_size < segment.bytes:
+                raise ChunkNotFound(segment.name)  # compaction has put another file there
+            yield DataSource(segment.name, segment.bytes, read)
+        finally:
+            os.close(fd)
+
+    def index(self, segment: Segment, name: str) -> bytes | None:
+        folder = segment.name.partition("/")[0]
+        if name == "leaderEpoch":
+            return self._small(f"{folder}/leader-epoch-checkpoint")
+        if name == "producerSnapshot":
+            return self._small(f"{folder}/{segment_file(segment.end_offset + 1, 'snapshot')}")
+        return self._small(f"{folder}/{segment_file(segment.start_offset, _FILES[name])}")
+
+    def _checkpoint(self, name: str) -> dict[tuple[str, int], int]:
+        rows = read_offset_checkpoint(self._small(name) or b"0\n0\n", object=name)
+        return {(row.topic, row.partition): row.offset for row in rows}
+
+    def _small(self, key: str) -> bytes | None:
+        """A file that is no log; None: it is missing."""
+        try:
+            size = self.bucket.head(key).length
+            if size > SMALL_FILE_BYTES_MAX:
+                raise Damaged(f"{size} bytes; at most {SMALL_FILE_BYTES_MAX} are read", object=key)
+            return self.bucket.read(key, 0, size)
+        except ChunkNotFound:
+            return None

@@ -1,0 +1,87 @@
+"""How the transactions of a partition ended, from its segments' transaction indexes and producer snapshots, or from its batches.
+
+Promises: a transaction whose end is in no segment is never shown as committed: it is withheld, and named. Leaves out: transactions whose
+records are all outside of the pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chunkstore.codec.kafka.batches import Batch, ReadOptions, iter_batches
+from chunkstore.codec.kafka.indexes import read_producer_snapshot, read_transaction_index
+from chunkstore.codec.kafka.records import AbortedTransaction, Transactions, scan_transactions
+from chunkstore.errors import Damaged
+from chunkstore.kafka.lineage import Piece
+from chunkstore.kafka.sources import SegmentSource
+
+__all__ = ["transactions_of"]
+
+
+def transactions_of(source: SegmentSource, pieces: Sequence[Piece]) -> tuple[Transactions, list[str]]:
+    """How the transactions with records in ``pieces`` ended, and what is withheld. Raises what ``source`` raises, ``Damaged``."""
+    aborted: list[AbortedTransaction] = []
+    notes: list[str] = []
+    going: dict[int, int] = {}
+    begin = 0
+    for number, piece in enumerate(pieces, 1):
+        if number < len(pieces) and pieces[number].start == piece.stop:
+            continue
+        found, going = _run(source, pieces[begin:number])
+        aborted += found
+        begin = number
+        for producer, first in going.items():
+            whose = "its" if number < len(pieces) else "all"
+            text = (
+                f"{piece.segment.topic}-{piece.segment.partition}: a transaction of producer {producer} has no end here"
+            )
+            notes.append(f"{text}: {whose} records from offset {first} on are left out")
+            if number < len(pieces):
+                aborted.append(AbortedTransaction(producer, first, piece.stop - 1))
+    return Transactions(tuple(aborted), min(going.values(), default=None), going), notes
+
+
+def _run(source: SegmentSource, run: Sequence[Piece]) -> tuple[list[AbortedTransaction], dict[int, int]]:
+    """The aborted transactions of pieces without a gap, and those without an end: the first offsets by producer."""
+    aborted: list[AbortedTransaction] = []
+    scan, going = len(run), None
+    while scan and (going := _open_after(source, run[scan - 1])) is None:
+        scan -= 1
+    for piece in run[:scan]:
+        entries = _aborted(source, piece)
+        if entries is None:  # its batches tell, and those before it, where the transactions began
+            aborted, scan, going = [], 0, None
+            break
+        aborted += entries
+    found = scan_transactions(_batches(source, run[scan:]), going)
+    return [*aborted, *found.aborted], dict(found.open)
+
+
+def _open_after(source: SegmentSource, piece: Piece) -> dict[int, int] | None:
+    """Open transactions after a piece, as a snapshot says; None: there is none, or it is damaged."""
+    try:
+        data = source.index(piece.segment, "producerSnapshot")
+        if not data or piece.stop <= piece.segment.end_offset:
+            return None
+        entries = read_producer_snapshot(data, object=piece.segment.name)
+    except Damaged:
+        return None
+    return {entry.producer_id: entry.transaction_offset for entry in entries if entry.transaction_offset >= 0}
+
+
+def _aborted(source: SegmentSource, piece: Piece) -> list[AbortedTransaction] | None:
+    """Aborted transactions with their marker in a piece; None: its indexes are missing or damaged."""
+    try:
+        data = source.index(piece.segment, "transaction")
+        if data is None and source.index(piece.segment, "offset") is None:
+            return None
+        entries = read_transaction_index(data or b"", object=piece.segment.name)
+    except Damaged:
+        return None
+    return [AbortedTransaction(*entry[:3]) for entry in entries if entry.last_offset < piece.stop]
+
+
+def _batches(source: SegmentSource, pieces: Sequence[Piece]) -> Iterator[Batch]:
+    for piece in pieces:
+        with source.log(piece.segment) as log:
+            yield from iter_batches(log, ReadOptions(floor=piece.segment.start_offset, end_offset=piece.stop))

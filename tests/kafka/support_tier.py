@@ -1,0 +1,87 @@
+"""Copies of the genuine bucket and log directory that tests may damage, and a log directory made of batches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chunkstore.kafka.bucket import KafkaBucket
+from chunkstore.kafka.sources import Finding
+from tests.kafka.support_logdir import FIXTURES, LOG_DIR, row_of
+
+__all__ = [
+    "METADATA_LOG",
+    "PEM",
+    "TIERS",
+    "changed",
+    "copied_tier",
+    "expected_rows",
+    "findings_of",
+    "opened",
+    "records_of",
+    "segment_at",
+]
+
+TIERS = ("plain", "zstd", "encrypted")
+METADATA_LOG = str(FIXTURES / "remote-log-metadata")
+PEM = (FIXTURES / "aiven-keys" / "key1-private.pem").read_bytes()
+
+
+def opened(folder: Path, *, keys: list[bytes] | None = None, **options: Any) -> KafkaBucket:
+    """A tier in a folder; the right key by default."""
+    return KafkaBucket(folder.as_uri(), keys=[PEM] if keys is None else keys, **options)
+
+
+def copied_tier(tmp_path: Path, name: str = "plain") -> Path:
+    """A copy of one of the genuine tiers."""
+    shutil.copytree(FIXTURES / "aiven-bucket" / name, tmp_path / name, copy_function=shutil.copyfile)
+    return tmp_path / name
+
+
+def copied_logs(tmp_path: Path) -> Path:
+    """A copy of the genuine log directory."""
+    shutil.copytree(LOG_DIR, tmp_path / "logs", copy_function=shutil.copyfile)
+    return tmp_path / "logs"
+
+
+def segment_at(folder: Path, start: int, suffix: str) -> Path:
+    """The only object, or file, of the segment that begins at ``start``."""
+    [found] = folder.rglob(f"{start:020d}*.{suffix}")
+    return found
+
+
+def changed(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Write the file anew."""
+    path.write_bytes(change(path.read_bytes()))
+
+
+def expected_rows(name: str) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """What consumers got, by partition."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    rows: list[dict[str, Any]] = []
+    for line in (FIXTURES / name).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if "high" in row:
+            rows = found.setdefault((row["topic"], row["partition"]), [])
+        else:
+            rows.append(row)
+    return found
+
+
+def records_of(tier: KafkaBucket, topic: str | None = None) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """All records as ``expected_rows`` has them, by partition."""
+    committed = {each[:3] for each in tier.read(topic, isolation="read_committed")}
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for record in tier.read(topic):
+        rows = found.setdefault((record.topic, record.partition), [])
+        rows.append(row_of(record, committed=record[:3] in committed))
+    return found
+
+
+def findings_of(tier: KafkaBucket, topic: str | None = None) -> list[Finding]:
+    """What verify finds; the tier is closed."""
+    with tier:
+        return list(tier.verify(topic))

@@ -1,0 +1,218 @@
+"""Verify finds planted damage of each kind, with object and position, and nothing in genuine files; orphans of each kind are listed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chunkstore.cli.app import main
+from chunkstore.errors import InvalidArgument
+from chunkstore.kafka.bucket import KafkaBucket
+from tests.kafka.support_logdir import FIXTURES, LOG_DIR
+from tests.kafka.support_tier import (
+    METADATA_LOG,
+    TIERS,
+    changed,
+    copied_logs,
+    copied_tier,
+    expected_rows,
+    findings_of,
+    opened,
+    records_of,
+    segment_at,
+)
+
+Change = Callable[[bytes], bytes]
+
+
+def flipped(at: int) -> Change:
+    """One bit of the byte at this place is another one."""
+    return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("metadata_log", [None, METADATA_LOG], ids=["without metadata log", "with metadata log"])
+@pytest.mark.parametrize("name", TIERS)
+def test_nothing_is_wrong_with_a_genuine_tier(name: str, metadata_log: str | None) -> None:
+    assert findings_of(opened(FIXTURES / "aiven-bucket" / name, metadata_log=metadata_log)) == []
+
+
+def test_nothing_is_wrong_with_a_genuine_log_directory(tmp_path: Path) -> None:
+    assert findings_of(KafkaBucket(str(LOG_DIR))) == []
+    folder = copied_logs(tmp_path)
+    for path in folder.rglob("*"):
+        if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+            path.unlink()
+    assert findings_of(KafkaBucket(str(folder))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "change", "kind", "position", "message"),
+    [
+        pytest.param("plain", "log", flipped(40_000), "batch", 39_044, "CRC32C", id="a byte of a record"),
+        pytest.param("plain", "log", flipped(7), "batch", 4_505, "offsets 8 to 15, after 8", id="a base offset, of no CRC"),
+        pytest.param("plain", "log", flipped(15), "epochs", 0, "leader epoch 1", id="a leader epoch, of no CRC"),
+        pytest.param("zstd", "log", flipped(20), "batch", 0, "zstd", id="a compressed chunk"),
+        pytest.param("encrypted", "log", flipped(20), "batch", 0, "not authentic", id="an encrypted chunk"),
+        pytest.param("plain", "log", lambda data: data[:-5], "length", -5, "the manifest says", id="a cut log"),
+        pytest.param("plain", "rsm-manifest", flipped(3), "manifest", 0, "manifest", id="a manifest's name of a field"),
+        pytest.param("plain", "rsm-manifest", lambda _: b"", "manifest", 0, "JSON", id="an empty manifest"),
+        pytest.param("encrypted", "indexes", flipped(99), "index", 0, "not authentic", id="an encrypted index"),
+        pytest.param("plain", "indexes", flipped(7), "index", 0, "offset index leads to byte", id="an offset index"),
+        pytest.param("plain", "indexes", lambda data: data[:-900], "index", None, "bytes, the manifest says", id="cut indexes"),
+    ],
+)  # fmt: skip
+def test_planted_damage_of_a_tier_is_found(
+    tmp_path: Path, name: str, suffix: str, change: Change, kind: str, position: int | None, message: str
+) -> None:
+    folder = copied_tier(tmp_path, name)
+    path = segment_at(folder, 0, suffix)
+    changed(path, change)
+    found = findings_of(opened(folder))
+    first = found[0]
+    assert (first.kind, first.topic, first.partition) == (kind, f"tiered-{name}", 0)
+    assert path.stem in first.object
+    if position is not None:
+        assert first.position == (position if position >= 0 else path.stat().st_size)
+    assert message in first.message
+    assert all(f"{0:020d}" in each.object or each.kind == "gap" for each in found)  # and nothing of the others
+
+
+def test_a_missing_segment_and_missing_objects_are_found(tmp_path: Path) -> None:
+    folder = copied_tier(tmp_path)
+    segment_at(folder, 95, "log").unlink()
+    segment_at(folder, 326, "indexes").unlink()
+    found = [(each.kind, each.object.rpartition("/")[2][:20], each.offset) for each in findings_of(opened(folder))]
+    assert ("incomplete", f"{95:020d}", 95) in found
+    assert ("incomplete", f"{326:020d}", 326) in found
+    assert ("gap", f"{158:020d}", 95) in found
+    for path in folder.rglob(f"{247:020d}*"):
+        path.unlink()
+    assert ("gap", 247) in [(each.kind, each.offset) for each in findings_of(opened(folder))]
+
+
+@pytest.mark.parametrize(
+    ("place", "start", "suffix", "change", "kind", "position", "message"),
+    [
+        pytest.param("transactions-0", 34, "log", flipped(61), "batch", 0, "CRC32C", id="a batch"),
+        pytest.param("codecs-0", 0, "log", lambda data: data[:-9], "batch", None, "no whole batch", id="a rolled segment that is cut"),
+        pytest.param("codecs-0", 320, "index", flipped(7), "index", 0, "leads to byte", id="a position"),
+        pytest.param("codecs-0", 320, "index", lambda data: data[:-3], "index", None, "cut row", id="a cut index"),
+        pytest.param("codecs-0", 320, "timeindex", flipped(7), "index", 0, "largest timestamp", id="a timestamp"),
+        pytest.param("transactions-0", 188, "txnindex", lambda data: data[:34], "index", 0, "aborted", id="a lost abort"),
+        pytest.param("transactions-0", 188, "txnindex", flipped(9), "index", 0, "aborted", id="another producer"),
+        pytest.param("transactions-0", 188, "txnindex", flipped(1), "index", 0, "version", id="a version"),
+        pytest.param("transactions-0", 188, "snapshot", flipped(20), "index", 0, "CRC-32C", id="a snapshot"),
+    ],
+)  # fmt: skip
+def test_planted_damage_of_a_log_directory_is_found(
+    tmp_path: Path, place: str, start: int, suffix: str, change: Change, kind: str, position: int | None, message: str
+) -> None:
+    folder = copied_logs(tmp_path)
+    changed(folder / place / f"{start:020d}.{suffix}", change)
+    [found] = findings_of(KafkaBucket(str(folder)))
+    assert (found.kind, f"{found.topic}-{found.partition}") == (kind, place)
+    assert message in found.message
+    assert position is None or found.position == position
+
+
+def test_what_is_between_segments_is_found(tmp_path: Path) -> None:
+    folder = copied_logs(tmp_path)
+    (folder / "codecs-0" / f"{320:020d}.log").unlink()
+    (folder / "codecs-0" / f"{320:020d}.index").unlink()
+    [found] = findings_of(KafkaBucket(str(folder)), "codecs")
+    assert (found.kind, found.offset, found.object) == ("offsets", 320, f"codecs-0/{0:020d}.log")
+    shutil.copyfile(LOG_DIR / "codecs-0" / f"{0:020d}.log", folder / "codecs-0" / f"{600:020d}.log")
+    kinds = [(each.kind, each.position) for each in findings_of(KafkaBucket(str(folder)), "codecs")]
+    assert ("batch", 0) in kinds  # offsets below the segment's name
+    (folder / "codecs-0" / "partition.metadata").write_text("version: 1\n")
+    assert "metadata" in {each.kind for each in findings_of(KafkaBucket(str(folder)), "codecs")}
+
+
+def test_transactions_that_began_before_the_first_segment_are_no_damage(tmp_path: Path) -> None:
+    folder = copied_logs(tmp_path)
+    for topic, starts in (
+        ("transactions-0", (0, 34, 155)),
+        ("still-open-0", (0, 29, 61)),
+        ("open-transaction-0", (0,)),
+    ):
+        for start in starts:  # retention
+            for path in (folder / topic).glob(f"{start:020d}.*"):
+                path.unlink()
+            assert findings_of(KafkaBucket(str(folder))) == []
+    with KafkaBucket(str(folder)) as logs:
+        for place, rows in records_of(logs).items():
+            assert rows == expected_rows("logdir-3.9.records.jsonl")[place][-len(rows) :]
+
+
+def test_the_command_line_says_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copied_tier(tmp_path)
+    assert main(["kafka", "verify", folder.as_uri(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
+    changed(segment_at(folder, 95, "log"), flipped(100))
+    assert main(["kafka", "verify", folder.as_uri(), "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ok"] is False
+    assert list(shown["findings"][0]) == ["kind", "object", "topic", "partition", "offset", "position", "message"]
+    assert [(each["kind"], each["offset"], each["position"]) for each in shown["findings"]] == [("batch", 95, 0)]
+
+
+def kinds_of(folder: Path, metadata_log: str | None = METADATA_LOG) -> dict[str, list[str]]:
+    """Orphans of any age, by kind: starts and suffixes."""
+    found: dict[str, list[str]] = {}
+    with opened(folder, metadata_log=metadata_log) as tier:
+        for each in tier.orphans(older_than_s=0):
+            name = each.object.rpartition("/")[2]
+            found.setdefault(each.kind, []).append(
+                name if each.topic is None else f"{int(name[:20])} {name.rpartition('.')[2]}"
+            )
+    return found
+
+
+def test_orphans_of_each_kind_are_listed(tmp_path: Path) -> None:
+    never = ["158 indexes", "158 log", "158 rsm-manifest"]
+    folder = copied_tier(tmp_path)
+    assert kinds_of(folder) == {"never-finished": never}
+    assert kinds_of(folder, None) == {}
+    [partition] = folder.glob("*/0")
+    (folder / "notes.txt").write_text("foreign")
+    for suffix in ("log", "indexes", "rsm-manifest"):
+        shutil.copyfile(segment_at(folder, 95, suffix), partition / f"{95:020d}-zUsZDBC2Sry_ltkj_2MHOA.{suffix}")
+    (partition / f"{326:020d}-XlL8Cx9nStOHTsSSG6-dZQ.log").write_text("cut off")
+    segment_at(folder, 0, "log").unlink()
+    for path in partition.glob(f"{247:020d}-*"):
+        path.unlink()
+    assert kinds_of(folder) == {
+        "foreign": ["notes.txt"],
+        "metadata-without-object": ["0 log", "247 log"],
+        "never-finished": never,
+        "object-without-metadata": ["95 indexes", "95 log", "95 rsm-manifest", "326 log"],
+    }
+    assert kinds_of(folder, None) == {
+        "foreign": ["notes.txt"], "metadata-without-object": ["0 log"], "never-finished": ["326 log"],
+    }  # fmt: skip
+
+
+def test_orphans_have_an_age(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copied_tier(tmp_path)
+    arguments = ["kafka", "orphans", folder.as_uri(), "--metadata-log", METADATA_LOG, "--json"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == ""  # the copies are younger than a day
+    assert main([*arguments, "--older-than", "0"]) == 0
+    shown = capsys.readouterr()
+    row = json.loads(shown.out.splitlines()[1])
+    age_s = row.pop("age_s")
+    assert 0 <= age_s < 86_400
+    assert row == {
+        "kind": "never-finished",
+        "object": "tiered-plain-qYZJDbTjSHma2lSUyvPuSQ/0/00000000000000000158-n7SSWvi0SQuP_vwScjwUkg.log",
+        "topic": "tiered-plain",
+        "partition": 0,
+        "bytes": 64840,
+    }
+    assert "tiered-zstd, of which no object is here" in shown.err
+    with opened(folder) as tier, pytest.raises(InvalidArgument, match="-1 seconds"):
+        tier.orphans(older_than_s=-1)
