@@ -14,7 +14,14 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.tables import TableEntry, plan_delete_row, plan_put_row, read_entry, scan_entries
+from chunkstore.operations.tables import (
+    TableEntry,
+    floor_entry,
+    plan_delete_row,
+    plan_put_row,
+    read_entry,
+    scan_entries,
+)
 
 __all__ = ["Table", "TableReader"]
 
@@ -35,6 +42,16 @@ class TableReader:
         check_key(key)
         self._context.check_open()
         entry = self._context.look(lambda view: read_entry(view, self.namespace, key))
+        self._context.check()
+        return entry
+
+    def floor(self, key: bytes, prefix: bytes = b"") -> TableEntry | None:
+        """The last row at or below ``key`` if its key begins with ``prefix``, or None: one look-up. Raises and retry as ``get``."""
+        check_key(key)
+        if not isinstance(prefix, bytes):
+            raise InvalidArgument(f"prefix must be bytes, not {type(prefix).__name__}", argument="prefix")
+        self._context.check_open()
+        entry = self._context.look(lambda view: floor_entry(view, self.namespace, key, prefix))
         self._context.check()
         return entry
 

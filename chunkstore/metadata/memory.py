@@ -207,6 +207,11 @@ class MemoryMetadataView(MetadataView):
         value = undo.values[best] if best in undo.values else live.values.get(best)
         return None if value is None else (best, value)
 
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        self._check()
+        with self._content.lock:
+            return self._floor(key)
+
     def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
         self._check()
         with self._content.lock:

@@ -118,6 +118,10 @@ class MetadataView(ABC):
         """Rows with ``start <= key < stop`` in key order. Valid while the view is open."""
 
     @abstractmethod
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The row (or index entry) with the greatest key at or below ``key``, or None. O(log n)."""
+
+    @abstractmethod
     def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
         """The chunk that holds ``offset`` of a segment, by the offset index: (chunk id, segment offset of its first byte).
 

@@ -18,7 +18,7 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.records import TableRecord
 
-__all__ = ["TableEntry", "plan_delete_row", "plan_put_row", "read_entry", "scan_entries"]
+__all__ = ["TableEntry", "floor_entry", "plan_delete_row", "plan_put_row", "read_entry", "scan_entries"]
 
 
 class TableEntry(NamedTuple):
@@ -45,6 +45,16 @@ def scan_entries(view: MetadataView, namespace: str, prefix: bytes, after: bytes
     for key, raw in view.scan(start, _successor(base + prefix)):
         record = decode_table(f"table {namespace}", raw)
         yield TableEntry(key[len(base) :], record.value, record.version)
+
+
+def floor_entry(view: MetadataView, namespace: str, key: bytes, prefix: bytes) -> TableEntry | None:
+    """The last row at or below ``key`` whose key begins with ``prefix``, or None."""
+    base = table_prefix(namespace)
+    found = view.floor(base + key)
+    if found is None or not found[0].startswith(base + prefix):
+        return None
+    record = decode_table(f"table {namespace}", found[1])
+    return TableEntry(found[0][len(base) :], record.value, record.version)
 
 
 def _successor(prefix: bytes) -> bytes:

@@ -182,6 +182,20 @@ class MetadataBasics(ABC):
                     expected = [(key, key) for key in keys if start <= key < stop]
                     assert list(view.scan(start, stop)) == expected
 
+    def test_floor_is_the_last_row_at_or_below(self, store: MetadataStore) -> None:
+        history = History()
+        keys = [b"S", b"S\x00", b"Sa", b"Sb", b"S\xff", b"T"]
+        assert store.apply([history.commit([(key, key) for key in keys])], verify=True)
+        with store.view() as view:
+            assert store.apply([history.commit([(b"Sa", None), (b"Sc", b""), (b"C" + bytes(28), b"")])], verify=True)
+            for probe in [b"", b"R", *keys, b"Sa\x00", b"Sbb", b"Sd", b"\xff"]:
+                below = max((key for key in keys if key <= probe), default=None)
+                assert view.floor(probe) == (None if below is None else (below, below))
+        with store.view() as view:
+            assert view.floor(b"Sa") == (b"S\x00", b"S\x00")
+            assert view.floor(b"R") == (b"C" + bytes(28), b"")
+            assert view.floor(b"9") is None
+
     def test_a_closed_view_says_so(self, store: MetadataStore) -> None:
         view = store.view()
         view.close()
@@ -189,6 +203,7 @@ class MetadataBasics(ABC):
         for call in (
             lambda: view.get(b"S"),
             lambda: list(view.scan(*EVERYTHING)),
+            lambda: view.floor(b"S"),
             lambda: view.locate(1, 0),
             lambda: view.count_chunks(1, 0, 1),
         ):

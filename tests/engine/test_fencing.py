@@ -64,6 +64,7 @@ READS: dict[str, Call] = {
     "wait": lambda s: s.wait("a", 0, 9),
     "table get": lambda s: s.table("t").get(b"k"),
     "table get missing": lambda s: s.table("t").get(b"missing"),
+    "table floor": lambda s: s.table("t").floor(b"l"),
     "table scan": lambda s: [*s.table("t").scan()],
     "last event": lambda s: s.last_event_number("a", b"w"),
     "last event missing": lambda s: s.last_event_number("missing", b"w"),

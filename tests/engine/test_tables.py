@@ -87,6 +87,24 @@ def test_scan(world: World) -> None:
     assert [*table.scan()] == []
 
 
+def test_floor(world: World) -> None:
+    store = world.open()
+    table = store.table("t")
+    store.table("s").put(b"z", b"")
+    assert table.floor(b"k") is None
+    for key in (b"a", b"a1", b"a3", b"b"):
+        table.put(key, b"of " + key)
+    assert table.floor(b"a2") == table.get(b"a1")
+    assert table.floor(b"a3") == table.get(b"a3")
+    assert table.floor(b"b9", b"a") is None
+    assert table.floor(b"a\xff", b"a") == table.get(b"a3")
+    assert table.floor(b"A") is None
+    refused(InvalidArgument, lambda: table.floor(b""), lambda: table.floor(b"k", "text"))  # type: ignore[arg-type]
+    store.close()
+    with world.replica() as replica:
+        assert replica.table("t").floor(b"a2") == replica.table("t").get(b"a1")
+
+
 def test_limits(world: World) -> None:
     store = world.open()
     longest = store.table("n" * 64)

@@ -206,6 +206,13 @@ class LmdbMetadataView(MetadataView):
             self._cursor = self._txn.cursor()  # type: ignore[union-attr]
         return _floor(self._cursor, key)
 
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        try:
+            found = self._find(key)
+        except (AttributeError, lmdb.Error) as error:
+            raise self._error(error) from error
+        return found if found is not None and found[0] >= _FIRST_ROW else None
+
     def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
         try:
             return locate(self._find, segment_id, offset)

@@ -1,0 +1,296 @@
+"""Kafka's ``RemoteLogMetadataManager`` (KIP-405, final form): each event is one commit of table rows.
+
+Promises: an event is durable and fenced when its future is done, and readable at the owner at once. Events of a partition have one
+order, from any number of threads and managers: each replaces the partition's row by its version. ``strict`` finds an offset exactly
+while a finished segment holds it; ``kafka-exact`` answers as Kafka's RemoteLogMetadataCache does, where a late smaller segment hides
+a larger one and an illegal transition is dropped. Leaves out: bytes of segments, and when to copy or delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice, takewhile
+from typing import Final, Literal, TypeAlias
+
+from chunkstore import runtime
+from chunkstore.changes import TableDelete, TablePut
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, Conflict
+from chunkstore.kafka import model, rows
+from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.model import OFFSET_MAX, TopicIdPartition, require
+from chunkstore.kafka.rows import PartitionRow
+
+__all__ = ["RemoteLogMetadataManager"]
+
+_MODES: Final = {"strict": 1, "kafka-exact": 2}
+_ROWS_MAX: Final = 4096
+_STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
+_NEXT: Final = {None: (_STARTED,), _STARTED: (0, 1, 2), _FINISHED: (1, 2), _DELETING: (2, 3), _DELETED: ()}
+_GONE: Final = model.RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+
+Segment: TypeAlias = model.RemoteLogSegmentMetadata
+Rows: TypeAlias = dict[bytes, bytes | None]
+"""Rows as an event leaves them; None: deleted."""
+Plan: TypeAlias = Callable[[TopicIdPartition, PartitionRow], tuple[PartitionRow, Rows] | None]
+
+
+class RemoteLogMetadataManager(RemoteLogMetadataReader):
+    """See the module's text. Thread-safe. ``mode``: a partition's rows are kept in one mode.
+
+    Events run in the calling thread and return a future that is done: its exception is the event's error (``InvalidArgument``,
+    ``RemoteResourceNotFoundException``, ``LeaderFenced``, ``IllegalTransition``, and what ``store.commit`` raises). Retry: safe; a
+    repeated deletion may find the segment gone (``RemoteResourceNotFoundException``). ``token``: of the leader that sends the event,
+    from ``on_partition_leadership_changes``; for mode strict.
+    """
+
+    def __init__(self, store: ChunkedSegmentStorage, mode: Literal["strict", "kafka-exact"] = "strict") -> None:
+        require(mode in _MODES, "mode", "'strict' or 'kafka-exact'")
+        super().__init__(store)
+        self._store = store
+        self._mode, self._strict = _MODES[mode], mode == "strict"
+        self._assigned: set[TopicIdPartition] = set()
+
+    def add_remote_log_segment_metadata(self, metadata: Segment, *, token: int | None = None) -> runtime.Future[None]:
+        """Record that a copy begins: in state COPY_SEGMENT_STARTED only. A repeated one replaces the first."""
+        require(isinstance(metadata, Segment), "metadata", "a RemoteLogSegmentMetadata")
+        require(metadata.state == _STARTED, "metadata", "in state COPY_SEGMENT_STARTED")
+
+        def change(stored: Segment | None) -> Rows:
+            gone = _own_rows(stored, None) if self._strict and stored is not None else {}
+            return gone | _own_rows(metadata, b"") | {_id_key(metadata): rows.encode_segment(metadata)}
+
+        return self._event(metadata.remote_log_segment_id, _STARTED, token, change)
+
+    def update_remote_log_segment_metadata(
+        self, update: model.RemoteLogSegmentMetadataUpdate, *, token: int | None = None
+    ) -> runtime.Future[None]:
+        """Move a segment to another state: COPY_SEGMENT_FINISHED makes it readable, DELETE_SEGMENT_FINISHED forgets it."""
+        require(isinstance(update, model.RemoteLogSegmentMetadataUpdate), "update", "a RemoteLogSegmentMetadataUpdate")
+
+        def change(stored: Segment | None) -> Rows:
+            if stored is None:
+                raise model.RemoteResourceNotFoundException(str(update.remote_log_segment_id))
+            require(update.state != _STARTED, "update", "to another state than COPY_SEGMENT_STARTED: add the segment")
+            return self._moved(stored, stored.with_update(update))
+
+        return self._event(update.remote_log_segment_id, update.state, token, change)
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: model.RemotePartitionDeleteMetadata
+    ) -> runtime.Future[None]:
+        """Record a step of a partition's deletion. DELETE_PARTITION_FINISHED forgets all of it, in several commits if it is large."""
+        require(isinstance(metadata, model.RemotePartitionDeleteMetadata), "metadata", "of a partition's deletion")
+
+        def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows]:
+            if self._strict and metadata.state - known.deletion not in (0, 1):
+                current = f"in deletion state {known.deletion}"
+                raise model.IllegalTransition(f"partition {partition}", current, metadata.state.name)
+            changed = self._all_but_few(partition) if metadata.state == _GONE else {}
+            return known._replace(deletion=int(metadata.state)), changed
+
+        return self._future(metadata.topic_id_partition, plan)
+
+    def on_partition_leadership_changes(
+        self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition] = ()
+    ) -> dict[TopicIdPartition, int]:
+        """Make partitions known. In mode strict each of ``leaders`` gets the token returned; older ones are fenced from now on.
+
+        Durable. Raises ``InvalidArgument``, ``Closed``, and what ``store.commit`` raises. Retry: safe; it gives newer tokens.
+        """
+        led, tokens = frozenset(leaders if self._strict else ()), {}
+
+        def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+            made = known if known.version else known._replace(mode=self._mode)
+            if known.deletion == _GONE:
+                made = known._replace(mode=self._mode, deletion=rows.NOT_DELETED)
+            self._check_mode(partition, made)
+            if partition in led:
+                tokens[partition] = made.token + 1
+                made = made._replace(token=made.token + 1)
+            return None if made == known and known.version else (made, {})
+
+        several = iter({*leaders, *followers})
+        while batch := list(islice(several, _ROWS_MAX)):
+            self._commit(batch, plan)
+            self._assigned.update(batch)
+        return tokens
+
+    def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
+        """Forget that this broker serves them. What is stored stays."""
+        self._assigned.difference_update(partitions)
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        """Whether the partition is assigned here: its metadata are readable at once."""
+        self._check(partition)
+        return partition in self._assigned
+
+    def _event(
+        self,
+        identity: model.RemoteLogSegmentId,
+        target: model.RemoteLogSegmentState,
+        token: int | None,
+        change: Callable[[Segment | None], Rows],
+    ) -> runtime.Future[None]:
+        def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+            if self._strict and token != known.token:
+                require(type(token) is int, "token", "the leader's: mode strict needs it")
+                raise model.LeaderFenced(str(partition), token or 0, known.token)
+            stored = self.remote_log_segment(identity)
+            state = None if stored is None else stored.state
+            if target in _NEXT[state] or stored is None:
+                return known, change(stored)
+            if self._strict:
+                raise model.IllegalTransition(str(identity), stored.state.name, target.name)
+            return None
+
+        return self._future(identity.topic_id_partition, plan)
+
+    def _future(self, partition: TopicIdPartition, plan: Plan) -> runtime.Future[None]:
+        def usable(_: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+            if not known.version or known.deletion == _GONE:
+                raise model.RemoteResourceNotFoundException(f"partition {partition}")
+            self._check_mode(partition, known)
+            return plan(partition, known)
+
+        future: runtime.Future[None] = runtime.future()
+        try:
+            self._commit([partition], usable)
+            future.set_result(None)
+        except ChunkstoreError as error:
+            future.set_exception(error)
+        return future
+
+    def _commit(self, partitions: Collection[TopicIdPartition], plan: Plan) -> None:
+        """One commit of what is planned for each partition, planned anew as often as another event came first."""
+        while True:
+            changes: list[TablePut | TableDelete] = []
+            for partition in partitions:
+                self._check(partition)
+                planned = plan(partition, self._row(partition) or PartitionRow(self._mode))
+                if planned is None:
+                    continue
+                made, changed = planned
+                key = rows.partition_key(partition) + rows.PARTITION
+                changes.append(TablePut(rows.NAMESPACE, key, rows.pack(*made[:3]), made.version))
+                changes += (
+                    TableDelete(rows.NAMESPACE, key) if value is None else TablePut(rows.NAMESPACE, key, value)
+                    for key, value in changed.items()
+                )
+            try:
+                if changes:
+                    self._store.commit(changes)
+                return
+            except Conflict:
+                continue
+
+    def _check_mode(self, partition: TopicIdPartition, known: PartitionRow) -> None:
+        require(known.mode == self._mode, "mode", f"the other one: the rows of partition {partition} are kept in it")
+
+    def _all_but_few(self, partition: TopicIdPartition) -> Rows:
+        """Delete the partition's rows but for the last few and its own, and return the deletion of those."""
+        base = rows.partition_key(partition)
+        while True:
+            keys = [row.key for row in islice(self._table.scan(base), _ROWS_MAX) if row.key != base + rows.PARTITION]
+            if len(keys) < _ROWS_MAX:
+                return dict.fromkeys(keys)
+            self._store.commit([TableDelete(rows.NAMESPACE, key) for key in keys])
+
+    def _moved(self, old: Segment, new: Segment) -> Rows:
+        if new.state == _DELETED:
+            return _own_rows(new, None)
+        changed = _own_rows(new, b"" if new.state == _DELETING else None)
+        changed[_id_key(new)] = value = rows.encode_segment(new)
+        for epoch in new.segment_leader_epochs if _FINISHED in (old.state, new.state) else ():
+            if old.state == _FINISHED:
+                changed[_key(new, epoch, rows.SUPERSEDED)] = None
+            if new.state == _DELETING:
+                changed |= self._unmapped(new, epoch)
+                continue
+            key = rows.epoch_key(new.remote_log_segment_id.topic_id_partition, epoch, rows.HIGHEST)
+            row, end = self._table.get(key), new.epoch_end(epoch)
+            highest = None if row is None else rows.decode_highest(row)
+            held = self._held(new, epoch) if self._strict else self._held_as_kafka(new, epoch, highest)
+            for item in held or ():
+                changed[_key(item, epoch, rows.MAPPED)] = None
+                if item.remote_log_segment_id != new.remote_log_segment_id:
+                    changed[_key(item, epoch, rows.SUPERSEDED)] = rows.encode_segment(item)
+            changed[_key(new, epoch, rows.SUPERSEDED if held is None else rows.MAPPED)] = value
+            if highest is None or end > highest:
+                changed[key] = rows.pack(end)
+        return changed
+
+    def _held_as_kafka(self, new: Segment, epoch: int, highest: int | None) -> Iterable[Segment]:
+        """All mapped segments from its start on, if none ever reached further. One with the same start is overwritten in any case."""
+        at = OFFSET_MAX
+        while highest is not None and highest <= new.epoch_end(epoch):
+            last = self._at(new, epoch, at)
+            if last is None or last.epoch_start(epoch) < new.epoch_start(epoch):
+                return
+            yield last
+            at = last.epoch_start(epoch) - 1
+
+    def _held(self, new: Segment, epoch: int) -> list[Segment] | None:
+        """Mapped segments that ``new`` holds whole, equal ones too; None: a larger one holds it. So none ever holds another."""
+        start, end = new.epoch_start(epoch), new.epoch_end(epoch)
+        before = self._at(new, epoch, start)
+        if before is not None and before.remote_log_segment_id != new.remote_log_segment_id:
+            reach = before.epoch_end(epoch)
+            if reach > end or (reach == end and before.epoch_start(epoch) < start):
+                return None
+        mapped = (item for item, _ in self._from(new, epoch, rows.MAPPED, start))
+        return list(takewhile(lambda item: item.epoch_end(epoch) <= end, mapped)) if start <= end else None
+
+    def _unmapped(self, gone: Segment, epoch: int) -> Rows:
+        """``gone`` is found no more; in mode strict those are that only it held, of equal ones the one that finished last."""
+        start, end = gone.epoch_start(epoch), gone.epoch_end(epoch)
+        mapped = self._at(gone, epoch, start)
+        if mapped is None or mapped.remote_log_segment_id != gone.remote_log_segment_id:
+            return {}
+        changed: Rows = {_key(gone, epoch, rows.MAPPED): None}
+        if not self._strict:
+            return changed
+        before, after = self._at(gone, epoch, start - 1), next(self._from(gone, epoch, rows.MAPPED, start + 1), None)
+        reach = -1 if before is None else before.epoch_end(epoch)
+        end = end if after is None else min(end, after[0].epoch_start(epoch) - 1)
+        held = takewhile(
+            lambda pair: pair[0].epoch_start(epoch) <= end, self._from(gone, epoch, rows.SUPERSEDED, start)
+        )
+        for item, _ in sorted(held, key=lambda pair: (pair[0].epoch_start(epoch), -pair[0].epoch_end(epoch), -pair[1])):
+            if item.epoch_end(epoch) > max(reach, item.epoch_start(epoch) - 1):
+                reach = item.epoch_end(epoch)
+                changed[_key(item, epoch, rows.SUPERSEDED)] = None
+                changed[_key(item, epoch, rows.MAPPED)] = rows.encode_segment(item)
+        return changed
+
+    def _at(self, like: Segment, epoch: int, offset: int) -> Segment | None:
+        partition = like.remote_log_segment_id.topic_id_partition
+        row = self._floor(partition, epoch, offset)
+        return None if row is None else rows.decode_segment(partition, row, epoch)
+
+    def _from(self, like: Segment, epoch: int, kind: bytes, start: int) -> Iterator[tuple[Segment, int]]:
+        """Segments from ``start`` on, each with its row's version."""
+        partition = like.remote_log_segment_id.topic_id_partition
+        prefix = rows.epoch_key(partition, epoch, kind)
+        # A key with an id sorts after its number alone.
+        after = prefix + rows.number_key(start - 1) + b"\xff" * 16 if start else None
+        found = self._table.scan(prefix, after=after)
+        return ((rows.decode_segment(partition, row, epoch), row.version) for row in found)
+
+
+def _id_key(item: Segment) -> bytes:
+    return rows.partition_key(item.remote_log_segment_id.topic_id_partition) + rows.ID + item.remote_log_segment_id.id
+
+
+def _own_rows(item: Segment, mark: bytes | None) -> Rows:
+    """Its own row, deleted; in each epoch it is marked as not referenced, or not."""
+    partition, identity = item.remote_log_segment_id.topic_id_partition, item.remote_log_segment_id.id
+    keys = (rows.epoch_key(partition, epoch, rows.UNREFERENCED) + identity for epoch in item.segment_leader_epochs)
+    return {_id_key(item): None} | dict.fromkeys(keys, mark)
+
+
+def _key(item: Segment, epoch: int, kind: bytes) -> bytes:
+    """Of its row among those that are mapped or superseded in an epoch."""
+    key = rows.epoch_key(item.remote_log_segment_id.topic_id_partition, epoch, kind)
+    key += rows.number_key(item.epoch_start(epoch))
+    return key + item.remote_log_segment_id.id if kind == rows.SUPERSEDED else key

@@ -1,0 +1,130 @@
+"""Mode kafka-exact next to Kafka's own RemoteLogMetadataCache: 20,000 random commands, the same answers. Needs Java and Maven."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chunkstore
+from chunkstore.errors import InvalidArgument
+from chunkstore.kafka import RemoteLogMetadataManager, RemoteLogMetadataReader
+from chunkstore.kafka.model import RemoteResourceNotFoundException, TopicIdPartition
+from tests.kafka.support_metadata import STARTED, Leader, fresh_root, listed, number_of
+from tests.kafka.support_models import EPOCHS, OFFSETS, Command, random_command, segment_of
+from tests.support.servers.base import ServerMissing, cache_folder, exclusive
+from tests.support.servers.hdfs_jars import java_command
+
+pytestmark = pytest.mark.proof
+
+VERSION = "3.9.1"
+COMMANDS, A_CACHE, AN_ASK = 20_000, 100, 5
+MAIN = "org.apache.kafka.server.log.remote.metadata.storage.CacheOracle"
+SOURCE = Path(__file__).with_name("CacheOracle.java")
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>chunkstore.tests</groupId><artifactId>kafka-storage</artifactId><version>1</version><packaging>pom</packaging>
+  <dependencies><dependency>
+    <groupId>org.apache.kafka</groupId><artifactId>kafka-storage</artifactId><version>{VERSION}</version>
+  </dependency></dependencies>
+  <build><plugins><plugin>
+    <groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><version>3.6.1</version>
+    <executions><execution><phase>package</phase><goals><goal>copy-dependencies</goal></goals><configuration>
+      <includeScope>runtime</includeScope><outputDirectory>lib</outputDirectory>
+    </configuration></execution></executions>
+  </plugin></plugins></build>
+</project>
+"""
+
+
+def jars() -> Path:
+    """The folder of the jars; filled if this is the first time. Raises ``ServerMissing``."""
+    folder = cache_folder(f"kafka-storage-{VERSION}")
+    done = folder / "complete"
+    with exclusive(folder / "lock"):
+        if not done.exists():
+            maven = shutil.which("mvn")
+            if maven is None:
+                raise ServerMissing("no mvn here: apt-get install maven")
+            (folder / "pom.xml").write_text(_POM)
+            command = [maven, "-q", "-B", "-ntp", "package"]
+            got = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if got.returncode:
+                raise ServerMissing(f"mvn failed; Maven Central must be reachable: {got.stdout[-500:]}")
+            done.touch()
+    return folder / "lib"
+
+
+def asked(reader: RemoteLogMetadataReader, partition: TopicIdPartition) -> Iterator[tuple[str, str]]:
+    """All questions to the cache, each with the manager's answer."""
+
+    def text(numbers: list[int]) -> str:
+        return "".join(f" {number}" for number in numbers)
+
+    yield "all", text(listed(reader, None, partition))
+    for epoch in EPOCHS:
+        yield f"highest {epoch}", f" {reader.highest_offset_for_epoch(partition, epoch)}"
+        try:
+            yield f"list {epoch}", text(listed(reader, epoch, partition))
+        except RemoteResourceNotFoundException:
+            yield f"list {epoch}", "RemoteResourceNotFoundException"
+        for offset in OFFSETS:
+            found = reader.remote_log_segment_metadata(partition, epoch, offset)
+            yield f"find {epoch} {offset}", f" {number_of(found)}"
+
+
+def done(leader: Leader, command: Command) -> tuple[str, str]:
+    """A command for the cache, and what comes of it at the manager."""
+    item = segment_of(command, leader.partition)
+    epochs = "".join(f" {epoch} {offset}" for epoch, offset in item.segment_leader_epochs.items())
+    try:
+        if command.word == "add":
+            line = f"add {command.number} {item.start_offset} {item.end_offset}{epochs}"
+            leader.add(item)
+        else:
+            line = f"move {command.number} {command.word}"
+            leader.move(item, type(STARTED)(int(command.word)))
+    except RemoteResourceNotFoundException:
+        return line, "RemoteResourceNotFoundException"
+    except InvalidArgument:
+        return line, "IllegalArgumentException"
+    return line, "ok"
+
+
+def test_the_same_answers(tmp_path: Path) -> None:
+    try:
+        java, folder = java_command(), jars()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    compiler = shutil.which("javac")
+    if compiler is None:
+        pytest.skip("no javac here: apt-get install openjdk-17-jdk-headless")
+    classes = f"{folder}/*:{tmp_path}"
+    subprocess.run([compiler, "-cp", classes, "-d", str(tmp_path), str(SOURCE)], check=True, timeout=300)
+    chance = random.Random(405)
+    pairs: list[tuple[str, str]] = []
+    with chunkstore.open(fresh_root()) as store:
+        manager = RemoteLogMetadataManager(store, "kafka-exact")
+        for number in range(COMMANDS):
+            if number % A_CACHE == 0:
+                pairs.append(("new", "ok"))
+                leader = Leader(manager, TopicIdPartition(bytes(16), "oracle", number))
+            pairs.append(done(leader, random_command(chance)))
+            if number % AN_ASK == 0:
+                pairs += asked(manager, leader.partition)
+    lines = "".join(f"{line}\n" for line, _ in pairs)
+    answer = subprocess.run(
+        [java, "-cp", classes, MAIN], input=lines, capture_output=True, text=True, check=True, timeout=600
+    )
+    found = answer.stdout.split("\n")[:-1]
+    assert len(found) == len(pairs)
+    wrong = next((place for place, pair in enumerate(pairs) if pair[1] != found[place]), None)
+    if wrong is not None:
+        before = [line for line, _ in pairs[:wrong] if line[:3] in ("new", "add", "mov")][-A_CACHE:]
+        pytest.fail(f"{pairs[wrong]}, Kafka: {found[wrong]!r}, after {before}")
+    assert {"RemoteResourceNotFoundException", "IllegalArgumentException", " None"} <= set(found)
