@@ -10,13 +10,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["KafkaBucket", "RemoteLogMetadataManager", "RemoteLogMetadataReader"]
+from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.metadata import RemoteLogMetadataManager
 
-_MODULES = {"KafkaBucket": "bucket", "RemoteLogMetadataManager": "metadata", "RemoteLogMetadataReader": "lookups"}
+__all__ = ["KafkaBucket", "RemoteLogMetadataManager", "RemoteLogMetadataReader"]
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, whose module is loaded at its first use: buckets need the packages of the extra, metadata does not."""
-    if name not in _MODULES:
+    """``KafkaBucket``, whose module loads the packages of the extra, at its first use."""
+    if name != "KafkaBucket":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"chunkstore.kafka.{_MODULES[name]}"), name)
+    return import_module("chunkstore.kafka.bucket").KafkaBucket
