@@ -211,7 +211,7 @@ def test_command_line_is_described() -> None:
         for name, command in commands.items()
         for verb in getattr(command, "commands", None) or [""]
     }
-    described = set(re.findall(r"`([a-z-]+(?: [a-z-]+)?) (?:ROOT|\[ROOT\]|OLDROOT|DATA|BUCKET|SOURCE)", text))
+    described = set(re.findall(r"`([a-z-]+(?: [a-z-]+)?) (?:ROOT|\[ROOT\]|OLDROOT|DATA|BUCKET|SOURCE|LOG_DIR)", text))
     # What the first argument of a verb may be instead of a root.
     instead = {
         f"{name} {word}"

@@ -1,6 +1,7 @@
-"""The verbs ``kafka ls``, ``read``, ``verify`` and ``orphans``: a tier of Kafka, or a broker's log directory, without a broker.
+"""The verbs ``kafka ls``, ``read``, ``verify``, ``orphans``, ``tier`` and ``restore``: Kafka's tiers and log directories, without a broker.
 
-Promises: nothing is changed; rows are printed as they are found; what was passed over, and what says which segments count, is on stderr.
+Promises: only ``tier`` changes a container, and only ``restore`` a log directory; rows are printed as they are found; what was passed
+over, and what says which segments count, is on stderr.
 Leaves out: what is decided (``chunkstore.kafka``).
 """
 
@@ -16,16 +17,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from chunkstore.cli import options
+from chunkstore import runtime
+from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.errors import InvalidArgument, Unsupported
 
-__all__ = ["ls", "orphans", "read", "verify"]
+__all__ = ["ls", "orphans", "read", "restore", "tier", "verify"]
 
-_SOURCE = (
-    "A tier: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or the path of a broker's log directory."
-)
+_SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory's path."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 Topic = Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")]
 Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
@@ -34,17 +34,26 @@ MetadataLog = Annotated[str | None, typer.Option("--metadata-log", metavar="DIR"
 _KEY = "RSA private key of an encrypted tier; again for more: each is tried."
 Keys = Annotated[list[str] | None, typer.Option("--key", metavar="FILE.pem", help=_KEY)]
 Prefix = Annotated[str, typer.Option(metavar="P", help="What keys begin with below the URL, where it has no slash.")]
+_PATTERN = "Pattern of names: orders, 'web*'. Topics that begin with __ only where it does, too."
+Topics = Annotated[str | None, typer.Option("--topics", metavar="PATTERN", help=_PATTERN)]
+_WATCH_S = 10.0
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
+
+
+@contextmanager
+def _need_kafka() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
+        raise Unsupported(text, feature="kafka") from error
 
 
 @contextmanager
 def _tier(source: str, metadata_log: str | None, keys: list[str] | None, prefix: str) -> Iterator[Any]:
     """The tier or log directory; its notes go to stderr at the end, also of a failure."""
-    try:
+    with _need_kafka():
         kind = import_module("chunkstore.kafka.bucket").KafkaBucket
-    except ImportError as error:
-        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
-        raise Unsupported(text, feature="kafka") from error
     pems = []
     for name in keys or ():
         with opened_input(name) as file:
@@ -160,3 +169,50 @@ def orphans(
                 print_json(orphan)
         else:
             print_table(columns, found, right=("partition", "bytes", "age_s"))
+
+
+def tier(
+    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A broker's log directory; the broker may run.")],
+    root: options.Root,
+    *,
+    topics: Topics = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on, a pass every 10 s, until interrupted.")] = False,
+    here: access.Owning,
+) -> None:
+    """Copy a broker's rolled segments into a container, which is created where there is none."""
+    with _need_kafka():
+        from chunkstore.kafka.tier import Tiered, tier
+
+    def show(done: Tiered) -> None:
+        here.show(done._asdict(), dict(done._asdict(), notes="; ".join(map(shown, done.notes)) or None))
+
+    def watched(done: Tiered) -> bool:
+        show(done)
+        runtime.sleep_s(_WATCH_S)
+        return True
+
+    with here.owner(root, create=True) as store:
+        done = tier(log_dir, store, topics, watch=watched if watch else None)
+    show(done)
+
+
+def restore(
+    root: options.Root,
+    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="Log directory of a stopped broker, or a new one.")],
+    *,
+    topics: Topics = None,
+    keep_partition_metadata: Annotated[
+        bool,
+        typer.Option(
+            "--keep-partition-metadata", help="Replace the empty topics of a fresh cluster, but not their ids."
+        ),
+    ] = False,
+    here: access.Reading,
+) -> None:
+    """Put partitions back as folders of a log directory; what a broker needs besides is listed."""
+    with _need_kafka():
+        from chunkstore.kafka.tier import restore
+
+    with here.replica(root) as replica:
+        done = restore(replica, log_dir, topics, keep_partition_metadata=keep_partition_metadata)
+    here.show(done._asdict(), dict(done._asdict(), missing="; ".join(map(shown, done.missing))))

@@ -2,7 +2,8 @@
 
 ``KafkaBucket`` reads and checks tiers and log directories. ``RemoteLogMetadataManager`` keeps the metadata of remote log segments at
 the owner of a container, ``RemoteLogMetadataReader`` reads it at the owner or a replica; ``chunkstore.kafka.model`` has what they take
-and raise, ``chunkstore.kafka.early`` the interface of KIP-405's early text over the same rows. FORMAT.md has the bytes of the rows.
+and raise, ``chunkstore.kafka.early`` the interface of KIP-405's early text over the same rows. ``RemoteStorageManager`` stores their bytes;
+``chunkstore.kafka.tier`` copies a broker's log directory into a container, and back. FORMAT.md has the bytes of the rows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 from chunkstore.kafka.lookups import RemoteLogMetadataReader
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
+from chunkstore.kafka.storage import RemoteStorageManager
 
-__all__ = ["KafkaBucket", "RemoteLogMetadataManager", "RemoteLogMetadataReader"]
+__all__ = ["KafkaBucket", "RemoteLogMetadataManager", "RemoteLogMetadataReader", "RemoteStorageManager"]
 
 
 def __getattr__(name: str) -> Any:

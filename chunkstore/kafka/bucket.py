@@ -1,4 +1,4 @@
-"""``KafkaBucket``: a tier's bucket, or a broker's log directory, read and checked without a broker.
+"""``KafkaBucket``: a tier's bucket, a container, or a broker's log directory, read and checked without a broker.
 
 Promises: nothing is changed; no record comes twice, and none of an undecided transaction with read_committed; what was passed over is in
 ``notes``. Memory: a row for each segment, and one window. Leaves out: high watermarks, which no bucket has.
@@ -14,11 +14,12 @@ from chunkstore.codec.kafka.batches import OFFSET_MAX, ReadOptions, iter_batches
 from chunkstore.codec.kafka.encryption import load_private_key
 from chunkstore.codec.kafka.indexes import OffsetIndex
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
-from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState, decode_metadata_record
+from chunkstore.codec.kafka.remote_metadata import MetadataRecord, decode_metadata_record
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.checking import check_partition
+from chunkstore.kafka.container import open_container
 from chunkstore.kafka.lineage import Piece, apply_records, resolve
 from chunkstore.kafka.orphans import Orphan, find_orphans
 from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
@@ -45,27 +46,39 @@ class _Part(NamedTuple):
 
 
 class KafkaBucket:
-    """The partitions of a tier or a log directory. A context manager, which closes the bucket; any number of threads, but for ``notes``.
+    """The partitions of a tier, a container or a log directory. A context manager, which closes it. Thread-safe, but for ``notes``.
 
     Args:
-      source: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH`` of a tier; else the path of a log directory.
+      source: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH`` of a tier, or the root of a container; else the path
+        of a log directory.
       metadata_log: a log directory, or a copy of one, with ``__remote_log_metadata-N`` folders: only segments that it says are finished are
         read. Without it leader epochs and higher ends decide.
       keys: RSA private keys, each the bytes of a PEM file; each one is tried.
       prefix: what object keys begin with below the URL; it may end without a slash.
+      container: its name, where the URL is that of a container's root: what ``tier`` or a storage manager stored there is read.
 
     ``notes``: lines about what was passed over. Raises ``InvalidArgument``. Every call raises what the bucket raises (``AccessDenied``,
     ``StorageUnavailable``, ``DeadlineExceeded``), and changes nothing. Retry: safe.
     """
 
     def __init__(
-        self, source: str, *, metadata_log: str | None = None, keys: Iterable[bytes] = (), prefix: str = ""
+        self,
+        source: str,
+        *,
+        metadata_log: str | None = None,
+        keys: Iterable[bytes] = (),
+        prefix: str = "",
+        container: str = "default",
     ) -> None:
         self.notes: dict[str, None] = {}
         rings = [load_private_key(pem) for pem in keys]
-        if "://" in source:
+        self.source: SegmentSource
+        plain = not (metadata_log or rings or prefix)
+        if "://" in source and plain and (opened := open_container(source, container)) is not None:
+            self.source = opened
+        elif "://" in source:
             states = None if metadata_log is None else self._states(metadata_log)
-            self.source: SegmentSource = BucketSource(open_bucket(source), prefix, rings, states)
+            self.source = BucketSource(open_bucket(source), prefix, rings, states)
         elif metadata_log is not None or rings or prefix:
             text = f"{source} is a path, so a log directory: metadata_log, keys and prefix are of a tier; give its URL"
             raise InvalidArgument(text, argument="source")
@@ -76,7 +89,7 @@ class KafkaBucket:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.source.bucket.close()
+        self.source.close()
 
     def segments(self, topic: str | None = None, partition: int | None = None) -> list[Segment]:
         """The segments with a manifest, or a log, by partition and offset, whether they are read or not."""
@@ -128,13 +141,13 @@ class KafkaBucket:
         yield from listing.findings
         for _, several in groupby(listing.segments, key=lambda each: each[:3]):
             segments = list(several)
-            yield from check_partition(self.source, segments, resolve(self._finished(segments)))
+            yield from check_partition(self.source, segments, resolve(self.source.finished(segments)))
 
     def orphans(self, *, older_than_s: float = 86_400) -> list[Orphan]:
         """What no broker will use or delete, by key. ``InvalidArgument`` for a log directory. See ``find_orphans``."""
         if not isinstance(self.source, BucketSource):
             raise InvalidArgument(
-                "a log directory has no orphans: its broker cleans it; give a tier's URL", argument="source"
+                "a log directory or a container has no orphans of Kafka's; give a tier's URL", argument="source"
             )
         found, notes = find_orphans(self.source, older_than_s)
         self._note(*notes)
@@ -161,17 +174,12 @@ class KafkaBucket:
         found = self.source.listing(topic, partition)
         self._note(*found.notes)
         if not found.segments and not found.findings:
-            where = f"in {self.source.bucket.url} (a tier is named by its URL, a log directory by its path)"
+            where = f"in {self.source.url} (a tier is named by its URL, a log directory by its path)"
             if topic is not None:
                 name = topic if partition is None else f"{topic}-{partition}"
                 raise SegmentNotFound(name, f"no partition {name!r} {where}: 'chunkstore kafka ls' lists what is there")
             self._note(f"no segment is {where}")
         return found
-
-    def _finished(self, segments: list[Segment]) -> list[Segment]:
-        if not isinstance(self.source, BucketSource) or self.source.states is None:
-            return segments
-        return [each for each in segments if each.state == SegmentState.COPY_SEGMENT_FINISHED.name]
 
     def _parts(
         self, topic: str | None, partition: int | None, isolation: str, start_offset: int, end_offset: int
@@ -185,7 +193,7 @@ class KafkaBucket:
             if topic is not None or not each.topic.startswith("__"):
                 found.setdefault((each.topic, each.partition), []).append(each)
         for place, segments in sorted(found.items()):
-            finished = self._finished(segments)
+            finished = self.source.finished(segments)
             if len(ids := sorted({each.topic_id for each in finished})) > 1:
                 remedy = "give a prefix (--prefix) with one, or the metadata log"
                 raise Conflict(f"topic {place[0]}", expected="one topic id", found=ids, remedy=remedy)

@@ -30,7 +30,7 @@ from chunkstore.codec.kafka.names import (
     segment_file,
     uuid_text,
 )
-from chunkstore.codec.kafka.remote_metadata import MetadataRecord
+from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import (
@@ -44,7 +44,7 @@ from chunkstore.errors import (
 from chunkstore.registry import open_bucket
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
 
-__all__ = ["BucketSource", "Finding", "Listing", "LogDirectory", "Segment", "SegmentSource"]
+__all__ = ["BucketSource", "Finding", "Listing", "LogDirectory", "Segment", "SegmentSource", "translated"]
 
 SMALL_FILE_BYTES_MAX: Final = 64 * MIB
 """Longest index, checkpoint or snapshot that is read."""
@@ -103,13 +103,20 @@ class Listing:
 
 
 class SegmentSource(ABC):
-    """Segments below one bucket. Every call raises what the bucket raises."""
+    """Segments in one place, ``url``. Every call raises what the bucket, or the container, raises. ``close`` releases it."""
 
     lineage: str
-    """What says which segments count: "the metadata log", "leader epochs and higher ends" or "the log directory"."""
+    """What chose the segments: "the metadata log", "the metadata manager", "leader epochs and higher ends", "the log directory"."""
+    stated = False
+    """Whether only segments in state COPY_SEGMENT_FINISHED count."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self.bucket = bucket
+    def __init__(self, url: str, close: Callable[[], None]) -> None:
+        self.url, self.close = url, close
+
+    def finished(self, segments: list[Segment]) -> list[Segment]:
+        """Those that count, as far as states say."""
+        done = SegmentState.COPY_SEGMENT_FINISHED.name
+        return [each for each in segments if each.state == done] if self.stated else segments
 
     @abstractmethod
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
@@ -130,8 +137,9 @@ class BucketSource(SegmentSource):
     def __init__(
         self, bucket: Bucket, prefix: str, keys: Sequence[PrivateKey], states: Mapping[bytes, MetadataRecord] | None
     ) -> None:
-        super().__init__(bucket)
-        self.prefix, self.states, self._keys = prefix, states, keys
+        super().__init__(bucket.url, bucket.close)
+        self.bucket, self.prefix, self.states, self._keys = bucket, prefix, states, keys
+        self.stated = states is not None
         self.lineage = "leader epochs and higher ends" if states is None else "the metadata log"
         self._opened = lru_cache(2)(self._open)
 
@@ -245,7 +253,8 @@ class _Chunks:
 
 
 @contextmanager
-def _translated(name: str) -> Iterator[None]:
+def translated(name: str) -> Iterator[None]:
+    """Errors of the file system, about the file ``name``, as ``ChunkNotFound``, ``AccessDenied`` or ``StorageUnavailable``."""
     try:
         yield
     except FileNotFoundError as error:
@@ -262,12 +271,13 @@ class LogDirectory(SegmentSource):
 
     def __init__(self, path: str) -> None:
         self._root = os.path.realpath(path)
-        super().__init__(open_bucket("file://" + quote(os.fsencode(self._root))))
+        self.bucket = open_bucket("file://" + quote(os.fsencode(self._root)))
+        super().__init__(self.bucket.url, self.bucket.close)
 
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
         found = Listing()
-        compacted = self._checkpoint("cleaner-offset-checkpoint")
-        found.log_starts = self._checkpoint("log-start-offset-checkpoint")
+        compacted = self.checkpoint("cleaner-offset-checkpoint")
+        found.log_starts = self.checkpoint("log-start-offset-checkpoint")
         items = self.bucket.list(f"{topic}-" if topic else "")
         for folder, several in groupby(items, key=lambda item: item.key.partition("/")[0]):
             place = parse_partition_folder(folder)
@@ -324,10 +334,10 @@ class LogDirectory(SegmentSource):
     @contextmanager
     def log(self, segment: Segment) -> Iterator[DataSource]:
         def read(offset: int, length: int) -> bytes:
-            with _translated(segment.name):
+            with translated(segment.name):
                 return os.pread(fd, length, offset)
 
-        with _translated(segment.name):
+        with translated(segment.name):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = os.open(os.path.join(self._root, segment.name), flags)
         try:
@@ -345,7 +355,8 @@ class LogDirectory(SegmentSource):
             return self._small(f"{folder}/{segment_file(segment.end_offset + 1, 'snapshot')}")
         return self._small(f"{folder}/{segment_file(segment.start_offset, _FILES[name])}")
 
-    def _checkpoint(self, name: str) -> dict[tuple[str, int], int]:
+    def checkpoint(self, name: str) -> dict[tuple[str, int], int]:
+        """The rows of an offset checkpoint; none where it is missing."""
         rows = read_offset_checkpoint(self._small(name) or b"0\n0\n", object=name)
         return {(row.topic, row.partition): row.offset for row in rows}
 

@@ -13,9 +13,9 @@ from chunkstore.codec.kafka.indexes import read_producer_snapshot, read_transact
 from chunkstore.codec.kafka.records import AbortedTransaction, Transactions, scan_transactions
 from chunkstore.errors import Damaged
 from chunkstore.kafka.lineage import Piece
-from chunkstore.kafka.sources import SegmentSource
+from chunkstore.kafka.sources import Segment, SegmentSource
 
-__all__ = ["transactions_of"]
+__all__ = ["first_open", "transactions_of"]
 
 
 def transactions_of(source: SegmentSource, pieces: Sequence[Piece]) -> tuple[Transactions, list[str]]:
@@ -39,6 +39,23 @@ def transactions_of(source: SegmentSource, pieces: Sequence[Piece]) -> tuple[Tra
             if number < len(pieces):
                 aborted.append(AbortedTransaction(producer, first, piece.stop - 1))
     return Transactions(tuple(aborted), min(going.values(), default=None), going), notes
+
+
+def first_open(source: SegmentSource, segments: Sequence[Segment], high: int) -> int:
+    """Where the first transaction begins that has no end below offset ``high``, or ``high``; of a partition's segments, ascending.
+
+    Batches are read from the last producer snapshot at or below ``high`` on, and only where it has open transactions. Raises as above.
+    """
+    pieces = [
+        Piece(each, each.start_offset, min(each.end_offset + 1, high)) for each in segments if each.start_offset < high
+    ]
+    at = last = sum(each.end_offset < high for each in segments if each.state == "ROLLED")
+    going = None
+    while at and (going := _open_after(source, pieces[at - 1])) is None:
+        at -= 1
+    if at == last and not going:
+        return high
+    return min([high, *scan_transactions(_batches(source, pieces[at:]), going).open.values()])
 
 
 def _run(source: SegmentSource, run: Sequence[Piece]) -> tuple[list[AbortedTransaction], dict[int, int]]:

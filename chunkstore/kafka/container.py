@@ -1,0 +1,84 @@
+"""A container as a source of segments: what ``RemoteStorageManager`` stored in it, read at a replica or its owner.
+
+Promises: only whole copies are listed; where the container has a metadata manager's rows, these say which segments count, else leader
+epochs and higher ends do. Nothing is changed. Leaves out: copies under way, which ``copies_under_way`` lists.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from chunkstore.assembly import open_replica
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch
+from chunkstore.codec.kafka.names import parse_partition_folder, uuid_text
+from chunkstore.codec.sources import DataSource
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import AccessDenied, Damaged
+from chunkstore.kafka import rows
+from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.model import RemoteLogSegmentMetadata
+from chunkstore.kafka.sources import Listing, Segment, SegmentSource
+from chunkstore.kafka.storage import RemoteDataNotFoundException, RemoteStorageReader, log_name
+from chunkstore.names import ContainerNames
+from chunkstore.registry import open_bucket
+from chunkstore.replica import Replica
+
+__all__ = ["ContainerSource", "open_container"]
+
+
+class ContainerSource(SegmentSource):
+    """What ``store`` has. Raises as reads of tables and segments do, ``Damaged`` of a row."""
+
+    def __init__(self, store: ChunkedSegmentStorage | Replica, url: str) -> None:
+        super().__init__(url, store.close)
+        self._store, self._stored, self._metadata = store, RemoteStorageReader(store), RemoteLogMetadataReader(store)
+        self._items: dict[str, RemoteLogSegmentMetadata] = {}
+        table = store.table(rows.NAMESPACE)
+        self.stated = next(table.scan(after=b"\0\xff"), None) is not None
+        self.lineage = "the metadata manager" if self.stated else "leader epochs and higher ends"
+
+    def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
+        found = Listing()
+        for item in self._stored.stored_segments(topic):
+            place = item.remote_log_segment_id.topic_id_partition
+            if partition not in (None, place.partition):
+                continue
+            name = log_name(place, item.start_offset, item.remote_log_segment_id.id)
+            if parse_partition_folder(str(place)) is None:
+                raise Damaged(f"{place.topic[:40]!r} is no topic", object=name)
+            known = self._metadata.remote_log_segment(item.remote_log_segment_id)
+            self._items[name] = item
+            found.segments.append(
+                Segment(
+                    place.topic, uuid_text(place.topic_id), place.partition, item.start_offset, item.end_offset,
+                    uuid_text(item.remote_log_segment_id.id), None if known is None else known.state.name, item.segment_size_in_bytes,
+                    tuple(LeaderEpoch(*pair) for pair in item.segment_leader_epochs.items()), name, dense=False,
+                )
+            )  # fmt: skip
+        return found
+
+    def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
+        return nullcontext(DataSource(segment.name, segment.bytes, partial(self._store.read, segment.name)))
+
+    def index(self, segment: Segment, name: str) -> bytes | None:
+        try:
+            with self._stored.fetch_index(self._items[segment.name], name) as stream:
+                return stream.read()
+        except RemoteDataNotFoundException:
+            return None
+
+
+def open_container(root: str, container: str) -> ContainerSource | None:
+    """The container at ``root``; None where there is none, which takes one listing. Raises what ``open_replica`` raises."""
+    if not root.startswith("memory:"):
+        journal = ContainerNames(container).journal_prefix()
+        bucket = open_bucket(root)
+        try:
+            if next(bucket.list(journal), None) is None:
+                return None
+        except AccessDenied:
+            return None  # not to the whole of the bucket
+        finally:
+            bucket.close()
+    return ContainerSource(open_replica(root, container=container), root)

@@ -1,0 +1,330 @@
+"""Kafka's ``RemoteStorageManager`` (KIP-405, final form): the bytes of remote log segments as segments of a container.
+
+Promises: a copy is one commit at its end (log and indexes sealed, its row put): no half of one is ever read, and the container alone
+says what is stored. A copy that died is replaced by the next one of the same id. Works alone, next to any metadata manager. Memory:
+one piece. Leaves out: states of segments (``metadata``), and what is inside of a log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from enum import StrEnum
+from io import BufferedReader, RawIOBase
+from struct import Struct
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
+
+from chunkstore import runtime
+from chunkstore.changes import Change, Create, Delete, Seal, TableDelete, TablePut
+from chunkstore.codec.kafka.names import uuid_text
+from chunkstore.codec.sources import DataSource, read_exactly
+from chunkstore.config import MIB
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.handles import SegmentHandle
+from chunkstore.kafka import rows
+from chunkstore.kafka.model import (
+    OFFSET_MAX,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    RemoteResourceNotFoundException,
+    TopicIdPartition,
+    check_int,
+    require,
+)
+from chunkstore.kafka.sources import translated
+from chunkstore.replica import Replica
+
+__all__ = [
+    "STORED", "UNDER_WAY", "CopyUnderWay", "CustomMetadata", "IndexType", "LogSegmentData", "RemoteDataNotFoundException",
+    "RemoteStorageManager", "RemoteStorageReader", "log_name",
+]  # fmt: skip
+
+STORED: Final = b"\0s"
+"""How the keys of rows of what is stored begin: no partition's key begins so."""
+UNDER_WAY: Final = b"\0u"
+_SIZES: Final = Struct(">5q")
+_PIECE_BYTES: Final = 8 * MIB
+_WINDOW_BYTES: Final = 1 * MIB
+
+CustomMetadata: TypeAlias = bytes
+File: TypeAlias = str | os.PathLike[str] | bytes | DataSource
+"""A file: its path, its bytes, or an opened one."""
+
+
+class IndexType(StrEnum):
+    """The five kinds of indexes, in the order in which they are stored."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    PRODUCER_SNAPSHOT = "producerSnapshot"
+    LEADER_EPOCH = "leaderEpoch"
+    TRANSACTION = "transaction"
+
+
+class LogSegmentData(NamedTuple):
+    """The files of a log segment. ``leader_epoch_index``: the checkpoint's text up to the segment's end. None: there is no such file."""
+
+    log_segment: File
+    offset_index: File | None
+    time_index: File | None
+    producer_snapshot_index: File | None
+    leader_epoch_index: bytes | None
+    transaction_index: File | None = None
+
+
+class CopyUnderWay(NamedTuple):
+    """A copy that goes on, or died: ``bytes`` are stored of it, and it began ``age_s`` seconds ago."""
+
+    remote_log_segment_id: RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    bytes: int
+    age_s: float
+
+
+class RemoteDataNotFoundException(RemoteResourceNotFoundException):
+    """The segment, or its index, is not stored here: never copied whole, or deleted; many segments have no transaction index."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(resource)
+        self.args = (f"{resource} is not stored here: it was not copied to its end, was deleted, or never existed",)
+
+
+def log_name(partition: TopicIdPartition, start_offset: int, identity: bytes) -> str:
+    """The segment of the container that holds a log; its indexes are in the one with "-indexes" after it."""
+    return f"kafka/{uuid_text(partition.topic_id)}/{partition.partition}/{start_offset:020d}-{uuid_text(identity)}"
+
+
+def _names(item: RemoteLogSegmentMetadata) -> tuple[str, str]:
+    identity = item.remote_log_segment_id
+    name = log_name(identity.topic_id_partition, item.start_offset, identity.id)
+    return name, f"{name}-indexes"
+
+
+def _key(kind: bytes, item: RemoteLogSegmentMetadata) -> bytes:
+    identity = item.remote_log_segment_id
+    place = rows.partition_key(identity.topic_id_partition)
+    return kind + place + rows.number_key(item.start_offset) + identity.id
+
+
+def _partition_of(key: bytes) -> TopicIdPartition:
+    topic, _, rest = key[2:].partition(b"\0")
+    try:
+        return TopicIdPartition(rest[:16], topic.decode(), int.from_bytes(rest[16:20], "big"))
+    except (InvalidArgument, ValueError) as error:
+        raise Damaged("the key names no partition", object=f"table {rows.NAMESPACE}, row {key!r}") from error
+
+
+class RemoteStorageReader:
+    """The reading half, at an owner or a replica. Thread-safe. All calls raise ``InvalidArgument``, ``RemoteDataNotFoundException``, and
+    what ``table``, ``info`` and ``read`` of the store raise, within its deadlines; so do the streams that they return. Retry: safe."""
+
+    def __init__(self, store: ChunkedSegmentStorage | Replica) -> None:
+        self._reads = store
+        self._table = store.table(rows.NAMESPACE)
+
+    def fetch_log_segment(self, metadata: RemoteLogSegmentMetadata, start: int, end: int | None = None) -> BinaryIO:
+        """The bytes of the log from position ``start`` to ``end``, both included; None, or past the last byte: to the last byte.
+
+        ``InvalidArgument`` also where ``start`` is past the end of the log.
+        """
+        check_int(start, "start", OFFSET_MAX)
+        check_int(OFFSET_MAX if end is None else end, "end", OFFSET_MAX, start)
+        self._stored(metadata)
+        name = _names(metadata)[0]
+        try:
+            handle, length = self._reads.open_read(name), self._reads.info(name).length
+        except SegmentNotFound as error:
+            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id)) from error
+        require(start <= length, "start", f"at most {length}, the length of the log")
+        stop = length if end is None else min(end + 1, length)
+        return cast("BinaryIO", BufferedReader(_Stream(self._reads, handle, start, stop), _WINDOW_BYTES))
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType | str) -> BinaryIO:
+        """One of its indexes. ``RemoteDataNotFoundException`` also where the segment has none of this kind."""
+        require(kind in tuple(IndexType), "kind", "an IndexType")
+        sizes = _SIZES.unpack(self._stored(metadata).custom_metadata or b"")
+        number = tuple(IndexType).index(IndexType(kind))
+        identity = metadata.remote_log_segment_id
+        if sizes[number] < 0:
+            raise RemoteDataNotFoundException(f"index {kind} of {identity}")
+        begin = sum(size for size in sizes[:number] if size > 0)
+        try:
+            handle = self._reads.open_read(_names(metadata)[1])
+        except SegmentNotFound as error:
+            raise RemoteDataNotFoundException(str(identity)) from error
+        stream = _Stream(self._reads, handle, begin, begin + sizes[number])
+        return cast("BinaryIO", BufferedReader(stream, _WINDOW_BYTES))
+
+    def stored_segments(self, topic: str | None = None) -> Iterator[RemoteLogSegmentMetadata]:
+        """What is stored, by topic, partition and start offset: with its true size, the lengths of its indexes as custom metadata, and the
+        state COPY_SEGMENT_FINISHED, whatever a metadata manager says of it. Iterating raises ``Damaged``, too."""
+        prefix = STORED if topic is None else b"%b%b\0" % (STORED, topic.encode())
+        for row in self._table.scan(prefix):
+            found = rows.decode_segment(_partition_of(row.key), row)
+            if len(found.custom_metadata or b"") != _SIZES.size:
+                raise Damaged("no lengths of five indexes", object=f"table {rows.NAMESPACE}, row {row.key!r}")
+            yield found
+
+    def _stored(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        found = self._row(STORED, metadata)
+        if found is None:
+            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id))
+        return found
+
+    def _row(self, kind: bytes, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        require(isinstance(metadata, RemoteLogSegmentMetadata), "metadata", "a RemoteLogSegmentMetadata")
+        row = self._table.get(_key(kind, metadata))
+        return None if row is None else rows.decode_segment(metadata.remote_log_segment_id.topic_id_partition, row)
+
+
+class RemoteStorageManager(RemoteStorageReader):
+    """See the module's text. Changes also raise what ``append`` and ``commit`` of the store raise."""
+
+    def __init__(self, store: ChunkedSegmentStorage) -> None:
+        super().__init__(store)
+        self._store = store
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
+    ) -> CustomMetadata | None:
+        """Copy a segment; durable when it returns. Returns 40 bytes of custom metadata: the lengths of its indexes.
+
+        What is stored under this id stays, and is not copied again. Also raises ``ChunkNotFound``, ``AccessDenied`` and
+        ``StorageUnavailable`` of a file, and ``Conflict``: another copy of this id has begun since. Retry: safe, with the same id or
+        another one; after an error nothing of the segment is readable, and ``delete_log_segment_data`` frees what is stored of it.
+        """
+        stored = self._row(STORED, metadata)
+        if stored is not None:
+            return stored.custom_metadata
+        require(isinstance(log_segment_data, LogSegmentData), "log_segment_data", "a LogSegmentData")
+        with ExitStack() as opened:
+            data = log_segment_data
+            files = (data.offset_index, data.time_index, data.producer_snapshot_index, data.leader_epoch_index)
+            log = opened.enter_context(_opened(data.log_segment))
+            indexes = [
+                None if file is None else opened.enter_context(_opened(file))
+                for file in (*files, data.transaction_index)
+            ]
+            version, *handles = self._begin(metadata)
+            self._append(handles[0], [log])
+            self._append(handles[1], [index for index in indexes if index is not None])
+            sizes = _SIZES.pack(*(-1 if index is None else index.length for index in indexes))
+        whole = replace(
+            metadata, segment_size_in_bytes=log.length, custom_metadata=sizes,
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )  # fmt: skip
+        self._store.commit([
+            *(Seal(name) for name in _names(metadata)),
+            TableDelete(rows.NAMESPACE, _key(UNDER_WAY, metadata), version),
+            TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
+        ])  # fmt: skip
+        return sizes
+
+    copy_log_segment = copy_log_segment_data
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete what is stored of a segment, also of a copy that goes on, which then fails. Nothing: no change. Durable. Retry: safe."""
+        require(isinstance(metadata, RemoteLogSegmentMetadata), "metadata", "a RemoteLogSegmentMetadata")
+        while True:
+            found = [self._table.get(_key(kind, metadata)) for kind in (STORED, UNDER_WAY)]
+            changes: list[Change] = [
+                TableDelete(rows.NAMESPACE, row.key, row.version) for row in found if row is not None
+            ]
+            if not changes:
+                return
+            changes += (Delete(name) for name in _names(metadata) if self._store.exists(name))
+            try:
+                self._store.commit(changes)
+            except (Conflict, SegmentNotFound):
+                continue
+
+    def copies_under_way(self) -> list[CopyUnderWay]:
+        """Copies that have begun and not ended, by topic, partition and offset. Dead ones are listed until copied again or deleted."""
+        found, now_ms = [], runtime.now_ms()
+        for row in self._table.scan(UNDER_WAY):
+            item = rows.decode_segment(_partition_of(row.key), row)
+            try:
+                size = sum(self._store.info(name).length for name in _names(item))
+            except SegmentNotFound:
+                continue  # it has ended since
+            age_s = max(0, now_ms - item.event_timestamp_ms) / 1000
+            found.append(CopyUnderWay(item.remote_log_segment_id, item.start_offset, item.end_offset, size, age_s))
+        return found
+
+    def _begin(self, metadata: RemoteLogSegmentMetadata) -> tuple[int, SegmentHandle, SegmentHandle]:
+        """Replace what is under way of this id: the version of its row, and handles of both segments."""
+        token, key, (log, indexes) = runtime.token(16), _key(UNDER_WAY, metadata), _names(metadata)
+        started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        begun = replace(metadata, event_timestamp_ms=runtime.now_ms(), custom_metadata=token, state=started)
+        value = rows.encode_segment(begun)
+        old = self._table.get(key)
+        gone = () if old is None else (Delete(name) for name in (log, indexes) if self._store.exists(name))
+        put = TablePut(rows.NAMESPACE, key, value, 0 if old is None else old.version)
+        self._store.commit([*gone, Create(log), Create(indexes), put])
+        handles = self._store.open_write(log), self._store.open_write(indexes)
+        row = self._table.get(key)
+        if row is None or row.value != value:
+            raise Conflict(
+                f"the copy of {begun.remote_log_segment_id}", expected=token, found="another copy of this id"
+            )
+        return row.version, *handles
+
+    def _append(self, handle: SegmentHandle, files: Sequence[DataSource]) -> None:
+        """All bytes of ``files``, in as few appends as pieces of them fit."""
+        buffers: list[bytes] = []
+        position = 0
+        for file in files:
+            for at in range(0, file.length, _PIECE_BYTES):
+                buffers.append(bytes(read_exactly(file, at, min(_PIECE_BYTES, file.length - at))))
+                if sum(map(len, buffers)) >= _PIECE_BYTES:
+                    position = self._store.append_many(handle, buffers, expected_offset=position) + sum(
+                        map(len, buffers)
+                    )
+                    buffers = []
+        if buffers:
+            self._store.append_many(handle, buffers, expected_offset=position)
+
+
+@contextmanager
+def _opened(file: File) -> Iterator[DataSource]:
+    if isinstance(file, DataSource):
+        yield file
+    elif isinstance(file, bytes):
+        yield DataSource("bytes", len(file), lambda at, size: file[at : at + size])
+    else:
+        name = os.fspath(file)
+        with translated(name):
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+
+            def read(at: int, size: int) -> bytes:
+                with translated(name):
+                    return os.pread(descriptor, size, at)
+
+            yield DataSource(name, os.fstat(descriptor).st_size, read)
+        finally:
+            os.close(descriptor)
+
+
+class _Stream(RawIOBase):
+    """The bytes of a segment from ``start`` to below ``stop``."""
+
+    def __init__(self, store: ChunkedSegmentStorage | Replica, segment: SegmentHandle, start: int, stop: int) -> None:
+        self._store, self._segment, self._at, self._stop = store, segment, start, stop
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")[: self._stop - self._at]
+        try:
+            count = self._store.read_into(self._segment, self._at, view) if view else 0
+        except SegmentNotFound as error:
+            raise RemoteDataNotFoundException(self._segment.name) from error
+        self._at += count
+        return count

@@ -1,0 +1,343 @@
+"""A broker's log directory copied into a container, and put back.
+
+Promises: ``tier`` changes nothing in the directory; it copies rolled segments below the high watermark and the first open transaction,
+and none that the container has, of which no byte is read. Killed anywhere, the next run goes on, and nothing is doubled. ``restore``
+puts a partition's folder there whole or not at all. Leaves out: active segments, deleting, and what belongs to a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import groupby, pairwise
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.codec.kafka.batches import ReadOptions, iter_batches
+from chunkstore.codec.kafka.checkpoints import (
+    LeaderEpoch,
+    read_leader_epochs,
+    write_checkpoint,
+    write_partition_metadata,
+)
+from chunkstore.codec.kafka.indexes import TimeIndex
+from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file
+from chunkstore.codec.sources import DataSource, read_exactly
+from chunkstore.config import MIB
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, Unsupported
+from chunkstore.kafka.container import ContainerSource
+from chunkstore.kafka.lineage import Piece, resolve
+from chunkstore.kafka.metadata import RemoteLogMetadataManager
+from chunkstore.kafka.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    RemoteResourceNotFoundException,
+    TopicIdPartition,
+)
+from chunkstore.kafka.sources import LogDirectory, Segment, translated
+from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
+from chunkstore.kafka.transactions import first_open
+from chunkstore.replica import Replica
+
+__all__ = ["Planned", "Restored", "Tiered", "plan", "restore", "tier"]
+
+_BROKER: Final = -1
+"""The broker id of these copies: STARTED ones with it are gone on with."""
+_STAGING: Final = ".chunkstore-restore"
+_PIECE_BYTES: Final = 8 * MIB
+_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
+_FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_Span = tuple[int, int, int]
+
+
+class Tiered(NamedTuple):
+    """What a pass did: segments copied, their bytes, segments that were there, rolled segments that may not be copied yet, and notes."""
+
+    copied: int
+    bytes: int
+    present: int
+    held_back: int
+    notes: tuple[str, ...]
+
+
+class Restored(NamedTuple):
+    """What was put back; ``missing``: what a broker needs besides, or will not have."""
+
+    partitions: int
+    segments: int
+    bytes: int
+    missing: tuple[str, ...]
+
+
+class Planned(NamedTuple):
+    """A segment to copy, where in it each leader epoch begins, and the checkpoint up to its end."""
+
+    segment: Segment
+    epochs: Mapping[int, int]
+    checkpoint: bytes
+
+    @property
+    def span(self) -> _Span:
+        """What makes it the same as a stored one: two lineages of the same offsets end in different epochs."""
+        return self.segment.start_offset, self.segment.end_offset, max(self.epochs)
+
+
+def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int) -> list[Planned]:
+    """Which of a partition's segments may be copied: rolled ones that end below offset ``stable``. The first of ``epochs`` counts from
+    offset 0 on: the checkpoint does not tell of what is below the log start."""
+    begins = [0, *(each.start_offset for each in epochs[1:])]
+    spans = list(zip(epochs, begins, [*begins[1:], 1 << 63], strict=False))
+    planned = []
+    for segment in segments if epochs else ():
+        start, end = segment.start_offset, segment.end_offset
+        if segment.state == "ROLLED" and end < stable:
+            held = {
+                each.epoch: max(begin, start)
+                for each, begin, stop in spans
+                if begin <= end and max(begin, start) < stop
+            }
+            text = write_checkpoint([each for each in epochs if each.start_offset <= end])
+            planned.append(Planned(segment, held, text))
+    return planned
+
+
+def tier(
+    log_dir: str,
+    store: ChunkedSegmentStorage,
+    topics: str | None = None,
+    *,
+    watch: Callable[[Tiered], bool] | None = None,
+) -> Tiered:
+    """Copy the rolled segments of a broker's log directory, which may be in use, into the container; returns what the last pass did.
+
+    ``topics``: a pattern of names as of a shell; None: all. Topics that begin with "__" are copied only where it begins so, too.
+    ``watch``: called after each pass; passes go on while it returns True.
+
+    A segment is durable and readable when its copy ends. What is wrong with one partition is noted, and the others are copied. Raises
+    ``InvalidArgument`` (no such directory), and what the directory and the store raise. Retry: safe.
+    """
+    if not os.path.isdir(log_dir):
+        raise InvalidArgument(f"{log_dir} is no directory: name a broker's log.dirs", argument="log_dir")
+    source = LogDirectory(log_dir)
+    try:
+        while True:
+            done = _Pass(source, store).run(topics)
+            if watch is None or not watch(done):
+                return done
+    finally:
+        source.close()
+
+
+def _named(topic: str, pattern: str | None) -> bool:
+    inner = topic.startswith("__")
+    return not inner if pattern is None else fnmatchcase(topic, pattern) and (not inner or pattern.startswith("__"))
+
+
+class _Pass:
+    """One pass over a log directory."""
+
+    def __init__(self, source: LogDirectory, store: ChunkedSegmentStorage) -> None:
+        self._source = source
+        self._storage, self._metadata = RemoteStorageManager(store), RemoteLogMetadataManager(store)
+        self._copied = self._bytes = self._present = self._held_back = 0
+        self._tokens: dict[TopicIdPartition, int] = {}
+        self._notes: dict[str, None] = {}
+
+    def run(self, topics: str | None) -> Tiered:
+        highs = self._source.checkpoint("replication-offset-checkpoint")  # before the listing: it only grows
+        listing = self._source.listing()
+        self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
+        for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
+            start = listing.log_starts.get(place, 0)  # the epochs of what lies below are not known any more
+            segments = [each for each in several if each.end_offset >= start or each.state == "ACTIVE"]
+            if not _named(place[0], topics) or not segments or not segments[0].topic_id:
+                continue
+            for planned in self._planned(segments, highs.get(place, 0)):
+                self._copy(*planned)
+        return Tiered(self._copied, self._bytes, self._present, self._held_back, tuple(self._notes))
+
+    def _note(self, *lines: str) -> None:
+        self._notes.update(dict.fromkeys(lines))
+
+    def _planned(self, segments: list[Segment], high: int) -> Iterator[tuple[TopicIdPartition, Planned, bytes | None]]:
+        """What is to be copied of a partition; and the id of a copy of it that died."""
+        first = segments[0]
+        partition = TopicIdPartition(parse_uuid(first.topic_id, object=first.name), first.topic, first.partition)
+        try:
+            epochs = read_leader_epochs(self._source.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition}")
+            planned = plan(segments, epochs, first_open(self._source, segments, high))
+        except (ChunkNotFound, Damaged, Unsupported) as error:
+            self._note(f"{partition} is not copied: {error.message}")
+            return
+        self._held_back += sum(each.state == "ROLLED" for each in segments) - len(planned)
+        if not (high and epochs):
+            self._note(f"{partition} is not copied: its high watermark is 0 or not known, or its leader epochs are not")
+        known: dict[_Span, bytes | None] = {}
+        try:
+            for item in self._metadata.list_remote_log_segments(partition):
+                span = item.start_offset, item.end_offset, max(item.segment_leader_epochs)
+                if item.state == _FINISHED:
+                    known[span] = None
+                elif item.state == RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == _BROKER:
+                    known.setdefault(span, item.remote_log_segment_id.id)
+        except RemoteResourceNotFoundException:
+            pass  # nothing of it was ever copied
+        for each in planned:
+            if each.span in known and known[each.span] is None:
+                self._present += 1
+            else:
+                yield partition, each, known.get(each.span)
+
+    def _copy(self, partition: TopicIdPartition, planned: Planned, identity: bytes | None) -> None:
+        segment, source = planned.segment, self._source
+        try:
+            with source.log(segment) as log:
+                files = {name: source.index(segment, name) for name in (*_FILES, "producerSnapshot")}
+                if source.bucket.head(segment.name).length != segment.bytes:
+                    raise ChunkNotFound(segment.name)  # compaction has put other files there
+                times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
+                metadata = RemoteLogSegmentMetadata(
+                    RemoteLogSegmentId(partition, identity or runtime.token(16)), segment.start_offset, segment.end_offset,
+                    times[len(times) - 1][0] if len(times) else -1, _BROKER, runtime.now_ms(), segment.bytes, planned.epochs,
+                    txn_idx_empty=not files["transaction"],
+                )  # fmt: skip
+                data = LogSegmentData(
+                    log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
+                )  # fmt: skip
+                self._store(metadata, data)
+        except ChunkNotFound as error:
+            self._note(f"{error.chunk} was deleted meanwhile")
+        except Damaged as error:
+            self._note(f"{segment.name} is not copied: {error.message}")
+        else:
+            self._copied += 1
+            self._bytes += segment.bytes
+
+    def _store(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
+        identity = metadata.remote_log_segment_id
+        partition = identity.topic_id_partition
+        token = self._tokens.get(partition) or self._metadata.on_partition_leadership_changes([partition])[partition]
+        self._tokens[partition] = token
+        self._metadata.add_remote_log_segment_metadata(metadata, token=token).result()
+        custom = self._storage.copy_log_segment_data(metadata, data)
+        update = RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, _BROKER)
+        self._metadata.update_remote_log_segment_metadata(update, token=token).result()
+
+
+def restore(
+    store: ChunkedSegmentStorage | Replica,
+    log_dir: str,
+    topics: str | None = None,
+    *,
+    keep_partition_metadata: bool = False,
+) -> Restored:
+    """Put partitions back as folders of a log directory, whose broker is stopped: logs, indexes, snapshots, leader epochs.
+
+    ``topics``: as of ``tier``. ``keep_partition_metadata``: the folders are those of topics that a fresh cluster has created, without a
+    record; all but their ``partition.metadata`` is replaced, so that its broker serves them.
+
+    A folder is there whole, its bytes on disk, or not at all. Raises ``InvalidArgument`` (a folder has files in it, and nothing was
+    written), ``Conflict`` (two topics of one name), ``AccessDenied``, ``StorageUnavailable``, and what reading the store raises.
+    Retry: safe; name what is not there yet.
+    """
+    source = ContainerSource(store, log_dir)
+    listing = source.listing()
+    found: dict[str, list[Piece]] = {}
+    for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
+        segments = list(several)
+        if not _named(place[0], topics):
+            continue
+        if len(ids := {each.topic_id for each in segments}) > 1:
+            raise Conflict(f"topic {place[0]}", expected="one topic id", found=sorted(ids), remedy="restore others")
+        if pieces := resolve(source.finished(segments)):
+            found[f"{place[0]}-{place[1]}"] = pieces
+    kept = {folder: _kept(os.path.join(log_dir, folder), keep_partition_metadata) for folder in found}
+    done = Restored(0, 0, 0, tuple(_missing(log_dir, found, keep_partition_metadata)))
+    for folder, pieces in found.items():
+        size = _put_folder(source, log_dir, folder, pieces, kept[folder])
+        done = Restored(done.partitions + 1, done.segments + len(pieces), done.bytes + size, done.missing)
+    return done
+
+
+def _kept(folder: str, keep: bool) -> bytes | None:
+    """The ``partition.metadata`` that stays. Raises ``InvalidArgument`` if the folder has files that would be lost."""
+    with translated(folder):
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        logs = [name for name in names if name.endswith(".log") and os.path.getsize(os.path.join(folder, name))]
+        if (keep and "partition.metadata" not in names) or logs or (names and not keep):
+            text = "a topic's that a fresh cluster created, without a record" if keep else "absent or empty"
+            raise InvalidArgument(f"{folder} must be {text}; nothing was restored", argument="log_dir")
+        if not keep:
+            return None
+        with open(os.path.join(folder, "partition.metadata"), "rb") as file:
+            return file.read(4096)
+
+
+def _missing(log_dir: str, found: Mapping[str, list[Piece]], keep: bool) -> Iterator[str]:
+    for name in ("meta.properties", "__cluster_metadata-0"):
+        if not os.path.exists(os.path.join(log_dir, name)):
+            yield f"{name}: a broker does not start without it; format the directory with kafka-storage"
+    if not keep:
+        yield "topics of these ids in the cluster: create topics, stop, and restore with --keep-partition-metadata"
+    for folder, pieces in found.items():
+        for before, after in pairwise(pieces):
+            if before.stop < after.start:
+                yield f"{folder}: offsets {before.stop} to {after.start - 1}"
+        yield f"{folder}: offsets from {pieces[-1].stop} on"
+
+
+def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list[Piece], kept: bytes | None) -> int:
+    """Write a partition's folder; returns the bytes of its logs."""
+    staging, target, size = os.path.join(log_dir, _STAGING), os.path.join(log_dir, folder), 0
+    with translated(staging):
+        shutil.rmtree(staging, ignore_errors=True)
+        os.makedirs(staging)
+    for segment, start, stop in pieces:
+        whole = stop == segment.end_offset + 1
+        with source.log(segment) as log:
+            size += _write(staging, segment_file(start, "log"), log if whole else _cut(log, segment, stop))
+        names = {segment_file(start, suffix): name for name, suffix in _FILES.items()}
+        names[segment_file(stop, "snapshot")] = "producerSnapshot"
+        for file, name in names.items() if whole else ():  # a broker rebuilds what is missing
+            if (data := source.index(segment, name)) is not None:
+                _write(staging, file, data)
+    last = pieces[-1].segment
+    _write(staging, "leader-epoch-checkpoint", source.index(last, "leaderEpoch") or write_checkpoint(last.epochs))
+    topic_id = parse_uuid(last.topic_id, object=last.name)
+    _write(staging, "partition.metadata", write_partition_metadata(topic_id) if kept is None else kept)
+    with translated(target):
+        fresh = os.listdir(target) if kept is not None else []
+        for name in sorted(fresh, key="partition.metadata".__eq__):
+            if parse_segment_file(name) or name in ("leader-epoch-checkpoint", "partition.metadata"):
+                os.unlink(os.path.join(target, name))
+        os.rename(staging, target)  # fails where files are in it
+        for path in (target, log_dir):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+    return size
+
+
+def _cut(log: DataSource, segment: Segment, stop: int) -> DataSource:
+    """The log up to its first batch at or past ``stop``: a newer epoch has what follows."""
+    batches = iter_batches(log, ReadOptions(floor=segment.start_offset))
+    end = next((batch.position for batch in batches if batch.base_offset >= stop), log.length)
+    return log._replace(length=end)
+
+
+def _write(folder: str, name: str, data: DataSource | bytes) -> int:
+    path = os.path.join(folder, name)
+    with translated(path), open(path, "xb") as file:
+        if isinstance(data, bytes):
+            file.write(data)
+        else:
+            pieces = range(0, data.length, _PIECE_BYTES)
+            file.writelines(read_exactly(data, at, min(_PIECE_BYTES, data.length - at)) for at in pieces)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
