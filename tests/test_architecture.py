@@ -101,7 +101,7 @@ UPWARD = {
 # Lines of each folder, without its subfolders that have an entry of their own.
 # A budget is what a room that is being built may grow to.
 BUDGETS = {
-    "chunkstore/codec": 5_972,
+    "chunkstore/codec": 5_978,
     "chunkstore/pulsar": 5_334,
     "chunkstore/kafka": 3_200,
     "bindings/chunkstore_bindings/bucket": 700,
@@ -149,7 +149,7 @@ CEILINGS = {
     "tests/s3": 3_201,
     "tests/servers": 147,
     "tests/simulation": 5_815,
-    "tests/simulator": 12_729,
+    "tests/simulator": 12_730,
     "tests/spark": 3_360,
     "tests/support": 10_049,
     "tests/unit": 15_012,

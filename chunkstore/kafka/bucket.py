@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from chunkstore.codec.kafka.batches import OFFSET_MAX, ReadOptions, iter_batches
+from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
 from chunkstore.codec.kafka.encryption import load_private_key
 from chunkstore.codec.kafka.indexes import OffsetIndex
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
@@ -136,8 +136,13 @@ class KafkaBucket:
             yield from record_batches(part.source, *part.place, columns=columns, isolation=isolation, **options)
 
     def verify(self, topic: str | None = None, partition: int | None = None) -> Iterator[Finding]:
-        """What is wrong: objects, chunks, batches, offsets, indexes, epochs. Of a segment's log the first damage is told."""
+        """What is wrong: objects, chunks, batches, offsets, indexes, epochs. Of a segment's log the first damage is told.
+
+        Raises ``SegmentNotFound`` where there is nothing to verify.
+        """
         listing = self._listing(topic, partition)
+        if not listing.segments and not listing.findings:
+            raise SegmentNotFound(self.source.url, f"nothing to verify: no segment is in {self.source.url}")
         yield from listing.findings
         for _, several in groupby(listing.segments, key=lambda each: each[:3]):
             segments = list(several)
@@ -201,27 +206,40 @@ class KafkaBucket:
             pieces = resolve(finished)
             read = {piece.segment.name for piece in pieces}
             if passed := [each.name for each in segments if each.name not in read and each.bytes]:
-                text = f"{len(passed)} of {len(segments)} segments are unfinished, or others have their offsets"
+                text = f"{len(passed)} of {len(segments)} segments are unfinished, of an older lineage, or others have their offsets"
                 self._note(f"{place[0]}-{place[1]}: {text}: {passed[0]} is not read")
-            yield from self._of_partition(
-                [piece for piece in pieces if piece.stop > start], isolation, start, end_offset
-            )
+            yield from self._of_partition(pieces, isolation, start, end_offset)
 
     def _of_partition(self, pieces: list[Piece], isolation: str, start: int, end: int) -> Iterator[_Part]:
         known = None
         if isolation == "read_committed":
+            # Of all pieces: where a transaction began before ``start``, nothing after it may count as committed.
             known, notes = transactions_of(self.source, pieces)
             self._note(*notes)
         at = start
         for segment, first, stop in pieces:
             if first >= end:
                 return
+            if stop <= start:
+                continue
             if first > at:
                 self._note(f"{segment.topic}-{segment.partition}: offsets {at} to {first - 1} are not here")
+            seen, last = LogSummary(), min(end, stop)
+            if known is not None and known.last_stable_offset is not None:
+                last = min(last, known.last_stable_offset)
+            dense = segment.dense and not isinstance(self.source, LogDirectory)
             with self.source.log(segment) as log:
                 position = self._position(segment, log, start) if start > first else 0
-                options = ReadOptions(position, segment.start_offset, start, min(end, stop), window_bytes=_WINDOW_BYTES)
-                yield _Part(log, (segment.topic, segment.partition), known, options)
+                options = ReadOptions(
+                    position, segment.start_offset, start, last, window_bytes=_WINDOW_BYTES, dense=dense
+                )
+                yield _Part(log, (segment.topic, segment.partition), known, options._replace(summary=seen))
+            if seen.gaps or seen.end_offset < last:
+                text = f"{segment.name} has offsets up to {seen.end_offset - 1}, {last - 1} is expected"
+                text = text if seen.end_offset < last else f"{segment.name} has {seen.gaps} gaps between its batches"
+                if dense:
+                    raise Damaged(text, object=segment.name, position=seen.end_position)
+                self._note(f"{text}: compacted, or lost")
             at = stop
 
     def _position(self, segment: Segment, log: DataSource, offset: int) -> int:

@@ -6,6 +6,7 @@ metadata log, which must not be older than ``older_than_s``: what was copied sin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -43,14 +44,17 @@ def find_orphans(source: BucketSource, older_than_s: float) -> tuple[list[Orphan
         if age_s >= older_than_s:
             found.append(Orphan(kind, object, key and key.topic, None if key is None else key.partition, size, age_s))
 
-    for stem, several in groupby(source.objects(), key=lambda pair: pair[0].key.rpartition(".")[0] if pair[1] else ""):
+    def ours() -> Iterator[tuple[ObjectInfo, ObjectKey]]:
+        for item, key in source.objects():
+            if key is not None:
+                yield item, key
+            else:
+                add("foreign", item.key, None, item.length, item.modified_ms)
+
+    for stem, several in groupby(ours(), key=lambda pair: pair[0].key.rpartition(".")[0]):
         items = list(several)
         key = items[0][1]
-        if key is None:
-            for item, _ in items:
-                add("foreign", item.key, None, item.length, item.modified_ms)
-            continue
-        objects = {each.suffix: item for item, each in items if each is not None}
+        objects = {each.suffix: item for item, each in items}
         seen.add(key.segment_id)
         topics.add(key.topic_id)
         kind = _kind(source, key, objects)
@@ -67,11 +71,15 @@ def find_orphans(source: BucketSource, older_than_s: float) -> tuple[list[Orphan
             name = f"{record.topic}-{uuid_text(record.topic_id)}/{record.partition}/{record.start_offset:020d}-{uuid_text(segment_id)}"
             add("metadata-without-object", f"{source.prefix}{name}.log", record, 0, record.event_timestamp_ms)
     for upload in source.bucket.uploads(source.prefix):
-        key = parse_object_key(upload.key, source.prefix)
-        if key is not None:
-            add("never-finished", upload.key, key, None, upload.started_ms)
+        named = parse_object_key(upload.key, source.prefix)
+        if named is not None:
+            add("never-finished", upload.key, named, None, upload.started_ms)
     others = {record.topic for record in states.values() if record.topic_id not in topics}
     notes = [f"the metadata log has segments of topic {topic}, of which no object is here" for topic in sorted(others)]
+    stated = {(record.topic, record.partition) for record in states.values()}
+    unknown = {(each.topic, each.partition) for each in found if each.kind == "object-without-metadata"} - stated
+    text = "the metadata log has no record of {}-{}: if partitions of the metadata topic are missing here, its objects are no orphans"
+    notes += [text.format(*place) for place in sorted(unknown, key=str)]
     return sorted(found, key=lambda each: each.object), notes
 
 

@@ -149,17 +149,38 @@ class BucketSource(SegmentSource):
             yield item, parse_object_key(item.key, self.prefix)
 
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
-        found = Listing()
+        found, seen = Listing(), set[bytes]()
         parsed = ((item, key) for item, key in self.objects(topic) if key is not None)
         for stem, several in groupby(parsed, key=lambda pair: pair[0].key.rpartition(".")[0]):
             objects = {key.suffix: item for item, key in several}
             key = parse_object_key(f"{stem}.log", self.prefix)
             if key is None or "rsm-manifest" not in objects or topic not in (None, key.topic):
                 continue
+            seen.add(key.segment_id)
             if partition in (None, key.partition):
                 self._add(found, key, stem, objects)
         found.segments.sort()
+        self._compare(found, seen, topic, partition)
         return found
+
+    def _compare(self, found: Listing, seen: set[bytes], topic: str | None, partition: int | None) -> None:
+        """What the metadata log has and the bucket has not, and the other way round. Of topics without any object nothing is said."""
+        states, topics = self.states or {}, {each.topic for each in found.segments}
+        for segment_id, each in states.items():
+            wanted = each.topic in topics and topic in (None, each.topic) and partition in (None, each.partition)
+            if wanted and each.state == SegmentState.COPY_SEGMENT_FINISHED and segment_id not in seen:
+                name, text = (
+                    uuid_text(segment_id),
+                    "the metadata log says that the copy is finished; it has no manifest here",
+                )
+                found.findings.append(Finding("missing", name, each.topic, each.partition, each.start_offset, 0, text))
+        known = {(each.topic, each.partition) for each in states.values()}
+        for place in (
+            sorted({(each.topic, each.partition) for each in found.segments} - known) if self.states is not None else ()
+        ):
+            found.notes.append(
+                f"the metadata log has no record of {place[0]}-{place[1]}: is every partition of it here?"
+            )
 
     def _add(self, found: Listing, key: ObjectKey, stem: str, objects: Mapping[str, ObjectInfo]) -> None:
         def wrong(kind: str, object: str, position: int, message: str) -> None:
@@ -171,14 +192,18 @@ class BucketSource(SegmentSource):
             record = known or manifest.segment
             if record is None or record.start_offset != key.base_offset:
                 raise Damaged("it does not say where the segment of this key ends", object=name)
+            said = manifest.segment  # its topic id is an old one where a bucket was attached elsewhere
+            if said is not None and (said.partition, said.segment_id) != (key.partition, key.segment_id):
+                raise Damaged(f"it is of partition {said.partition}, segment {uuid_text(said.segment_id)}", object=name)
         except Damaged as error:
             wrong("manifest", name, error.position, error.message)
             return
         except ChunkNotFound:
             wrong("gone", name, 0, "it was deleted meanwhile")
             return
+        going = known is not None and known.state == SegmentState.DELETE_SEGMENT_STARTED
         for suffix in ("log", "indexes"):
-            if suffix not in objects:
+            if suffix not in objects and not going:
                 wrong("incomplete", f"{stem}.{suffix}", 0, "it is missing, and the manifest is there")
         if "log" not in objects:
             return
@@ -298,7 +323,7 @@ class LogDirectory(SegmentSource):
             topic_id = "" if data is None else uuid_text(read_partition_metadata(data, object=metadata))
         except Damaged as error:
             found.findings.append(Finding("metadata", metadata, topic, int(number), 0, error.position, error.message))
-        for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=True):
+        for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=False):  # a new partition has no log yet
             name, size = f"{folder}/{segment_file(base, 'log')}", sizes[base, "log"]
             segment = Segment(topic, topic_id, int(number), base, after - 1, "", "ROLLED", size, (), name, dense)
             try:

@@ -41,6 +41,7 @@ SOURCES: Final = (
     ("chunkstore.upkeep", "**/*.py"),
     ("chunkstore_journal", "**/*.py"),
     ("chunkstore_bindings", "*.py"),
+    ("chunkstore_bindings.bucket", "port.py"),
     ("chunkstore_bindings.wrappers", "**/*.py"),
     ("chunkstore_bindings.filesystem", "**/*.py"),
     ("chunkstore_bindings.s3", "**/*.py"),

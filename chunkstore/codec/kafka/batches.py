@@ -53,6 +53,7 @@ class ReadOptions(NamedTuple):
       batch_bytes_max: longest batch that is read, in bytes; brokers take 1 MiB by default.
       records_bytes_max: most bytes that the records of a batch may have after decompression.
       window_bytes: asked for in one read: by default what stays in the processor's cache; of a remote object more is faster.
+      summary: is told what was read, as far as it was.
     """
 
     position: int = 0
@@ -64,6 +65,7 @@ class ReadOptions(NamedTuple):
     batch_bytes_max: int = 64 * MIB
     records_bytes_max: int = 128 * MIB
     window_bytes: int = 512 * KIB
+    summary: LogSummary | None = None
 
 
 EVERYTHING: Final = ReadOptions()
@@ -175,7 +177,7 @@ def iter_batches(
     Raises while iterating: ``InvalidArgument`` for a position that is not in the object, ``Damaged`` at the first byte that is wrong,
     ``Unsupported`` for magic 0 and 1, and what ``source.read`` raises. Retry: safe.
     """
-    seen = LogSummary() if summary is None else summary
+    seen = summary or options.summary or LogSummary()
     length_max, start_offset, stop = options.batch_bytes_max, options.start_offset, source.length
     if not 0 <= options.position <= source.length:
         raise InvalidArgument(f"position {options.position} of {source.length} bytes", argument="options")
@@ -199,14 +201,15 @@ def iter_batches(
             return
         if not (next_offset <= base <= OFFSET_MAX - last_delta and 0 <= count <= last_delta + 1 > 0):
             _fail(f"{count} records, offsets {base} to {base + last_delta}, after {next_offset - 1}", source, at)
+        if options.dense and seen.batches and base != next_offset:
+            # No CRC covers a base offset: a wrong one must not look like the end of what is wanted.
+            _fail(f"offsets {next_offset} to {base - 1} are missing before this batch", source, at)
         if base >= options.end_offset:
             return
         if not seen.batches:
             seen.start_offset = base
         elif base != next_offset:
             seen.gaps += 1
-            if options.dense:
-                _fail(f"offsets {next_offset} to {base - 1} are missing before this batch", source, at)
         if leader_epoch < epoch:
             seen.epoch_drops += 1
         epoch, next_offset = leader_epoch, base + last_delta + 1

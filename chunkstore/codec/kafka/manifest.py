@@ -135,7 +135,10 @@ def read_manifest(data: bytes, *, object: str = "rsm-manifest") -> Manifest:
         tree.fail("version", "1 expected")
     chunks = _chunk_index(tree.inner("chunkIndex"))
     encryption = tree.optional("encryption")
-    indexes = [(name, tree.inner("segmentIndexes").optional(name)) for name in INDEX_NAMES]
+    places = tree.inner("segmentIndexes")
+    if missing := [name for name in INDEX_NAMES if name not in places.fields]:
+        places.fail(missing[0], "it is missing: a segment without that index says null")
+    indexes = [(name, places.optional(name)) for name in INDEX_NAMES]
     segment = tree.optional("remoteLogSegmentMetadata")
     return Manifest(
         chunks,
