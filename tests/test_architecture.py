@@ -101,7 +101,7 @@ UPWARD = {
 # Lines of each folder, without its subfolders that have an entry of their own.
 # A budget is what a room that is being built may grow to.
 BUDGETS = {
-    "chunkstore/codec": 5_978,
+    "chunkstore/codec": 5_980,
     "chunkstore/pulsar": 5_334,
     "chunkstore/kafka": 3_200,
     "bindings/chunkstore_bindings/bucket": 700,

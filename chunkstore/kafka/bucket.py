@@ -227,18 +227,17 @@ class KafkaBucket:
             seen, last = LogSummary(), min(end, stop)
             if known is not None and known.last_stable_offset is not None:
                 last = min(last, known.last_stable_offset)
-            dense = segment.dense and not isinstance(self.source, LogDirectory)
             with self.source.log(segment) as log:
                 position = self._position(segment, log, start) if start > first else 0
                 options = ReadOptions(
-                    position, segment.start_offset, start, last, window_bytes=_WINDOW_BYTES, dense=dense
+                    position, segment.start_offset, start, last, window_bytes=_WINDOW_BYTES, summary=seen
                 )
-                yield _Part(log, (segment.topic, segment.partition), known, options._replace(summary=seen))
+                yield _Part(log, (segment.topic, segment.partition), known, options)
+            if seen.beyond > segment.end_offset:  # no CRC covers a base offset: a wrong one must not look like the end
+                text = f"a batch at offset {seen.beyond}, and the segment ends with {segment.end_offset}"
+                raise Damaged(text, object=segment.name, position=seen.end_position)
             if seen.gaps or seen.end_offset < last:
-                text = f"{segment.name} has offsets up to {seen.end_offset - 1}, {last - 1} is expected"
-                text = text if seen.end_offset < last else f"{segment.name} has {seen.gaps} gaps between its batches"
-                if dense:
-                    raise Damaged(text, object=segment.name, position=seen.end_position)
+                text = f"{segment.name}: {seen.gaps} gaps, offsets up to {seen.end_offset - 1} of {last - 1}"
                 self._note(f"{text}: compacted, or lost")
             at = stop
 

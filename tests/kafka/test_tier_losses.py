@@ -31,7 +31,7 @@ def test_a_base_offset_that_was_changed_does_not_end_the_segment(tmp_path: Path)
         return data[: second + 2] + bytes([data[second + 2] ^ 64]) + data[second + 3 :]
 
     changed(log, flip)
-    with opened(folder, metadata_log=METADATA_LOG) as tier, pytest.raises(Damaged, match="missing"):
+    with opened(folder, metadata_log=METADATA_LOG) as tier, pytest.raises(Damaged, match="the segment ends with"):
         records_of(tier)
 
 
@@ -41,7 +41,7 @@ def test_a_segment_that_ends_early_is_damage_in_a_tier_and_named_in_a_log_direct
     lost.unlink()
     with KafkaBucket(str(logs)) as directory:
         records_of(directory, "codecs")
-        assert any("is expected: compacted, or lost" in note for note in directory.notes)
+        assert any(": compacted, or lost" in note for note in directory.notes)
 
 
 def test_a_finished_segment_without_objects_is_found(tmp_path: Path) -> None:

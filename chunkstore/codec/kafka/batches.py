@@ -147,6 +147,7 @@ class LogSummary:
       max_timestamp: of all batches, in milliseconds since 1970; -1 for none.
       gaps: how often offsets are missing between batches, as after compaction.
       epoch_drops: how often a leader epoch is less than the one before it.
+      beyond: the base offset of the batch that ended the reading, because it is not below ``end_offset``; -1: none did.
       tail: what is no batch; known at the end.
     """
 
@@ -158,6 +159,7 @@ class LogSummary:
     max_timestamp: int = -1
     gaps: int = 0
     epoch_drops: int = 0
+    beyond: int = -1
     tail: Tail | None = None
 
 
@@ -201,15 +203,15 @@ def iter_batches(
             return
         if not (next_offset <= base <= OFFSET_MAX - last_delta and 0 <= count <= last_delta + 1 > 0):
             _fail(f"{count} records, offsets {base} to {base + last_delta}, after {next_offset - 1}", source, at)
-        if options.dense and seen.batches and base != next_offset:
-            # No CRC covers a base offset: a wrong one must not look like the end of what is wanted.
-            _fail(f"offsets {next_offset} to {base - 1} are missing before this batch", source, at)
         if base >= options.end_offset:
+            seen.beyond = base
             return
         if not seen.batches:
             seen.start_offset = base
         elif base != next_offset:
             seen.gaps += 1
+            if options.dense:
+                _fail(f"offsets {next_offset} to {base - 1} are missing before this batch", source, at)
         if leader_epoch < epoch:
             seen.epoch_drops += 1
         epoch, next_offset = leader_epoch, base + last_delta + 1
