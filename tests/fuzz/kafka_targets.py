@@ -38,7 +38,8 @@ _FILES: tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes] | None, bytes
       for kind in RecordKind if kind != RecordKind.PARTITION_DELETE),
 )  # fmt: skip
 _MANIFEST = (
-    '{"version":"1","compression":true,"segmentIndexes":{},"chunkIndex":{"type":"%s","originalChunkSize":16,"originalFileSize":60,'
+    '{"version":"1","compression":true,"segmentIndexes":{"offset":null,"timestamp":null,"producerSnapshot":null,"leaderEpoch":null,'
+    '"transaction":null},"chunkIndex":{"type":"%s","originalChunkSize":16,"originalFileSize":60,'
     '"transformedChunkSize":9,"finalTransformedChunkSize":7,"transformedChunks":"%s"},"encryption":{"dataKey":"k:AA==","aad":"AA=="}}'
 )
 
