@@ -125,7 +125,7 @@ def offload(
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
 
-    Entries of FILE get the ids behind the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume.
+    Entries of FILE get the ids after the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume.
     The container is created where there is none.
     """
     need_offload()

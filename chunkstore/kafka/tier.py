@@ -153,7 +153,7 @@ class _Pass:
         listing = self._source.listing()
         self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
         for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
-            start = listing.log_starts.get(place, 0)  # the epochs of what lies below are not known any more
+            start = listing.log_starts.get(place, 0)  # the epochs of what is below are not known any more
             segments = [each for each in several if each.end_offset >= start or each.state == "ACTIVE"]
             if not _named(place[0], topics) or not segments or not segments[0].topic_id:
                 continue

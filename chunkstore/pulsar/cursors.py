@@ -89,7 +89,7 @@ class OffsetCache:
             return entries[at], positions[at]
 
     def note(self, key: Hashable, window: Window) -> None:
-        """Remember some of the entries that a scan of the block has found, behind those that are known."""
+        """Remember some of the entries that a scan of the block has found, after those that are known."""
         with self._lock:
             entries, positions = self._blocks.setdefault(key, (array("q"), array("q")))
             self._blocks.move_to_end(key)

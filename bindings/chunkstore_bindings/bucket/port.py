@@ -99,7 +99,7 @@ class Bucket(ABC):
         """Delete an object; whether it was there. S3 does not tell: True."""
 
     def uploads(self, prefix: str = "") -> Iterator[UnfinishedUpload]:
-        """Multipart uploads under way, and those that were left behind; none where the storage has no such thing."""
+        """Multipart uploads under way, and those that were never ended; none where the storage has no such thing."""
         return iter(())
 
     def abort_upload(self, key: str, upload_id: str) -> None:  # noqa: B027  (where there are no uploads)

@@ -1,4 +1,4 @@
-"""Record batches of Kafka's log segments (magic 2), one by one; FORMAT.md beside this file has the bytes.
+"""Record batches of Kafka's log segments (magic 2), one by one; FORMAT.md next to this file has the bytes.
 
 Promises: each batch is whole, its CRC32C right, and its base offset after the last offset before it, for no CRC covers a base offset.
 Magic 0 and 1 are ``Unsupported``. Bytes at the end that are no whole batch are damage, or the ``tail`` of a log that is still written to.

@@ -1,4 +1,4 @@
-"""Records of Kafka's log segments one by one, control records, and aborted transactions; FORMAT.md beside this file has the bytes.
+"""Records of Kafka's log segments one by one, control records, and aborted transactions; FORMAT.md next to this file has the bytes.
 
 Promises: every record that a consumer gets, in order, and none that it does not get; lengths, counts and offsets are checked before use,
 and damage is ``Damaged`` with object and position. Memory: one batch with its records decompressed. Leaves out: Arrow

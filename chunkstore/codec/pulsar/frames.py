@@ -1,6 +1,6 @@
 """What data objects of PIP-17 and PIP-76 share: the block header, the framing of entries, padding, and the scan over entries.
 
-A data object is a row of blocks; a block is a 128-byte header, entries in ascending order, and padding. FORMAT.md beside this
+A data object is a row of blocks; a block is a 128-byte header, entries in ascending order, and padding. FORMAT.md next to this
 file has the tables. Promises: constant memory, no I/O of its own, and a scan that makes no object per entry besides one int.
 Leaves out: where blocks are (``block_index``) and everything that reads or writes objects.
 """

@@ -1,4 +1,4 @@
-"""The messages inside entries of Pulsar, one by one, as a consumer gets them; FORMAT_MESSAGES.md beside this file has the bytes.
+"""The messages inside entries of Pulsar, one by one, as a consumer gets them; FORMAT_MESSAGES.md next to this file has the bytes.
 
 Promises: every message a consumer would get, in the order of the entries; those of aborted transactions, markers and messages that
 compaction took out are left out. Broken entries are ``Damaged`` with ledger, entry and offset, or stay raw (``messages="lenient"``).
