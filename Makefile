@@ -63,6 +63,7 @@ proofs: $(VENV)/.ready-dev
 	@scripts/servers.sh
 	@$(RUN) -m tests.support.servers.hdfs_jars
 	@$(RUN) -m tests.support.servers.pulsar
+	@$(RUN) -m tests.support.servers.kafka
 	env -u PYTHONDONTWRITEBYTECODE $(RUN) -m pytest -q -n $(TEST_JOBS) --dist worksteal -m proof
 
 lint: $(VENV)/.ready-dev

@@ -103,7 +103,7 @@ UPWARD = {
 BUDGETS = {
     "chunkstore/codec": 5_980,
     "chunkstore/pulsar": 5_334,
-    "chunkstore/kafka": 3_200,
+    "chunkstore/kafka": 4_000,
     "bindings/chunkstore_bindings/bucket": 700,
     "tests/bucket": 500,
     "tests/pulsar": 6_000,
@@ -151,7 +151,7 @@ CEILINGS = {
     "tests/simulation": 5_815,
     "tests/simulator": 12_730,
     "tests/spark": 3_360,
-    "tests/support": 10_049,
+    "tests/support": 10_209,
     "tests/unit": 15_012,
 }
 CEILING_SLACK = 100

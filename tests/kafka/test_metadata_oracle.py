@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,48 +15,17 @@ from chunkstore.kafka import RemoteLogMetadataManager, RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteResourceNotFoundException, TopicIdPartition
 from tests.kafka.support_metadata import STARTED, Leader, fresh_root, listed, number_of
 from tests.kafka.support_models import EPOCHS, OFFSETS, Command, random_command, segment_of
-from tests.support.servers.base import ServerMissing, cache_folder, exclusive
+from tests.support.servers.base import ServerMissing, missing
 from tests.support.servers.hdfs_jars import java_command
+from tests.support.servers.kafka import OLD, jars
+from tests.support.servers.maven import compiled
 
 pytestmark = pytest.mark.proof
 
-VERSION = "3.9.1"
+VERSION = OLD
 COMMANDS, A_CACHE, AN_ASK = 20_000, 100, 5
 MAIN = "org.apache.kafka.server.log.remote.metadata.storage.CacheOracle"
 SOURCE = Path(__file__).with_name("CacheOracle.java")
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>chunkstore.tests</groupId><artifactId>kafka-storage</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies><dependency>
-    <groupId>org.apache.kafka</groupId><artifactId>kafka-storage</artifactId><version>{VERSION}</version>
-  </dependency></dependencies>
-  <build><plugins><plugin>
-    <groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><version>3.6.1</version>
-    <executions><execution><phase>package</phase><goals><goal>copy-dependencies</goal></goals><configuration>
-      <includeScope>runtime</includeScope><outputDirectory>lib</outputDirectory>
-    </configuration></execution></executions>
-  </plugin></plugins></build>
-</project>
-"""
-
-
-def jars() -> Path:
-    """The folder of the jars; filled if this is the first time. Raises ``ServerMissing``."""
-    folder = cache_folder(f"kafka-storage-{VERSION}")
-    done = folder / "complete"
-    with exclusive(folder / "lock"):
-        if not done.exists():
-            maven = shutil.which("mvn")
-            if maven is None:
-                raise ServerMissing("no mvn here: apt-get install maven")
-            (folder / "pom.xml").write_text(_POM)
-            command = [maven, "-q", "-B", "-ntp", "package"]
-            got = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-            if got.returncode:
-                raise ServerMissing(f"mvn failed; Maven Central must be reachable: {got.stdout[-500:]}")
-            done.touch()
-    return folder / "lib"
 
 
 def asked(reader: RemoteLogMetadataReader, partition: TopicIdPartition) -> Iterator[tuple[str, str]]:
@@ -98,14 +66,10 @@ def done(leader: Leader, command: Command) -> tuple[str, str]:
 
 def test_the_same_answers(tmp_path: Path) -> None:
     try:
-        java, folder = java_command(), jars()
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
-    compiler = shutil.which("javac")
-    if compiler is None:
-        pytest.skip("no javac here: apt-get install openjdk-17-jdk-headless")
-    classes = f"{folder}/*:{tmp_path}"
-    subprocess.run([compiler, "-cp", classes, "-d", str(tmp_path), str(SOURCE)], check=True, timeout=300)
+        java, kafka = java_command(), f"{jars(VERSION) / 'lib'}/*"
+        classes = f"{kafka}:{compiled([SOURCE], kafka, tmp_path)}"
+    except ServerMissing as error:
+        missing("kafka", error)
     chance = random.Random(405)
     pairs: list[tuple[str, str]] = []
     with chunkstore.open(fresh_root()) as store:

@@ -38,6 +38,7 @@ GUARANTEES = {
     "moto": "S3 (semantics, against moto)",
     "rgw": "S3 against a real server (Ceph RGW): durability, kill -9, concurrency of processes",
     "pulsar": "Pulsar against a real broker: what it offloads, and what it reads of ours",
+    "kafka": "Kafka against real brokers: a tier of theirs in a container, what was put back, what was attached",
     "hdfs": "HDFS against a real name node and data node",
     "proxy": "networks that lose replies, reset, stall and crawl",
 }

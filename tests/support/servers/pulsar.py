@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
-from tests.support.servers.base import ServerMissing, ServerProcess, cache_folder, exclusive, free_ports, wait_until
+from tests.support.servers.base import ServerMissing, ServerProcess, free_ports, wait_until
 from tests.support.servers.hdfs_jars import java_command
+from tests.support.servers.maven import compiled, fetched
 from tests.support.servers.s3server import CREDENTIALS
 
 __all__ = ["DEADLINE_S", "PulsarBroker", "jars"]
@@ -26,29 +26,6 @@ __all__ = ["DEADLINE_S", "PulsarBroker", "jars"]
 DEADLINE_S = 300.0
 """A limit for everything that a broker does: its tests show that it ends, not how fast it is."""
 BROKER, OFFLOADER = "4.0.7", "4.0.8"
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>chunkstore.tests</groupId><artifactId>pulsar</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies><dependency>
-    <groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId><version>{BROKER}</version>
-  </dependency></dependencies>
-  <build><plugins><plugin>
-    <groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId><version>3.6.1</version>
-    <executions>
-      <execution><id>broker</id><phase>package</phase><goals><goal>copy-dependencies</goal></goals><configuration>
-        <includeScope>runtime</includeScope><outputDirectory>lib</outputDirectory>
-      </configuration></execution>
-      <execution><id>offloader</id><phase>package</phase><goals><goal>copy</goal></goals><configuration>
-        <artifactItems><artifactItem>
-          <groupId>org.apache.pulsar</groupId><artifactId>tiered-storage-jcloud</artifactId><version>{OFFLOADER}</version>
-          <destFileName>tiered-storage-jcloud.nar</destFileName>
-        </artifactItem></artifactItems><outputDirectory>offloaders</outputDirectory>
-      </configuration></execution>
-    </executions>
-  </plugin></plugins></build>
-</project>
-"""
 _OPENED = (
     *(f"java.base/java.{name}" for name in ("lang", "io", "util", "util.zip", "nio")),
     *(f"java.base/{name}" for name in ("sun.net", "sun.nio.ch", "jdk.internal.misc", "jdk.internal.platform")),
@@ -99,23 +76,12 @@ _CONFIGURATION: dict[str, object] = {
 
 
 def jars() -> Path:
-    """The folder with ``lib`` and ``offloaders``; filled if this is the first time. Raises ``ServerMissing``."""
-    folder = cache_folder(f"pulsar-{BROKER}")
-    done = folder / "complete"
-    with exclusive(folder / "lock"):
-        if not done.exists():
-            maven = shutil.which("mvn")
-            if maven is None:
-                raise ServerMissing("no mvn here: apt-get install maven")
-            print(f"downloading Pulsar {BROKER} from Maven Central, once (half a gigabyte)")
-            (folder / "pom.xml").write_text(_POM)
-            got = subprocess.run(
-                [maven, "-q", "-B", "-ntp", "package"], cwd=folder, capture_output=True, text=True, check=False
-            )
-            if got.returncode:
-                raise ServerMissing(f"mvn failed; Maven Central must be reachable: {got.stdout[-500:]}")
-            done.touch()
-    return folder
+    """The folder with ``lib``, and the offloader in ``files``. Raises ``ServerMissing``."""
+    broker, offloader = (
+        f"org.apache.pulsar:pulsar-broker:{BROKER}",
+        f"org.apache.pulsar:tiered-storage-jcloud:{OFFLOADER}:nar",
+    )
+    return fetched(f"pulsar-{BROKER}", [broker], [offloader])
 
 
 class PulsarBroker:
@@ -129,10 +95,7 @@ class PulsarBroker:
 
     def __init__(self, folder: Path, endpoint_url: str, bucket: str, **configuration: object) -> None:
         self._java = java_command()
-        compiler = shutil.which("javac")
-        if compiler is None:
-            raise ServerMissing("no javac here: apt-get install openjdk-17-jdk-headless")
-        self._javac, self._jars = compiler, jars()
+        self._jars = jars()
         self.folder = folder
         port, web, self._bookie = free_ports(3)
         self.url = f"pulsar://127.0.0.1:{port}"
@@ -146,7 +109,7 @@ class PulsarBroker:
         settings = _CONFIGURATION | {
             "brokerServicePort": port,
             "webServicePort": web,
-            "offloadersDirectory": self._jars / "offloaders",
+            "offloadersDirectory": self._jars / "files",
             "narExtractionDirectory": folder / "nar",
             "managedLedgerOffloadServiceEndpoint": endpoint_url,
             "managedLedgerOffloadBucket": bucket,
@@ -239,8 +202,7 @@ class PulsarBroker:
         classes = self.folder / "classes"
         class_path = os.pathsep.join((str(classes), f"{self._jars / 'lib'}/*"))
         if not (classes / f"{name}.class").exists():
-            source = str(ROOT / "tests" / "pulsar" / "java" / f"{name}.java")
-            self._run(self._javac, "-nowarn", "-d", str(classes), "-cp", class_path, source)
+            compiled([ROOT / "tests" / "pulsar" / "java" / f"{name}.java"], f"{self._jars / 'lib'}/*", classes)
         options = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", self._logging)
         return self._run(self._java, *options, "-cp", class_path, name, self.url, *arguments)
 
