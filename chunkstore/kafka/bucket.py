@@ -33,6 +33,8 @@ __all__ = ["KafkaBucket"]
 
 _WINDOW_BYTES: Final = 4 * MIB
 """Asked for at once of an object: several chunks of 1 MiB."""
+_LOST: Final = ("incomplete", "manifest", "missing")
+"""Kinds of findings whose segments are not read."""
 _METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
@@ -111,7 +113,7 @@ class KafkaBucket:
 
         Raises ``InvalidArgument``. While iterating: ``SegmentNotFound`` (no such partition), ``Conflict`` (two topics of one name),
         ``ChunkNotFound`` (deleted meanwhile), ``Damaged`` and ``Unsupported`` after the records before it, or at once where a scan for
-        transactions meets it.
+        transactions meets it. A segment whose manifest or log is lost is ``Damaged`` after all other records.
         """
         for part in self._parts(topic, partition, isolation, start_offset, end_offset):
             yield from iter_records(
@@ -194,21 +196,27 @@ class KafkaBucket:
         if any(each.topic.startswith("__") and topic is None for each in listing.segments):
             self._note("topics whose names begin with __ are left out: name them (topic, --topic)")
         found: dict[tuple[str, int], list[Segment]] = {}
+        lost = [each for each in listing.findings if each.kind in _LOST and start_offset <= each.offset < end_offset]
         for each in listing.segments:
             if topic is not None or not each.topic.startswith("__"):
                 found.setdefault((each.topic, each.partition), []).append(each)
+        read_of: dict[tuple[str, int], list[Piece]] = {}
         for place, segments in sorted(found.items()):
             finished = self.source.finished(segments)
             if len(ids := sorted({each.topic_id for each in finished})) > 1:
                 remedy = "give a prefix (--prefix) with one, or the metadata log"
                 raise Conflict(f"topic {place[0]}", expected="one topic id", found=ids, remedy=remedy)
             start = max(start_offset, listing.log_starts.get(place, 0))
-            pieces = resolve(finished)
+            read_of[place] = pieces = resolve(finished)
             read = {piece.segment.name for piece in pieces}
             if passed := [each.name for each in segments if each.name not in read and each.bytes]:
                 text = f"{len(passed)} of {len(segments)} segments are unfinished, of an older lineage, or others have their offsets"
                 self._note(f"{place[0]}-{place[1]}: {text}: {passed[0]} is not read")
             yield from self._of_partition(pieces, isolation, start, end_offset)
+        for each in lost:
+            if not any(piece.start <= each.offset < piece.stop for piece in read_of.get(each[2:4], ())):
+                text = f"{each.message}; {each.topic}-{each.partition} was not read from offset {each.offset} on, up to the next segment"
+                raise Damaged(text, object=each.object, position=each.position)
 
     def _of_partition(self, pieces: list[Piece], isolation: str, start: int, end: int) -> Iterator[_Part]:
         known = None

@@ -184,7 +184,8 @@ class BucketSource(SegmentSource):
 
     def _add(self, found: Listing, key: ObjectKey, stem: str, objects: Mapping[str, ObjectInfo]) -> None:
         def wrong(kind: str, object: str, position: int, message: str) -> None:
-            found.findings.append(Finding(kind, object, key.topic, key.partition, key.base_offset, position, message))
+            text = message.removeprefix(f"{object} at byte {position}: ")  # the finding names both
+            found.findings.append(Finding(kind, object, key.topic, key.partition, key.base_offset, position, text))
 
         name, known = f"{stem}.rsm-manifest", (self.states or {}).get(key.segment_id)
         try:

@@ -58,7 +58,7 @@ def test_nothing_is_wrong_with_a_genuine_log_directory(tmp_path: Path) -> None:
         pytest.param("zstd", "log", flipped(20), "batch", 0, "zstd", id="a compressed chunk"),
         pytest.param("encrypted", "log", flipped(20), "batch", 0, "not authentic", id="an encrypted chunk"),
         pytest.param("plain", "log", lambda data: data[:-5], "length", -5, "the manifest says", id="a cut log"),
-        pytest.param("plain", "rsm-manifest", flipped(3), "manifest", 0, "manifest", id="a manifest's name of a field"),
+        pytest.param("plain", "rsm-manifest", flipped(3), "manifest", 0, "version", id="a manifest's name of a field"),
         pytest.param("plain", "rsm-manifest", lambda _: b"", "manifest", 0, "JSON", id="an empty manifest"),
         pytest.param("encrypted", "indexes", flipped(99), "index", 0, "not authentic", id="an encrypted index"),
         pytest.param("plain", "indexes", flipped(7), "index", 0, "offset index leads to byte", id="an offset index"),
