@@ -15,12 +15,13 @@ PACKAGES = {
     "chunkstore_bindings": ROOT / "bindings" / "chunkstore_bindings",
     "chunkstore_journal": ROOT / "journal" / "chunkstore_journal",
     "pyspark_chunkstore": ROOT / "bindings" / "pyspark_chunkstore",
+    "pyspark_kafka_tiered": ROOT / "bindings" / "pyspark_kafka_tiered",
     "pyspark_pulsar_offload": ROOT / "bindings" / "pyspark_pulsar_offload",
 }
 LOOK = """
 import importlib.metadata as metadata, pathlib, sys
 import importlib.util
-for package in ("chunkstore", "chunkstore_bindings", "chunkstore_journal", "pyspark_chunkstore", "pyspark_pulsar_offload"):
+for package in "chunkstore chunkstore_bindings chunkstore_journal pyspark_chunkstore pyspark_kafka_tiered pyspark_pulsar_offload".split():
     print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
 import chunkstore, chunkstore_bindings, chunkstore_journal
 [entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
@@ -93,10 +94,10 @@ def test_an_editable_install_finds_all_source_roots(tmp_path: Path) -> None:
 def test_spark_finds_the_format_in_a_wheel(wheel: Path, tmp_path: Path) -> None:
     python = new_environment(tmp_path / "fresh")
     pip_install(python, wheel)
-    assert spark_finds(python, tmp_path) == "chunkstore pulsar-offload"
+    assert spark_finds(python, tmp_path) == "chunkstore kafka-tiered pulsar-offload"
 
 
 def test_spark_finds_the_format_in_an_editable_install(tmp_path: Path) -> None:
     python = new_environment(tmp_path / "editable")
     pip_install(python, "-e", ROOT)
-    assert spark_finds(python, tmp_path) == "chunkstore pulsar-offload"
+    assert spark_finds(python, tmp_path) == "chunkstore kafka-tiered pulsar-offload"

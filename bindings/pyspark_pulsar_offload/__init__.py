@@ -1,5 +1,5 @@
 """What Spark looks for: ``DefaultSource`` of the format "pulsar-offload". Importing it opens nothing; see ``chunkstore.spark``."""
 
-from chunkstore.spark.pulsar_offload import PulsarOffloadSource as DefaultSource
+from chunkstore.spark.tier_sources import PulsarOffloadSource as DefaultSource
 
 __all__ = ["DefaultSource"]

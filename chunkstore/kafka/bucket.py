@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_args
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
 from chunkstore.codec.kafka.encryption import load_private_key
@@ -21,6 +21,7 @@ from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFoun
 from chunkstore.kafka.checking import check_partition
 from chunkstore.kafka.container import open_container
 from chunkstore.kafka.lineage import Piece, apply_records, resolve
+from chunkstore.kafka.model import require
 from chunkstore.kafka.orphans import Orphan, find_orphans
 from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
 from chunkstore.kafka.transactions import transactions_of
@@ -29,7 +30,7 @@ from chunkstore.registry import open_bucket
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KafkaBucket"]
+__all__ = ["KafkaBucket", "PlannedPartition"]
 
 _WINDOW_BYTES: Final = 4 * MIB
 """Asked for at once of an object: several chunks of 1 MiB."""
@@ -38,13 +39,26 @@ _LOST: Final = ("incomplete", "manifest", "missing")
 _METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
-class _Part(NamedTuple):
-    """A segment to be read, with the arguments of ``iter_records``."""
+class PlannedPartition(NamedTuple):
+    """Pieces of a partition that are read from offset ``start`` to below ``end``. Plain data, also for readers in other processes.
 
-    source: DataSource
-    place: tuple[str, int]
-    transactions: Transactions | None
-    options: ReadOptions
+    ``transactions``: how they ended, for read_committed; None: every record is read. ``lost``: about segments that cannot be read.
+    """
+
+    topic: str
+    partition: int
+    pieces: tuple[Piece, ...]
+    start: int
+    end: int
+    transactions: Transactions | None = None
+    lost: tuple[Finding, ...] = ()
+
+    def require_whole(self) -> None:
+        """Raise ``Damaged`` if a segment between ``start`` and ``end`` is lost."""
+        for each in self.lost:
+            if self.start <= each.offset < self.end:
+                text = f"{each.message}; {each.topic}-{each.partition} was not read from offset {each.offset} on, up to the next segment"
+                raise Damaged(text, object=each.object, position=each.position)
 
 
 class KafkaBucket:
@@ -57,7 +71,8 @@ class KafkaBucket:
         read. Without it leader epochs and higher ends decide.
       keys: RSA private keys, each the bytes of a PEM file; each one is tried.
       prefix: what object keys begin with below the URL; it may end without a slash.
-      container: its name, where the URL is that of a container's root: what ``tier`` or a storage manager stored there is read.
+      container: its name, where the URL is that of a container's root: what ``tier`` or a storage manager stored there is read. None: the
+        URL is that of a tier, and no container is looked for.
 
     ``notes``: lines about what was passed over. Raises ``InvalidArgument``. Every call raises what the bucket raises (``AccessDenied``,
     ``StorageUnavailable``, ``DeadlineExceeded``), and changes nothing. Retry: safe.
@@ -70,13 +85,13 @@ class KafkaBucket:
         metadata_log: str | None = None,
         keys: Iterable[bytes] = (),
         prefix: str = "",
-        container: str = "default",
+        container: str | None = "default",
     ) -> None:
         self.notes: dict[str, None] = {}
         rings = [load_private_key(pem) for pem in keys]
         self.source: SegmentSource
-        plain = not (metadata_log or rings or prefix)
-        if "://" in source and plain and (opened := open_container(source, container)) is not None:
+        named = None if metadata_log or rings or prefix else container
+        if "://" in source and named is not None and (opened := open_container(source, named)) is not None:
             self.source = opened
         elif "://" in source:
             states = None if metadata_log is None else self._states(metadata_log)
@@ -113,12 +128,13 @@ class KafkaBucket:
 
         Raises ``InvalidArgument``. While iterating: ``SegmentNotFound`` (no such partition), ``Conflict`` (two topics of one name),
         ``ChunkNotFound`` (deleted meanwhile), ``Damaged`` and ``Unsupported`` after the records before it, or at once where a scan for
-        transactions meets it. A segment whose manifest or log is lost is ``Damaged`` after all other records.
+        transactions meets it. A segment whose manifest or log is lost is ``Damaged`` after all other records of its partition.
         """
-        for part in self._parts(topic, partition, isolation, start_offset, end_offset):
-            yield from iter_records(
-                part.source, *part.place, isolation=isolation, transactions=part.transactions, options=part.options
-            )
+        for planned in self.plan(topic, partition):
+            chosen = self.narrowed(planned, isolation, start_offset, end_offset)
+            more: dict[str, Any] = {"isolation": isolation, "transactions": chosen.transactions}
+            for source, options in self._opened(chosen):
+                yield from iter_records(source, chosen.topic, chosen.partition, options=options, **more)
 
     def record_batches(
         self,
@@ -131,11 +147,67 @@ class KafkaBucket:
         end_offset: int = OFFSET_MAX,
     ) -> Iterator[pa.RecordBatch]:
         """The records as Arrow, with ``columns`` of ``RECORD_SCHEMA`` or all. Otherwise as ``read``."""
+        for planned in self.plan(topic, partition):
+            yield from self.planned_batches(self.narrowed(planned, isolation, start_offset, end_offset), columns)
+
+    def plan(self, topic: str | None = None, partition: int | None = None) -> Iterator[PlannedPartition]:
+        """What ``read`` reads of each partition: all of it. Raises as ``read``."""
+        listing = self._listing(topic, partition)
+        self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
+        if any(each.topic.startswith("__") and topic is None for each in listing.segments):
+            self._note("topics whose names begin with __ are left out: name them (topic, --topic)")
+        found: dict[tuple[str, int], list[Segment]] = {}
+        for each in listing.segments:
+            if topic is not None or not each.topic.startswith("__"):
+                found.setdefault((each.topic, each.partition), []).append(each)
+        gone = [each for each in listing.findings if each.kind in _LOST]
+        for finding in gone:
+            if topic is not None or not finding.topic.startswith("__"):
+                found.setdefault((finding.topic, finding.partition), [])
+        for place, segments in sorted(found.items()):
+            finished = self.source.finished(segments)
+            if len(ids := sorted({each.topic_id for each in finished})) > 1:
+                remedy = "give a prefix (--prefix) with one, or the metadata log"
+                raise Conflict(f"topic {place[0]}", expected="one topic id", found=ids, remedy=remedy)
+            pieces = resolve(finished)
+            read = {piece.segment.name for piece in pieces}
+            if passed := [each.name for each in segments if each.name not in read and each.bytes]:
+                text = f"{len(passed)} of {len(segments)} segments are unfinished, of an older lineage, or others have their offsets"
+                self._note(f"{place[0]}-{place[1]}: {text}: {passed[0]} is not read")
+            lost = (
+                each for each in gone
+                if each[2:4] == place and not any(piece.start <= each.offset < piece.stop for piece in pieces)
+            )  # fmt: skip
+            start = listing.log_starts.get(place, 0)
+            yield PlannedPartition(*place, tuple(pieces), start, OFFSET_MAX, lost=tuple(lost))
+
+    def narrowed(
+        self, planned: PlannedPartition, isolation: Isolation, start_offset: int, end_offset: int
+    ) -> PlannedPartition:
+        """What ``read`` reads of a whole partition with these arguments. Raises as ``read``.
+
+        "read_committed" reads an index or two of each segment; where they are missing, batches.
+        """
+        require(isolation in get_args(Isolation), "isolation", "read_uncommitted or read_committed")
+        known = None
+        if isolation == "read_committed":
+            # Of all pieces: where a transaction began before ``start_offset``, nothing after it may count as committed.
+            known, notes = transactions_of(self.source, planned.pieces)
+            self._note(*notes)
+            if known.last_stable_offset is not None:
+                end_offset = min(end_offset, known.last_stable_offset)
+        return planned._replace(start=max(planned.start, start_offset), end=end_offset, transactions=known)
+
+    def planned_batches(
+        self, planned: PlannedPartition, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a plan, or of some consecutive pieces of one, as ``record_batches``; nothing is listed."""
         from chunkstore.codec.kafka.record_batches import record_batches  # noqa: PLC0415  (loads Arrow)
 
-        for part in self._parts(topic, partition, isolation, start_offset, end_offset):
-            options: dict[str, Any] = {"transactions": part.transactions, "options": part.options}
-            yield from record_batches(part.source, *part.place, columns=columns, isolation=isolation, **options)
+        isolation = "read_uncommitted" if planned.transactions is None else "read_committed"
+        more: dict[str, Any] = {"isolation": isolation, "transactions": planned.transactions, "columns": columns}
+        for source, options in self._opened(planned):
+            yield from record_batches(source, planned.topic, planned.partition, options=options, **more)
 
     def verify(self, topic: str | None = None, partition: int | None = None) -> Iterator[Finding]:
         """What is wrong: objects, chunks, batches, offsets, indexes, epochs. Of a segment's log the first damage is told.
@@ -188,59 +260,22 @@ class KafkaBucket:
             self._note(f"no segment is {where}")
         return found
 
-    def _parts(
-        self, topic: str | None, partition: int | None, isolation: str, start_offset: int, end_offset: int
-    ) -> Iterator[_Part]:
-        listing = self._listing(topic, partition)
-        self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
-        if any(each.topic.startswith("__") and topic is None for each in listing.segments):
-            self._note("topics whose names begin with __ are left out: name them (topic, --topic)")
-        found: dict[tuple[str, int], list[Segment]] = {}
-        lost = [each for each in listing.findings if each.kind in _LOST and start_offset <= each.offset < end_offset]
-        for each in listing.segments:
-            if topic is not None or not each.topic.startswith("__"):
-                found.setdefault((each.topic, each.partition), []).append(each)
-        read_of: dict[tuple[str, int], list[Piece]] = {}
-        for place, segments in sorted(found.items()):
-            finished = self.source.finished(segments)
-            if len(ids := sorted({each.topic_id for each in finished})) > 1:
-                remedy = "give a prefix (--prefix) with one, or the metadata log"
-                raise Conflict(f"topic {place[0]}", expected="one topic id", found=ids, remedy=remedy)
-            start = max(start_offset, listing.log_starts.get(place, 0))
-            read_of[place] = pieces = resolve(finished)
-            read = {piece.segment.name for piece in pieces}
-            if passed := [each.name for each in segments if each.name not in read and each.bytes]:
-                text = f"{len(passed)} of {len(segments)} segments are unfinished, of an older lineage, or others have their offsets"
-                self._note(f"{place[0]}-{place[1]}: {text}: {passed[0]} is not read")
-            yield from self._of_partition(pieces, isolation, start, end_offset)
-        for each in lost:
-            if not any(piece.start <= each.offset < piece.stop for piece in read_of.get(each[2:4], ())):
-                text = f"{each.message}; {each.topic}-{each.partition} was not read from offset {each.offset} on, up to the next segment"
-                raise Damaged(text, object=each.object, position=each.position)
-
-    def _of_partition(self, pieces: list[Piece], isolation: str, start: int, end: int) -> Iterator[_Part]:
-        known = None
-        if isolation == "read_committed":
-            # Of all pieces: where a transaction began before ``start``, nothing after it may count as committed.
-            known, notes = transactions_of(self.source, pieces)
-            self._note(*notes)
-        at = start
-        for segment, first, stop in pieces:
+    def _opened(self, planned: PlannedPartition) -> Iterator[tuple[DataSource, ReadOptions]]:
+        at, start, end = planned.start, planned.start, planned.end
+        for segment, first, stop in planned.pieces:
             if first >= end:
-                return
+                break
             if stop <= start:
                 continue
             if first > at:
                 self._note(f"{segment.topic}-{segment.partition}: offsets {at} to {first - 1} are not here")
             seen, last = LogSummary(), min(end, stop)
-            if known is not None and known.last_stable_offset is not None:
-                last = min(last, known.last_stable_offset)
             with self.source.log(segment) as log:
                 position = self._position(segment, log, start) if start > first else 0
                 options = ReadOptions(
                     position, segment.start_offset, start, last, window_bytes=_WINDOW_BYTES, summary=seen
                 )
-                yield _Part(log, (segment.topic, segment.partition), known, options)
+                yield log, options
             if seen.beyond > segment.end_offset:  # no CRC covers a base offset: a wrong one must not look like the end
                 text = f"a batch at offset {seen.beyond}, and the segment ends with {segment.end_offset}"
                 raise Damaged(text, object=segment.name, position=seen.end_position)
@@ -248,6 +283,7 @@ class KafkaBucket:
                 text = f"{segment.name}: {seen.gaps} gaps, offsets up to {seen.end_offset - 1} of {last - 1}"
                 self._note(f"{text}: compacted, or lost")
             at = stop
+        planned.require_whole()
 
     def _position(self, segment: Segment, log: DataSource, offset: int) -> int:
         """Where a batch begins that is at or below ``offset``, as the index says, if that is right; else 0."""

@@ -62,10 +62,12 @@ class ContainerSource(SegmentSource):
         return nullcontext(DataSource(segment.name, segment.bytes, partial(self._store.read, segment.name)))
 
     def index(self, segment: Segment, name: str) -> bytes | None:
+        if segment.name not in self._items:
+            self.listing(segment.topic, segment.partition)  # another process has planned it
         try:
             with self._stored.fetch_index(self._items[segment.name], name) as stream:
                 return stream.read()
-        except RemoteDataNotFoundException:
+        except (RemoteDataNotFoundException, KeyError):
             return None
 
 

@@ -21,7 +21,8 @@ _MARK = "chunkstore error: "
 # What comes before any of our code runs. In order: another Python fails first, then a missing package.
 _PYTHON = re.compile(r"Python in worker has different version: '?([0-9.]+)'? than that in driver: '?([0-9.]+)'?")
 _PACKAGE = re.compile(
-    r"No module named '(pyarrow|pandas|numpy|lmdb|msgpack|msgspec|google_crc32c|(?:pyspark_)?chunkstore(?:_bindings|_journal)?)[.']"
+    r"No module named '(cryptography|zstandard|pyarrow|pandas|numpy|lmdb|msgpack|msgspec|google_crc32c|"
+    r"(?:pyspark_)?chunkstore(?:_bindings|_journal)?)[.']"
     r"|(PyArrow|Pandas|NumPy) >= \S+ must be installed"
 )
 _PUSHDOWN = re.compile(r"filter pushdown is disabled because configuration '([A-Za-z.]+)' is false")
@@ -72,7 +73,8 @@ def _of_python(text: str) -> Unsupported | None:
         )
     if found := _PACKAGE.search(text):
         package = found[1] or found[2].lower()
-        return Unsupported(f"the Python of a worker has no package {package}; {_INSTALL}", feature=package)
+        remedy = _INSTALL.replace("[", "[kafka," if package in ("cryptography", "zstandard") else "[")
+        return Unsupported(f"the Python of a worker has no package {package}; {remedy}", feature=package)
     if found := _PUSHDOWN.search(text):
         return Unsupported(
             f"option pushdown=true needs a session that pushes filters down: spark.conf.set('{found[1]}', 'true')",

@@ -31,7 +31,7 @@ __all__ = [
     "ReadOptions",
     "items_of",
     "known_values",
-    "ledger_numbers",
+    "numbers_of",
     "one_of",
     "parse_options",
     "unknown_name",
@@ -80,7 +80,7 @@ Positions: TypeAlias = int | Mapping[str, int]
 """An offset for all segments, or for each by name; ``EARLIEST`` and ``LATEST`` among them."""
 _PARTITIONS_MAX = 100_000
 _PIN_S_MAX = 30 * 86_400
-_LEDGER_MAX = _BYTES_MAX = (1 << 63) - 1
+_BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
 
@@ -223,7 +223,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         container=container,
         segments=segments,
         topic=values.get("topic"),
-        ledgers=ledger_numbers(values),
+        ledgers=numbers_of(values, "ledgers", "ledger id"),
         columns=(),
         min_partitions=whole_number(values, "minPartitions", 1, _PARTITIONS_MAX) or 1,
         segments_pattern=_pattern(values, "segmentsPattern"),
@@ -462,21 +462,21 @@ def _segments(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def ledger_numbers(values: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Of option 'ledgers', if it is there. Raises ``InvalidArgument``."""
-    if "ledgers" not in values:
+def numbers_of(values: Mapping[str, str], name: str, what: str) -> tuple[int, ...] | None:
+    """The numbers in an option, each of them a ``what``; None where it is not there. Raises ``InvalidArgument``."""
+    if name not in values:
         return None
-    ledgers: list[int] = []
-    for item in items_of(values, "ledgers"):
+    numbers: list[int] = []
+    for item in items_of(values, name):
         text = str(item)
-        if isinstance(item, bool) or _WHOLE.fullmatch(text) is None or int(text) > _LEDGER_MAX:
-            raise InvalidArgument(f"option 'ledgers' holds {item!r}, which is no ledger id", argument="ledgers")
-        if int(text) in ledgers:
-            raise InvalidArgument(f"option 'ledgers' names {int(text)} twice", argument="ledgers")
-        ledgers.append(int(text))
-    if not ledgers:
-        raise InvalidArgument("option 'ledgers' names no ledger", argument="ledgers")
-    return tuple(ledgers)
+        if isinstance(item, bool) or _WHOLE.fullmatch(text) is None or int(text) > _BYTES_MAX:
+            raise InvalidArgument(f"option {name!r} holds {item!r}, which is no {what}", argument=name)
+        if int(text) in numbers:
+            raise InvalidArgument(f"option {name!r} names {int(text)} twice", argument=name)
+        numbers.append(int(text))
+    if not numbers:
+        raise InvalidArgument(f"option {name!r} names no {what}", argument=name)
+    return tuple(numbers)
 
 
 def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]:

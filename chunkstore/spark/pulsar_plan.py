@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.spark.options import items_of, known_values, ledger_numbers, one_of, whole_number
+from chunkstore.spark.options import items_of, known_values, numbers_of, one_of, whole_number
 
 __all__ = ["OffloadOptions", "Run", "parse_offload_options", "partitions_of"]
 
@@ -47,7 +47,7 @@ def parse_offload_options(given: Mapping[str, str]) -> OffloadOptions:
     return OffloadOptions(
         url=values["path"],
         topic=values.get("topic"),
-        ledgers=ledger_numbers(values),
+        ledgers=numbers_of(values, "ledgers", "ledger id"),
         messages=messages,
         transactions="all" if one_of(values, "transactions", ("committed", "all")) == "all" else "committed",
         lenient=one_of(values, "lenient", ("false", "true")) == "true",

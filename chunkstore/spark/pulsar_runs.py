@@ -1,7 +1,7 @@
 """Planning and reading of the format "pulsar-offload": which runs of blocks a bucket has, and the rows of one run.
 
 Promises: planning lists the bucket and reads indexes, once; a task reads a run of blocks of one ledger, or some small ledgers.
-Leaves out: options and schema (``pulsar_offload``), what messages are (``pulsar_messages``).
+Leaves out: options (``pulsar_plan``), columns (``tier_sources``), what messages are (``pulsar_messages``).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class KafkaBroker:
     ) -> None:
         self.version, self.folder, self._java = version, folder, java_command()
         self.class_path = os.pathsep.join(f"{jars(version)}/{name}/*" for name in ("lib", "files"))
-        self.node = 1 if joined is None else joined.node + 1
+        self.node: int = 1 if joined is None else joined.node + 1
         port, own = free_ports(2)
         self._controller: int = own if joined is None else joined._controller
         self.address = f"127.0.0.1:{port}"
