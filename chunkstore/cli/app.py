@@ -84,9 +84,9 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Ledgers",
         "kafka",
-        "Kafka's tiers and log directories, without a broker: ls, read, verify, orphans, tier, restore.",
+        "Kafka's tiers and log directories: ls, read, verify, orphans, tier, restore; and for its brokers: serve.",
         "kafka",
-        ("ls", "read", "verify", "orphans", "tier", "restore"),
+        ("ls", "read", "verify", "orphans", "tier", "restore", "serve"),
     ),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
     (

@@ -2,7 +2,7 @@
 
 Promises: only ``tier`` changes a container, and only ``restore`` a log directory; rows are printed as they are found; what was passed
 over, and what says which segments count, is on stderr.
-Leaves out: what is decided (``chunkstore.kafka``).
+Leaves out: what is decided (``chunkstore.kafka``), and the verb ``serve`` (``kafka_serve``).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import typer
 
 from chunkstore import runtime
 from chunkstore.cli import access, options
+from chunkstore.cli.kafka_serve import need_kafka, serve
 from chunkstore.cli.output import human_bytes, print_json, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
-from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.errors import InvalidArgument
 
-__all__ = ["ls", "orphans", "read", "restore", "tier", "verify"]
+__all__ = ["ls", "orphans", "read", "restore", "serve", "tier", "verify"]
 
 _SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory's path."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
@@ -41,18 +42,9 @@ _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "messa
 
 
 @contextmanager
-def _need_kafka() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
-        raise Unsupported(text, feature="kafka") from error
-
-
-@contextmanager
 def _tier(source: str, metadata_log: str | None, keys: list[str] | None, prefix: str) -> Iterator[Any]:
     """The tier or log directory; its notes go to stderr at the end, also of a failure."""
-    with _need_kafka():
+    with need_kafka():
         kind = import_module("chunkstore.kafka.bucket").KafkaBucket
     pems = []
     for name in keys or ():
@@ -180,7 +172,7 @@ def tier(
     here: access.Owning,
 ) -> None:
     """Copy a broker's rolled segments into a container, which is created where there is none."""
-    with _need_kafka():
+    with need_kafka():
         from chunkstore.kafka.tier import Tiered, tier
 
     def show(done: Tiered) -> None:
@@ -210,7 +202,7 @@ def restore(
     here: access.Reading,
 ) -> None:
     """Put partitions back as folders of a log directory; what a broker needs besides is listed."""
-    with _need_kafka():
+    with need_kafka():
         from chunkstore.kafka.tier import restore
 
     with here.replica(root) as replica:

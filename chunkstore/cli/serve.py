@@ -294,7 +294,7 @@ class _Serving:
         merged_bytes, asked = 0, 0.0
         found: dict[str, tuple[str, ...]] = {}
         while not self.told:
-            runtime.sleep_s(_POLL_S)
+            self._pause()
             now_s = runtime.monotonic_s()
             for job in store.optimiser.status().jobs:
                 if isinstance(job.error, NotOwner):
@@ -323,6 +323,9 @@ class _Serving:
                 looked_s = now_s
                 self._look(store)
         return "signal"
+
+    def _pause(self) -> None:
+        runtime.sleep_s(_POLL_S)
 
     def _look(self, store: chunkstore.ChunkedSegmentStorage) -> None:
         try:

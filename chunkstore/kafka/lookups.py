@@ -97,6 +97,11 @@ class RemoteLogMetadataReader:
         self._check(partition)
         return self._known(partition).token
 
+    def version(self, partition: TopicIdPartition) -> int:
+        """A number that is another one after each event of the partition."""
+        self._check(partition)
+        return self._known(partition).version
+
     def close(self) -> None:
         """End it; later calls raise ``Closed``. The store stays open. Safe to repeat."""
         self._closed = True

@@ -22,7 +22,7 @@ from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.handles import SegmentHandle
 from chunkstore.kafka import rows
 from chunkstore.kafka.model import (
@@ -72,7 +72,7 @@ class LogSegmentData(NamedTuple):
     offset_index: File | None
     time_index: File | None
     producer_snapshot_index: File | None
-    leader_epoch_index: bytes | None
+    leader_epoch_index: File | None
     transaction_index: File | None = None
 
 
@@ -195,15 +195,23 @@ class RemoteStorageManager(RemoteStorageReader):
         """Copy a segment; durable when it returns. Returns 40 bytes of custom metadata: the lengths of its indexes.
 
         What is stored under this id stays, and is not copied again. Also raises ``ChunkNotFound``, ``AccessDenied`` and
-        ``StorageUnavailable`` of a file, and ``Conflict``: another copy of this id has begun since. Retry: safe, with the same id or
-        another one; after an error nothing of the segment is readable, and ``delete_log_segment_data`` frees what is stored of it.
+        ``StorageUnavailable`` of a file, and ``Conflict``: another copy of this id, or its deletion, has begun. Retry: safe, with the same
+        id or another one; after an error nothing of the segment is readable, and ``delete_log_segment_data`` frees what is stored of it.
         """
         stored = self._row(STORED, metadata)
         if stored is not None:
             return stored.custom_metadata
         require(isinstance(log_segment_data, LogSegmentData), "log_segment_data", "a LogSegmentData")
+        try:
+            return self._copy(metadata, log_segment_data)
+        except (SegmentExists, SegmentNotFound) as error:
+            other = "another copy, or its deletion"
+            raise Conflict(f"the copy of {metadata.remote_log_segment_id}", expected="no other", found=other) from error
+
+    copy_log_segment = copy_log_segment_data
+
+    def _copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata:
         with ExitStack() as opened:
-            data = log_segment_data
             files = (data.offset_index, data.time_index, data.producer_snapshot_index, data.leader_epoch_index)
             log = opened.enter_context(_opened(data.log_segment))
             indexes = [
@@ -224,8 +232,6 @@ class RemoteStorageManager(RemoteStorageReader):
             TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
         ])  # fmt: skip
         return sizes
-
-    copy_log_segment = copy_log_segment_data
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete what is stored of a segment, also of a copy that goes on, which then fails. Nothing: no change. Durable. Retry: safe."""

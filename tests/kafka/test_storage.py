@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.changes import TablePut
+from chunkstore.changes import Change, TablePut
 from chunkstore.codec.sources import DataSource
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
@@ -118,9 +119,25 @@ def test_of_two_copies_of_one_id_the_later_one_counts(store: ChunkedSegmentStora
         return bytes(length)
 
     late = DATA._replace(log_segment=DataSource("log", 100, read))
-    with pytest.raises((Conflict, chunkstore.errors.SegmentNotFound)):
+    with pytest.raises(Conflict):
         manager.copy_log_segment_data(ITEM, late)
     assert manager.copy_log_segment_data(ITEM, late) is not None
+    assert manager.fetch_log_segment(ITEM, 0).read() == LOG
+
+
+def test_of_two_copies_that_begin_at_once_one_counts(store: ChunkedSegmentStorage) -> None:
+    class Late:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def commit(self, changes: list[Change]) -> object:
+            manager.copy_log_segment_data(ITEM, DATA)
+            return store.commit(changes)
+
+    manager, late = RemoteStorageManager(store), RemoteStorageManager(store)
+    late._store = cast("ChunkedSegmentStorage", Late())
+    with pytest.raises(Conflict):
+        late.copy_log_segment_data(ITEM, DATA)
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
 
 

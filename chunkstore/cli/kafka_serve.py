@@ -1,0 +1,86 @@
+"""The verb ``kafka serve``: an owner that brokers tier into, through their plug-in.
+
+Promises: claims, watches, does upkeep and ends as ``serve`` does; also ends, with exit code 1, as soon as a call of a broker meets another
+owner. What cannot be listened at is refused before the container is claimed. Leaves out: the protocol (``chunkstore.kafka.server``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+import chunkstore
+from chunkstore.cli import access, options
+from chunkstore.cli.serve import _POLL_S, _Serving, _told_to_end
+from chunkstore.cli.streams import opened_input
+from chunkstore.config import OptimiserPolicy
+from chunkstore.errors import ContainerNotFound, Unsupported
+
+__all__ = ["need_kafka", "serve"]
+
+
+def serve(
+    root: options.Root,
+    *,
+    socket: Annotated[str | None, typer.Option(metavar="PATH", help="Unix socket for brokers of this machine.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address for brokers of other machines; not encrypted.")
+    ] = None,
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", metavar="F", help="Secret of 16 bytes or more that brokers must know.")
+    ] = None,
+    here: access.Owning,
+) -> None:
+    """Own a container and let Kafka's brokers tier into it, until told to end. It is created where there is none."""
+    with need_kafka():
+        from chunkstore.kafka.server import check_address
+
+    token = None
+    if token_file is not None:
+        with opened_input(token_file) as file:
+            token = file.read(4096).rstrip(b"\r\n")
+    check_address(socket, listen, token)
+    server = _KafkaServing(
+        root, here.container, here.settings, OptimiserPolicy(retention=True), None,
+        accept_rollback=here.accept_rollback, quiet=here.as_json,
+    )  # fmt: skip
+    server.place = {"socket": socket, "listen": listen, "token": token}
+    with _told_to_end(server):
+        reason = server.claim_and_serve(stand_by=False, take_over=here.take_over)
+    server.say("ended", f"ended: {reason}", reason=reason)
+
+
+@contextmanager
+def need_kafka() -> Iterator[None]:
+    """Raise ``Unsupported`` where the packages of the extra are missing."""
+    try:
+        yield
+    except ImportError as error:
+        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
+        raise Unsupported(text, feature="kafka") from error
+
+
+class _KafkaServing(_Serving):
+    place: dict[str, Any]
+    """Arguments of ``KafkaServer``."""
+
+    def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
+        try:
+            return super()._open(take_over=take_over)
+        except ContainerNotFound:
+            chunkstore.open(self._root, container=self.container, settings=self._settings).close()
+            return super()._open(take_over=take_over)
+
+    def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
+        from chunkstore.kafka.server import KafkaServer
+
+        with KafkaServer(store, **self.place) as self._server:
+            address = self._server.address
+            self.say("listening", f"brokers connect to {address}", address=address)
+            return super()._serve(store)
+
+    def _pause(self) -> None:
+        self._server.wait(_POLL_S)

@@ -1,0 +1,353 @@
+"""``KafkaServer``: lets the plug-in of Kafka's brokers use a container, over a Unix socket or TCP (FORMAT_WIRE.md).
+
+Promises: at most 64 connections, each with a thread and few pieces of 8 MiB; a peer that stalls, or sends what is no frame, loses its
+connection and nothing else. An event is durable before it is answered. Once another owner is seen, calls are answered with RETRY,
+and ``wait`` raises. Leaves out: encryption, and upkeep of the container.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import socket as sockets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from itertools import islice
+from struct import pack
+from typing import Any, Final, Self
+
+from chunkstore import errors, runtime
+from chunkstore.codec.sources import DataSource
+from chunkstore.config import MIB
+from chunkstore.deadline import Deadline, left_s, until
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.kafka import model, wire
+from chunkstore.kafka.metadata import RemoteLogMetadataManager
+from chunkstore.kafka.model import require
+from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
+from chunkstore.kafka.wire import Operation, Status
+
+__all__ = ["KafkaServer", "check_address"]
+
+CONNECTIONS_MAX: Final = 64
+_TOKEN_BYTES_MIN: Final = 16
+_POLL_S: Final = 0.2
+_CLOSE_S: Final = 30.0
+_LISTED_MAX: Final = 200
+"""Segments in one answer: each is a few hundred bytes, and at most 41 KB."""
+_AWAY: Final = (
+    errors.StorageUnavailable, errors.DeadlineExceeded, errors.Conflict, errors.StorageFull, errors.NotOwner, errors.OutcomeUnknown,
+    errors.Closed,
+)  # fmt: skip
+_STATUSES: Final = (
+    (model.RemoteResourceNotFoundException, Status.NOT_FOUND), (errors.InvalidArgument, Status.INVALID), (_AWAY, Status.RETRY),
+    (Exception, Status.FAILED),
+)  # fmt: skip
+
+
+class KafkaServer:
+    """Serves ``store`` inside of a ``with`` block, which leaves it open. The metadata are kept in mode kafka-exact.
+
+    Args:
+      store: the owner of the container; one server for it, and for all brokers of a cluster.
+      socket: path of a Unix socket, made with mode 0600 and removed at the end. One that no process listens at is replaced.
+      listen: "HOST:PORT" instead; port 0: any. Without ``token`` only a loopback address.
+      token: a secret that clients must know, at least 16 bytes.
+      stall_s: how long a peer may take to send or take one frame, in seconds.
+
+    ``address``: "unix:PATH" or "HOST:PORT", inside of the block. Raises ``InvalidArgument``, at its beginning too (the address is taken).
+    """
+
+    def __init__(
+        self,
+        store: ChunkedSegmentStorage,
+        *,
+        socket: str | None = None,
+        listen: str | None = None,
+        token: bytes | None = None,
+        stall_s: float = 30.0,
+    ) -> None:
+        check_address(socket, listen, token)
+        self.address = ""
+        self._store, self._token, self._stall_s = store, token, stall_s
+        self._socket, self._listen = socket, listen
+        self._storage = RemoteStorageManager(store)
+        self._metadata = RemoteLogMetadataManager(store, "kafka-exact")
+        self._peers: set[_Peer] = set()
+        self._closing, self._stopped = runtime.event(), runtime.event()
+        self._deposed: errors.NotOwner | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            if self._listen is None:
+                self._listener = _unix(self._socket or "")
+            else:
+                family, place = _resolved(self._listen)
+                self._listener = sockets.create_server(place, family=family, backlog=CONNECTIONS_MAX)
+        except OSError as error:
+            text = f"cannot listen at {self._listen or self._socket}: {error}; choose another address"
+            raise errors.InvalidArgument(text, argument="listen") from error
+        if self._socket is None:
+            host, port = self._listener.getsockname()[:2]
+            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        else:
+            self.address = f"unix:{self._socket}"
+        self._listener.settimeout(_POLL_S)
+        self._task = runtime.spawn(self._accept, "chunkstore-kafka")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        deadline = Deadline(_CLOSE_S)
+        self._task.join(deadline.left_s())
+        self._listener.close()
+        with suppress(OSError):
+            os.unlink(self._socket or "")
+        peers = list(self._peers)
+        for peer in peers:
+            peer.shut(sockets.SHUT_RD)  # what is under way is answered
+        for peer in peers:
+            if peer.task is not None:
+                peer.task.join(deadline.left_s())
+            peer.shut(sockets.SHUT_RDWR)
+
+    def wait(self, limit_s: float) -> None:
+        """Wait so many seconds. Raises ``NotOwner`` as soon as a call has met another owner: end the block, and close the store."""
+        self._stopped.wait(limit_s)
+        if self._deposed is not None:
+            raise self._deposed.copy()
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                accepted = self._listener.accept()[0]
+            except TimeoutError:
+                continue
+            except OSError:
+                runtime.sleep_s(_POLL_S)  # no descriptor is free
+                continue
+            peer = _Peer(accepted, self._stall_s, self._closing)
+            if len(self._peers) < CONNECTIONS_MAX:
+                self._peers.add(peer)
+                peer.task = runtime.spawn_if_possible(partial(self._serve, peer), "chunkstore-kafka-peer")
+            if peer.task is None:
+                self._peers.discard(peer)
+                peer.socket.close()
+
+    def _serve(self, peer: _Peer) -> None:
+        try:
+            nonce = runtime.token(32)
+            peer.send(wire.GREETING + nonce)
+            expected = bytes(32) if self._token is None else hmac.digest(self._token, nonce, "sha256")
+            if not hmac.compare_digest(peer.receive(len(expected)), expected):
+                return peer.send(wire.answer_head(0, Status.DENIED) + wire.encode_text("the token is another one"))
+            while True:
+                self._answer(peer, wire.decode_request(peer.receive(rests=True)))
+        except (OSError, errors.Damaged):
+            pass  # it is gone, stalls, or is no client
+        finally:
+            self._peers.discard(peer)
+            peer.socket.close()
+
+    def _answer(self, peer: _Peer, request: wire.Request) -> None:
+        incoming = _Incoming(peer, request)
+        held: bytes | None = None
+        try:
+            with until(runtime.monotonic_s() + request.wait_ms / 1000):
+                for result in self._results(request, incoming):
+                    if held is not None:
+                        peer.send(wire.answer_head(request.id, Status.MORE) + held)
+                    held = result
+            status = Status.OK
+        except OSError:
+            raise  # of the connection: those of the storage have other classes
+        except Exception as error:  # noqa: BLE001  (a client is answered in any case)
+            status, held = self._refusal(error)
+        incoming.drain()
+        peer.send(wire.answer_head(request.id, status) + (held or b""))
+
+    def _refusal(self, error: Exception) -> tuple[Status, bytes]:
+        if isinstance(error, errors.NotOwner):
+            self._deposed = error
+            self._stopped.set()
+        text = str(error)
+        if not isinstance(error, errors.ChunkstoreError):
+            logging.getLogger("chunkstore.kafka").error("a request failed", exc_info=error)
+            text = f"a defect of the server, which has logged it: {type(error).__name__}"
+        return next(status for kinds, status in _STATUSES if isinstance(error, kinds)), wire.encode_text(text)
+
+    def _results(self, request: wire.Request, incoming: _Incoming) -> Iterable[bytes]:
+        metadata, storage, arguments = self._metadata, self._storage, request.arguments()
+        match (request.operation, *arguments):
+            case (Operation.COPY, item):
+                return [wire.encode_bytes(storage.copy_log_segment_data(item, LogSegmentData(*incoming.files())))]
+            case (Operation.FETCH, item, position, count):
+                return [self._fetched(item, position, count)]
+            case (Operation.FETCH_INDEX, item, kind):
+                stream = storage.fetch_index(item, dict(enumerate(IndexType)).get(kind, ""))
+                return iter(lambda: stream.read(MIB), b"")
+            case (Operation.DELETE, item):
+                storage.delete_log_segment_data(item)
+            case (Operation.ADD, item):
+                metadata.add_remote_log_segment_metadata(item).result()
+            case (Operation.UPDATE, update):
+                metadata.update_remote_log_segment_metadata(update).result()
+            case (Operation.PARTITION_DELETE, *fields):
+                metadata.put_remote_partition_delete_metadata(model.RemotePartitionDeleteMetadata(*fields)).result()
+            case (Operation.LOOKUP, *place):
+                return [_found(metadata.remote_log_segment_metadata(*place))]
+            case (Operation.NEXT_TXN, *place):
+                return [_found(metadata.next_segment_with_txn_index(*place))]
+            case (Operation.HIGHEST, partition, epoch):
+                highest = metadata.highest_offset_for_epoch(partition, epoch)
+                return [b"\0" if highest is None else pack(">bq", 1, highest)]
+            case (Operation.LIST, partition, epoch, known):
+                return self._listed(partition, None if epoch == -1 else epoch, known)
+            case (Operation.SIZE, partition, epoch):
+                return [pack(">q", metadata.remote_log_size(partition, epoch))]
+            case (Operation.LEADERSHIP, leaders, followers):
+                metadata.on_partition_leadership_changes(leaders, followers)
+            case (Operation.STOP, partitions):
+                metadata.on_stop_partitions(partitions)
+            case (Operation.PING,):
+                return [pack(">q", self._store.epoch)]
+        return ()
+
+    def _fetched(self, item: model.RemoteLogSegmentMetadata, position: int, count: int) -> bytes:
+        require(0 <= count <= wire.DATA_BYTES_MAX, "count", f"0 to {wire.DATA_BYTES_MAX}")
+        with self._storage.fetch_log_segment(item, position, position + max(0, count - 1)) as stream:
+            return stream.read(count)
+
+    def _listed(self, partition: model.TopicIdPartition, epoch: int | None, known: int) -> Iterator[bytes]:
+        # Read first: rows that change since have a newer version, and are listed again.
+        version = self._metadata.version(partition)
+        if version == known:
+            yield pack(">qbi", version, 1, 0)
+            return
+        items = self._metadata.list_remote_log_segments(partition, epoch)
+        while True:
+            batch = [wire.encode_segment(item) for item in islice(items, _LISTED_MAX)]
+            yield pack(">qbi", version, 0, len(batch)) + b"".join(batch)
+            if len(batch) < _LISTED_MAX:
+                return
+
+
+class _Peer:
+    """A connection: whole frames, each within ``stall_s``."""
+
+    def __init__(self, socket: sockets.socket, stall_s: float, closing: runtime.Event) -> None:
+        self.socket, self._stall_s, self._closing = socket, stall_s, closing
+        self.task: runtime.Task | None = None
+        with suppress(OSError):
+            socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+            socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+
+    def receive(self, most: int = wire.BODY_BYTES_MAX, *, rests: bool = False) -> bytes:
+        """The body of the next frame; ``rests``: it may begin at any time. Raises ``OSError``."""
+        head = self._read(wire.FRAME.size, rests=rests)
+        try:
+            return wire.checked_body(head, self._read(wire.checked_length(head, most)))
+        except errors.Damaged as error:
+            raise ConnectionError from error
+
+    def _read(self, count: int, *, rests: bool = False) -> bytes:
+        data, at = bytearray(count), 0
+        deadline = None if rests else Deadline(self._stall_s)
+        while at < count:
+            if self._closing.is_set() or (deadline is not None and not deadline.left_s()):
+                raise TimeoutError
+            self.socket.settimeout(None if deadline is None else max(0.001, deadline.left_s()))
+            taken = self.socket.recv_into(memoryview(data)[at:])
+            if not taken:
+                raise ConnectionResetError
+            at, deadline = at + taken, deadline or Deadline(self._stall_s)
+        return bytes(data)
+
+    def send(self, body: bytes) -> None:
+        """A frame. Raises ``OSError``."""
+        self.socket.settimeout(self._stall_s)
+        self.socket.sendall(wire.frame_head(body) + body)
+
+    def shut(self, how: int) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(how)
+
+
+class _Incoming:
+    """The files that come after the request COPY, read once and in their order."""
+
+    def __init__(self, peer: _Peer, request: wire.Request) -> None:
+        self._peer, self._request = peer, request
+        self._left_bytes = sum(length for length in request.lengths if length > 0)
+        self._rest = b""
+
+    def files(self) -> list[Any]:
+        lengths = self._request.lengths
+        return [None if length < 0 else DataSource("a client's file", length, self._read) for length in lengths]
+
+    def drain(self) -> None:
+        while self._left_bytes:
+            self._frame()
+
+    def _read(self, _position: int, count: int) -> bytes:
+        parts: list[bytes] = []
+        while count:
+            if not left_s(1.0):
+                raise errors.DeadlineExceeded("the copy of a segment", deadline_s=self._request.wait_ms / 1000)
+            data = self._rest or self._frame()
+            parts.append(data[:count])
+            self._rest = data[count:]
+            count -= len(parts[-1])
+        return b"".join(parts)
+
+    def _frame(self) -> bytes:
+        data = self._peer.receive(min(self._left_bytes, wire.DATA_BYTES_MAX))
+        self._left_bytes -= len(data)
+        return data
+
+
+def check_address(socket: str | None, listen: str | None, token: bytes | None) -> None:
+    """Raise ``InvalidArgument`` unless a server may listen there."""
+    require((socket is None) != (listen is None), "listen", "given, or socket, and not both")
+    require(token is None or len(token) >= _TOKEN_BYTES_MIN, "token", f"at least {_TOKEN_BYTES_MIN} bytes")
+    if listen is not None and token is None:
+        loopback = ip_address(_resolved(listen)[1][0]).is_loopback
+        require(loopback, "token", f"given: {listen} is no loopback address, so anyone may connect")
+
+
+def _resolved(listen: str) -> tuple[int, Any]:
+    host, _, port = listen.rpartition(":")
+    try:
+        require(bool(host) and 0 <= int(port) < 1 << 16, "listen", "HOST:PORT")
+        found = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise errors.InvalidArgument(
+            f"no address {listen}, which must be HOST:PORT: {error}", argument="listen"
+        ) from error
+    return found[0][0], found[0][4]
+
+
+def _unix(path: str) -> sockets.socket:
+    made = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+    try:
+        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+            with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe, suppress(ConnectionRefusedError):
+                probe.settimeout(_CLOSE_S)
+                probe.connect(path)
+                raise FileExistsError("another process listens there")
+            os.unlink(path)
+        made.bind(path)
+        os.chmod(path, 0o600)  # no one connects before it listens
+        made.listen(CONNECTIONS_MAX)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _found(item: model.RemoteLogSegmentMetadata | None) -> bytes:
+    return b"\0" if item is None else b"\1" + wire.encode_segment(item)

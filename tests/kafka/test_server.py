@@ -1,0 +1,293 @@
+"""``KafkaServer`` and ``kafka serve``: what a broker's plug-in can rely on, and what hostile or dying peers cannot do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import pack, unpack, unpack_from
+from typing import Any
+
+import pytest
+
+import chunkstore
+from chunkstore import errors
+from chunkstore.changes import TablePut
+from chunkstore.cli import main
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.kafka import metadata, rows
+from chunkstore.kafka.server import CONNECTIONS_MAX, KafkaServer
+from chunkstore.kafka.wire import Operation, Status, encode_segment
+from tests.kafka.support_metadata import PARTITION, fresh_root, segment
+from tests.kafka.support_wire import WAIT_S, Client, place, update_of
+from tests.support.hooked import wait_for
+from tests.support.paths import SOURCES
+
+TOKEN = b"a token of 24 characters"
+LOG = os.urandom(1 << 16) * 40
+INDEXES = [b"offsets" * 99, b"times", b"", b"0\n0\n", None]
+ITEM = segment(1, 0, 99, {0: 0})
+LED = pack(">i", 1) + place(PARTITION) + pack(">i", 0)
+ALL = place(PARTITION) + pack(">iq", -1, 0)
+
+
+@pytest.fixture
+def store() -> Iterator[ChunkedSegmentStorage]:
+    with chunkstore.open(fresh_root()) as made:
+        yield made
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:  # a short one: the path of a socket has at most 107 bytes
+        yield f"{folder}/s"
+
+
+@pytest.fixture
+def server(store: ChunkedSegmentStorage, path: str) -> Iterator[KafkaServer]:
+    with KafkaServer(store, socket=path) as made:
+        yield made
+
+
+def listed(result: bytes) -> tuple[int, int, int]:
+    """Version, same, count."""
+    version, same, count = unpack_from(">qbi", result)
+    return version, same, count
+
+
+@pytest.mark.parametrize("token", [None, TOKEN], ids=["unix", "tcp"])
+def test_the_life_of_a_segment(store: ChunkedSegmentStorage, path: str, token: bytes | None) -> None:
+    where: Any = {"socket": path} if token is None else {"listen": "127.0.0.1:0", "token": token}
+    with KafkaServer(store, **where) as server, Client(server.address, token) as client:
+        assert unpack(">q", client.ok(Operation.PING)) == (store.epoch,)
+        assert client.ask(Operation.LIST, ALL)[0] == Status.NOT_FOUND
+        client.ok(Operation.LEADERSHIP, LED)
+        client.ok(Operation.ADD, encode_segment(ITEM))
+        status, [custom] = client.copy(ITEM, LOG, INDEXES, piece=99_999)
+        assert status == Status.OK and unpack_from(">i", custom) == (len(custom) - 4,)
+        at = place(PARTITION) + pack(">iq", 0, 50)
+        assert client.ok(Operation.LOOKUP, at) == client.ok(Operation.HIGHEST, at[:-8]) == b"\0"
+        client.ok(Operation.UPDATE, update_of(ITEM, 1, custom[4:]))
+        found = client.ok(Operation.LOOKUP, at)
+        assert found[0] == 1 and custom[4:] in found
+        assert client.ok(Operation.NEXT_TXN, at) == found
+        assert client.ok(Operation.HIGHEST, at[:-8]) == b"\1" + pack(">q", 99)
+        assert client.ok(Operation.SIZE, at[:-8]) == pack(">q", ITEM.segment_size_in_bytes)
+        assert client.fetch(ITEM, 7, 99_999) == (Status.OK, [LOG[7:100_006]])
+        assert client.fetch(ITEM, len(LOG) - 3, 99) == (Status.OK, [LOG[-3:]])
+        assert client.fetch(ITEM, len(LOG) + 1, 99)[0] == client.fetch(ITEM, 0, -1)[0] == Status.INVALID
+        for kind, index in enumerate(INDEXES[:4]):
+            assert client.ok(Operation.FETCH_INDEX, encode_segment(ITEM) + bytes((kind,))) == index
+        assert client.ask(Operation.FETCH_INDEX, encode_segment(ITEM) + b"\4")[0] == Status.NOT_FOUND
+        result = client.ok(Operation.LIST, ALL)
+        version, same, count = listed(result)
+        assert (same, count, result[13:]) == (0, 1, found[1:])
+        assert listed(client.ok(Operation.LIST, ALL[:-8] + pack(">q", version))) == (version, 1, 0)
+        client.ok(Operation.UPDATE, update_of(ITEM, 2))
+        assert listed(client.ok(Operation.LIST, ALL[:-8] + pack(">q", version)))[1:] == (0, 1)
+        for _ in range(2):
+            client.ok(Operation.DELETE, encode_segment(ITEM))
+        client.ok(Operation.UPDATE, update_of(ITEM, 3))
+        for state in range(3):
+            client.ok(Operation.PARTITION_DELETE, place(PARTITION) + pack(">bqi", state, 9, 1))
+        client.ok(Operation.STOP, pack(">i", 1) + place(PARTITION))
+        assert client.ask(Operation.LIST, ALL)[0] == Status.NOT_FOUND
+        assert not [*store.segments()]
+
+
+def test_a_long_list_comes_in_several_answers(store: ChunkedSegmentStorage, server: KafkaServer) -> None:
+    with Client(server.address) as client:
+        client.ok(Operation.LEADERSHIP, LED)
+        items = [segment(number, number, number, {0: number}) for number in range(1, 5_001)]
+        puts = [TablePut(rows.NAMESPACE, metadata._id_key(item), rows.encode_segment(item)) for item in items]
+        store.commit(puts[:3_000])
+        store.commit(puts[3_000:])
+        status, results = client.ask(Operation.LIST, ALL)
+        assert status == Status.OK and len(results) > 1
+        assert len({listed(result)[0] for result in results}) == 1
+        assert sum(listed(result)[2] for result in results) == 5_000
+        assert b"".join(result[13:] for result in results) == b"".join(map(encode_segment, items))
+
+
+def test_a_copy_that_is_cut_leaves_nothing_and_may_be_repeated(server: KafkaServer) -> None:
+    with Client(server.address) as client, Client(server.address) as other:
+        begin = pack(">BQIB", 1, 1, 60_000, Operation.COPY) + encode_segment(ITEM)
+        client.send(begin + pack(">6q", len(LOG), -1, -1, -1, -1, -1))
+        client.send(LOG[:-1])
+        wait_for(lambda: bool(server._storage.copies_under_way()))
+        client.__exit__()
+        assert other.fetch(ITEM, 0, 9)[0] == Status.NOT_FOUND
+        assert other.copy(ITEM, LOG, INDEXES)[0] == Status.OK
+        assert other.copy(ITEM, LOG, INDEXES)[0] == Status.OK  # stored already
+        assert other.fetch(ITEM, 0, len(LOG)) == (Status.OK, [LOG])
+
+
+def test_a_copy_that_fails_takes_all_data_and_the_connection_goes_on(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(server.address) as client:
+        late = encode_segment(ITEM) + pack(">6q", len(LOG), -1, -1, -1, -1, -1)
+        assert client.ask(Operation.COPY, late, data=[LOG], wait_ms=0)[0] == Status.RETRY
+        wrong = late[:18] + b"\0" + late[19:]  # no name of a topic
+        assert client.ask(Operation.COPY, wrong, data=[LOG])[0] == Status.INVALID
+        assert client.fetch(ITEM, 0, 9)[0] == Status.NOT_FOUND
+        for error, status in (
+            (errors.StorageFull("full"), Status.RETRY),
+            (errors.Conflict("a", expected=1, found=2), Status.RETRY),
+            (errors.OutcomeUnknown("?"), Status.RETRY),
+            (errors.Damaged("no", object="o"), Status.FAILED),
+            (RuntimeError("an inside"), Status.FAILED),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(server._storage, "_begin", lambda item, error=error: (_ for _ in ()).throw(error))
+                answered, [text] = client.copy(ITEM, LOG, INDEXES)
+            assert answered == status and b"an inside" not in text
+        assert client.copy(ITEM, LOG, INDEXES)[0] == Status.OK
+
+
+GARBAGE = [
+    b"\xff" * 8, pack(">II", 0, 0), pack(">II", 1, 1) + b"x", pack(">II", 1 << 31, 0),
+    b"GET / HTTP/1.1\r\nHost: chunkstore\r\n\r\n",
+]  # fmt: skip
+
+
+def test_peers_that_stall_or_send_garbage_disturb_no_one(server: KafkaServer) -> None:
+    with Client(server.address) as stalled, Client(server.address) as client:
+        stalled.socket.sendall(b"\0\0\0")
+        for data in GARBAGE:
+            with Client(server.address) as bad:
+                bad.socket.sendall(data)
+                assert bad.receive() == b""
+        copying = pack(">BQIB", 1, 1, 60_000, Operation.COPY) + encode_segment(ITEM)
+        for bodies in (
+            [b"\1"], [b"\2" + bytes(20)], [copying + pack(">6q", -1, 0, 0, 0, 0, 0)],
+            [copying + pack(">6q", 9, 0, 0, 0, 0, 0), b"more than 9"],
+        ):  # fmt: skip
+            with Client(server.address) as bad:
+                for body in bodies:
+                    bad.send(body)
+                assert bad.receive() == b""
+        for operation, arguments in ((99, b""), (Operation.STOP, b"\x7f" * 9), (Operation.PING, b"x")):
+            status, [text] = client.ask(operation, arguments)
+            assert status == Status.INVALID and b"at byte" in text
+        assert client.ok(Operation.PING)
+
+
+def test_a_stalled_peer_is_closed(store: ChunkedSegmentStorage, path: str) -> None:
+    with KafkaServer(store, socket=path, stall_s=0.2), socket.socket(socket.AF_UNIX) as stalled:
+        stalled.settimeout(WAIT_S)
+        stalled.connect(path)
+        with suppress(OSError):
+            stalled.sendall(pack(">II", 32, 0) + b"half")
+        with suppress(ConnectionError):
+            while stalled.recv(99):
+                pass
+
+
+def test_one_connection_too_many_is_closed(server: KafkaServer) -> None:
+    clients = [Client(server.address) for _ in range(CONNECTIONS_MAX)]
+    with socket.socket(socket.AF_UNIX) as extra:
+        extra.settimeout(WAIT_S)
+        extra.connect(server.address.removeprefix("unix:"))
+        assert extra.recv(99) == b""
+    clients.pop().__exit__()
+    wait_for(lambda: len(server._peers) < CONNECTIONS_MAX)
+    with Client(server.address) as client:
+        assert client.ok(Operation.PING)
+    for client in clients:
+        client.__exit__()
+
+
+def test_only_clients_with_the_token_are_served(store: ChunkedSegmentStorage) -> None:
+    with KafkaServer(store, listen="127.0.0.1:0", token=TOKEN) as server:
+        for token in (None, TOKEN + b"!"):
+            with Client(server.address, token) as client:
+                assert client.receive()[9] == Status.DENIED
+                assert client.receive() == b""
+    for wrong in (
+        {"listen": "0.0.0.0:0"}, {"listen": "127.0.0.1:0", "token": b"short"}, {}, {"listen": "nowhere"}, {"listen": "127.0.0.1:99999"},
+        {"listen": "127.0.0.1:0", "socket": "/tmp/s"},
+    ):  # fmt: skip
+        with pytest.raises(errors.InvalidArgument):
+            KafkaServer(store, **wrong)
+
+
+def test_the_socket_is_private_removed_and_replaced_only_if_dead(store: ChunkedSegmentStorage, path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    with KafkaServer(store, socket=path) as server:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        with pytest.raises(errors.InvalidArgument, match="another process"), KafkaServer(store, socket=path):
+            pass
+        with Client(server.address) as client:
+            assert client.ok(Operation.PING)
+    assert not os.path.exists(path)
+    Path(path).write_text("a file")
+    with pytest.raises(errors.InvalidArgument), KafkaServer(store, socket=path):
+        pass
+    assert Path(path).read_text() == "a file"
+
+
+def test_once_deposed_it_answers_retry_and_says_so(path: str) -> None:
+    root = fresh_root()
+    with chunkstore.open(root) as store, KafkaServer(store, socket=path) as server, Client(server.address) as client:
+        client.ok(Operation.LEADERSHIP, LED)
+        server.wait(0)
+        with chunkstore.open(root):
+            assert client.ask(Operation.ADD, encode_segment(ITEM))[0] == Status.RETRY
+            assert client.copy(ITEM, LOG, INDEXES)[0] == Status.RETRY
+            with pytest.raises(errors.NotOwner):
+                server.wait(WAIT_S)
+
+
+@pytest.fixture
+def serving(tmp_path: Path, path: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``kafka serve`` of a container that is not there, as a process that listens."""
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "chunkstore", "kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--json"], stdout=pipe, stderr=pipe, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["address"] == f"unix:{path}"
+            assert json.loads(process.stdout.readline())["event"] == "serving"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_the_verb_serves_and_ends_cleanly(serving: subprocess.Popen[bytes], path: str) -> None:
+    with Client(f"unix:{path}") as client:
+        client.ok(Operation.LEADERSHIP, LED)
+        assert client.copy(ITEM, LOG, INDEXES)[0] == Status.OK
+        serving.send_signal(signal.SIGTERM)
+        out, err = serving.communicate(timeout=WAIT_S)
+    assert (serving.returncode, err) == (0, b"")
+    assert json.loads(out) == {"event": "ended", "container": "default", "reason": "signal"}
+    assert not os.path.exists(path)
+
+
+def test_the_verb_ends_when_deposed(serving: subprocess.Popen[bytes], tmp_path: Path, path: str) -> None:
+    with Client(f"unix:{path}") as client, chunkstore.open((tmp_path / "root").as_uri()):
+        assert client.ask(Operation.LEADERSHIP, LED)[0] == Status.RETRY
+        out, err = serving.communicate(timeout=WAIT_S)
+    assert serving.returncode == 1
+    assert json.loads(out)["event"] == "taken over"
+    assert json.loads(err)["error"] == "NotOwner"
+
+
+def test_the_verb_refuses_an_open_address_before_it_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = (tmp_path / "root").as_uri()
+    (tmp_path / "token").write_bytes(b"short\n")
+    for more in (["0.0.0.0:0"], ["127.0.0.1:0", "--token-file", str(tmp_path / "token")]):
+        assert main(["kafka", "serve", root, "--listen", *more]) == 2
+    assert "token" in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
