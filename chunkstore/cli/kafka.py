@@ -1,4 +1,4 @@
-"""The verbs ``kafka ls``, ``read``, ``verify``, ``orphans``, ``tier`` and ``restore``: Kafka's tiers and log directories, without a broker.
+"""The verbs ``kafka ls``, ``read``, ``verify``, ``orphans``, ``tier``, ``restore`` and ``why``: Kafka's tiers and log directories.
 
 Promises: only ``tier`` changes a container, and only ``restore`` a log directory; rows are printed as they are found; what was passed
 over, and what says which segments count, is on stderr.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
 
+import chunkstore
 from chunkstore import runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.kafka_serve import need_kafka, serve
@@ -24,7 +25,7 @@ from chunkstore.cli.output import human_bytes, print_json, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.errors import InvalidArgument
 
-__all__ = ["ls", "orphans", "read", "restore", "serve", "tier", "verify"]
+__all__ = ["ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
 
 _SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory's path."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
@@ -208,3 +209,26 @@ def restore(
     with here.replica(root) as replica:
         done = restore(replica, log_dir, topics, keep_partition_metadata=keep_partition_metadata)
     here.show(done._asdict(), dict(done._asdict(), missing="; ".join(map(shown, done.missing))))
+
+
+def why(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A broker's log directory, or the ROOT of a container.")
+    ],
+    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="orders-3")],
+    *,
+    root: Annotated[
+        str | None, typer.Option("--root", metavar="ROOT", help="Container that the log directory is copied into.")
+    ] = None,
+    here: access.Reading,
+) -> None:
+    """Say of each segment why it is not copied, may not be deleted, or is kept. Nothing is changed."""
+    with need_kafka():
+        from chunkstore.kafka.tasks import why
+    log_dir, tier = (None, source) if "://" in source else (source, root)
+    with ExitStack() as stack:
+        if tier is None:
+            reasons = why(stack.enter_context(chunkstore.open("memory://no-tier")), partition, log_dir)
+        else:
+            reasons = why(stack.enter_context(here.replica(tier)), partition, log_dir)
+    here.show_each(reasons, ("segment", "state", "reason"), tuple)

@@ -3,7 +3,8 @@
 ``KafkaBucket`` reads and checks tiers and log directories. ``RemoteLogMetadataManager`` keeps the metadata of remote log segments at
 the owner of a container, ``RemoteLogMetadataReader`` reads it at the owner or a replica; ``chunkstore.kafka.model`` has what they take
 and raise, ``chunkstore.kafka.early`` the interface of KIP-405's early text over the same rows. ``RemoteStorageManager`` stores their bytes;
-``chunkstore.kafka.tier`` copies a broker's log directory into a container, and back. FORMAT.md has the bytes of the rows.
+``chunkstore.kafka.tier`` copies a broker's log directory into a container, and back; ``RemoteLogManager`` does what a broker does with
+both managers: copy, read, expire. FORMAT.md has the bytes of the rows.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from chunkstore.kafka.lookups import RemoteLogMetadataReader
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.storage import RemoteStorageManager
 
-__all__ = ["KafkaBucket", "RemoteLogMetadataManager", "RemoteLogMetadataReader", "RemoteStorageManager"]
+__all__ = [
+    "KafkaBucket", "RemoteLogManager", "RemoteLogManagerConfig", "RemoteLogMetadataManager", "RemoteLogMetadataReader",
+    "RemoteStorageManager",
+]  # fmt: skip
+_LAZY = {"KafkaBucket": "bucket", "RemoteLogManager": "tasks", "RemoteLogManagerConfig": "tasks"}
 
 
 def __getattr__(name: str) -> Any:
-    """``KafkaBucket``, whose module loads the packages of the extra, at its first use."""
-    if name != "KafkaBucket":
+    """Those whose modules load the packages of the extra, at their first use."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("chunkstore.kafka.bucket").KafkaBucket
+    return getattr(import_module(f"chunkstore.kafka.{_LAZY[name]}"), name)

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_args
 
-from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
+from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions
 from chunkstore.codec.kafka.encryption import load_private_key
-from chunkstore.codec.kafka.indexes import OffsetIndex
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, decode_metadata_record
 from chunkstore.codec.sources import DataSource
@@ -271,7 +270,7 @@ class KafkaBucket:
                 self._note(f"{segment.topic}-{segment.partition}: offsets {at} to {first - 1} are not here")
             seen, last = LogSummary(), min(end, stop)
             with self.source.log(segment) as log:
-                position = self._position(segment, log, start) if start > first else 0
+                position = self.source.position(segment, log, start) if start > first else 0
                 options = ReadOptions(
                     position, segment.start_offset, start, last, window_bytes=_WINDOW_BYTES, summary=seen
                 )
@@ -284,14 +283,3 @@ class KafkaBucket:
                 self._note(f"{text}: compacted, or lost")
             at = stop
         planned.require_whole()
-
-    def _position(self, segment: Segment, log: DataSource, offset: int) -> int:
-        """Where a batch begins that is at or below ``offset``, as the index says, if that is right; else 0."""
-        try:
-            row = OffsetIndex(self.source.index(segment, "offset") or b"", segment.start_offset).floor(offset)
-            if row is not None and 0 <= row[1] < log.length:
-                batch = next(iter_batches(log, ReadOptions(row[1], segment.start_offset)), None)
-                return row[1] if batch is not None and batch.base_offset <= offset else 0
-        except Damaged:
-            pass
-        return 0

@@ -24,7 +24,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.registry import open_bucket
 from chunkstore.replica import Replica
 
-__all__ = ["ContainerSource", "open_container"]
+__all__ = ["ContainerSource", "open_container", "segment_of"]
 
 
 class ContainerSource(SegmentSource):
@@ -44,18 +44,12 @@ class ContainerSource(SegmentSource):
             place = item.remote_log_segment_id.topic_id_partition
             if partition not in (None, place.partition):
                 continue
-            name = log_name(place, item.start_offset, item.remote_log_segment_id.id)
-            if parse_partition_folder(str(place)) is None:
-                raise Damaged(f"{place.topic[:40]!r} is no topic", object=name)
             known = self._metadata.remote_log_segment(item.remote_log_segment_id)
-            self._items[name] = item
-            found.segments.append(
-                Segment(
-                    place.topic, uuid_text(place.topic_id), place.partition, item.start_offset, item.end_offset,
-                    uuid_text(item.remote_log_segment_id.id), None if known is None else known.state.name, item.segment_size_in_bytes,
-                    tuple(LeaderEpoch(*pair) for pair in item.segment_leader_epochs.items()), name, dense=False,
-                )
-            )  # fmt: skip
+            segment = segment_of(item, None if known is None else known.state.name)
+            if parse_partition_folder(str(place)) is None:
+                raise Damaged(f"{place.topic[:40]!r} is no topic", object=segment.name)
+            self._items[segment.name] = item
+            found.segments.append(segment)
         return found
 
     def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
@@ -69,6 +63,19 @@ class ContainerSource(SegmentSource):
                 return stream.read()
         except (RemoteDataNotFoundException, KeyError):
             return None
+
+
+def segment_of(item: RemoteLogSegmentMetadata, state: str | None) -> Segment:
+    """A segment of the tier as those of other sources; its name is that of its log in the container."""
+    identity = item.remote_log_segment_id
+    place, epochs = (
+        identity.topic_id_partition,
+        tuple(LeaderEpoch(*pair) for pair in item.segment_leader_epochs.items()),
+    )
+    return Segment(
+        place.topic, uuid_text(place.topic_id), place.partition, item.start_offset, item.end_offset, uuid_text(identity.id), state,
+        item.segment_size_in_bytes, epochs, log_name(place, item.start_offset, identity.id), dense=False,
+    )  # fmt: skip
 
 
 def open_container(root: str, container: str) -> ContainerSource | None:

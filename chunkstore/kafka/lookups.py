@@ -49,13 +49,19 @@ class RemoteLogMetadataReader:
         found = self._table.get(rows.epoch_key(partition, epoch, rows.HIGHEST))
         if found is None:
             self._known(partition)
-        return None if found is None else rows.decode_highest(found)
+        return None if found is None else rows.decode_offset(found)
 
     def lowest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
         """The lowest offset that is found in ``epoch``, or None."""
         self._check(partition, epoch)
         row = next(self._table.scan(rows.epoch_key(partition, epoch, rows.MAPPED)), None)
         return None if row is None else int.from_bytes(row.key[-8:], "big")
+
+    def log_start(self, partition: TopicIdPartition) -> int:
+        """The first offset that consumers get, as ``record_log_start`` recorded it; 0: never."""
+        self._check(partition)
+        row = self._table.get(rows.partition_key(partition) + rows.LOG_START)
+        return 0 if row is None else rows.decode_offset(row)
 
     def list_remote_log_segments(
         self, partition: TopicIdPartition, epoch: int | None = None

@@ -76,6 +76,19 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
 
         return self._event(update.remote_log_segment_id, update.state, token, change)
 
+    def record_log_start(
+        self, partition: TopicIdPartition, offset: int, *, token: int | None = None
+    ) -> runtime.Future[None]:
+        """Record the first offset that consumers get, before what is below it is deleted. It never goes down."""
+        model.check_int(offset, "offset", OFFSET_MAX)
+
+        def plan(_: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+            self._check_token(partition, known, token)
+            key = rows.partition_key(partition) + rows.LOG_START
+            return (known, {key: rows.pack(offset)}) if offset > self.log_start(partition) else None
+
+        return self._future(partition, plan)
+
     def put_remote_partition_delete_metadata(
         self, metadata: model.RemotePartitionDeleteMetadata
     ) -> runtime.Future[None]:
@@ -133,9 +146,7 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         change: Callable[[Segment | None], Rows],
     ) -> runtime.Future[None]:
         def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
-            if self._strict and token != known.token:
-                require(type(token) is int, "token", "the leader's: mode strict needs it")
-                raise model.LeaderFenced(str(partition), token or 0, known.token)
+            self._check_token(partition, known, token)
             stored = self.remote_log_segment(identity)
             state = None if stored is None else stored.state
             if target in _NEXT[state] or stored is None:
@@ -184,6 +195,11 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
             except Conflict:
                 continue
 
+    def _check_token(self, partition: TopicIdPartition, known: PartitionRow, token: int | None) -> None:
+        if self._strict and token != known.token:
+            require(type(token) is int, "token", "the leader's: mode strict needs it")
+            raise model.LeaderFenced(str(partition), token or 0, known.token)
+
     def _check_mode(self, partition: TopicIdPartition, known: PartitionRow) -> None:
         require(known.mode == self._mode, "mode", f"the other one: the rows of partition {partition} are kept in it")
 
@@ -209,7 +225,7 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
                 continue
             key = rows.epoch_key(new.remote_log_segment_id.topic_id_partition, epoch, rows.HIGHEST)
             row, end = self._table.get(key), new.epoch_end(epoch)
-            highest = None if row is None else rows.decode_highest(row)
+            highest = None if row is None else rows.decode_offset(row)
             held = self._held(new, epoch) if self._strict else self._held_as_kafka(new, epoch, highest)
             for item in held or ():
                 changed[_key(item, epoch, rows.MAPPED)] = None

@@ -15,9 +15,10 @@ from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.names import utf8_bytes
 
 __all__ = [
-    "EPOCHS_MAX", "EPOCH_MAX", "OFFSET_MAX", "IllegalTransition", "LeaderFenced", "RemoteLogSegmentId", "RemoteLogSegmentMetadata",
-    "RemoteLogSegmentMetadataUpdate", "RemoteLogSegmentState", "RemotePartitionDeleteMetadata", "RemotePartitionDeleteState",
-    "RemoteResourceNotFoundException", "RemoteStorageException", "TopicIdPartition", "check_int", "require",
+    "EPOCHS_MAX", "EPOCH_MAX", "OFFSET_MAX", "IllegalTransition", "LeaderFenced", "OffsetOutOfRange", "RemoteLogSegmentId",
+    "RemoteLogSegmentMetadata", "RemoteLogSegmentMetadataUpdate", "RemoteLogSegmentState", "RemotePartitionDeleteMetadata",
+    "RemotePartitionDeleteState", "RemoteResourceNotFoundException", "RemoteStorageException", "TopicIdPartition", "check_int",
+    "require",
 ]  # fmt: skip
 
 EPOCH_MAX: Final = (1 << 31) - 1
@@ -67,6 +68,17 @@ class LeaderFenced(RemoteStorageException):
     def __init__(self, partition: str, given: int, current: int) -> None:
         super().__init__(f"partition {partition}: token {given} is fenced, the present leader has {current}")
         self.partition, self.given, self.current = partition, given, current
+
+
+class OffsetOutOfRange(RemoteStorageException):
+    """The offset is neither in the log nor in its tier: go on at ``start_offset``, or wait for ``end_offset`` to go past it."""
+
+    fields = ("partition", "offset", "start_offset", "end_offset")
+
+    def __init__(self, partition: str, offset: int, start_offset: int, end_offset: int) -> None:
+        super().__init__(f"partition {partition} has offsets {start_offset} to below {end_offset}, not {offset}")
+        self.partition, self.offset = partition, offset
+        self.start_offset, self.end_offset = start_offset, end_offset
 
 
 class RemoteLogSegmentState(IntEnum):

@@ -22,14 +22,14 @@ from chunkstore.metadata.codec import unpack_row
 from chunkstore.operations.tables import TableEntry
 
 __all__ = [
-    "EPOCH", "HIGHEST", "ID", "MAPPED", "NAMESPACE", "NOT_DELETED", "PARTITION", "SUPERSEDED", "UNREFERENCED", "PartitionRow",
-    "checked_key", "decode_highest", "decode_partition", "decode_segment", "encode_segment", "epoch_key", "number_key", "pack",
+    "EPOCH", "HIGHEST", "ID", "LOG_START", "MAPPED", "NAMESPACE", "NOT_DELETED", "PARTITION", "SUPERSEDED", "UNREFERENCED", "PartitionRow",
+    "checked_key", "decode_offset", "decode_partition", "decode_segment", "encode_segment", "epoch_key", "number_key", "pack",
     "partition_key",
 ]  # fmt: skip
 
 NAMESPACE: Final = "kafka"
 # Below a partition's key; the partition's own row is the last one.
-EPOCH, ID, PARTITION = b"e", b"i", b"p"
+EPOCH, ID, LOG_START, PARTITION = b"e", b"i", b"l", b"p"
 # Below an epoch's key.
 HIGHEST, MAPPED, SUPERSEDED, UNREFERENCED = b"h", b"m", b"s", b"u"
 
@@ -84,8 +84,8 @@ def decode_partition(row: TableEntry) -> PartitionRow:
     return PartitionRow(mode, token, deletion, row.version)
 
 
-def decode_highest(row: TableEntry) -> int:
-    """An epoch's highest offset. Raises ``Damaged``."""
+def decode_offset(row: TableEntry) -> int:
+    """An epoch's highest offset, or where the log starts. Raises ``Damaged``."""
     (offset,) = _unpack(row, 1)
     if type(offset) is not int or not -1 <= offset <= OFFSET_MAX:
         raise _damage(row, f"{offset!r} is no offset")

@@ -130,6 +130,17 @@ class SegmentSource(ABC):
     def index(self, segment: Segment, name: str) -> bytes | None:
         """One of ``INDEX_NAMES``; the producer snapshot is that *after* the segment. None: there is none. Raises as ``log``."""
 
+    def position(self, segment: Segment, log: DataSource, offset: int) -> int:
+        """Where a batch begins that is at or below ``offset``, as the index says, if that is right; else 0."""
+        try:
+            row = OffsetIndex(self.index(segment, "offset") or b"", segment.start_offset).floor(offset)
+            if row is not None and 0 <= row[1] < log.length:
+                batch = next(iter_batches(log, ReadOptions(row[1], segment.start_offset)), None)
+                return row[1] if batch is not None and batch.base_offset <= offset else 0
+        except Damaged:
+            pass
+        return 0
+
 
 class BucketSource(SegmentSource):
     """A tier in the layout of FORMAT_FILES.md, section 5. ``states``: metadata by segment id; None: there is no metadata log."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
@@ -44,7 +45,7 @@ from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.transactions import first_open
 from chunkstore.replica import Replica
 
-__all__ = ["Planned", "Restored", "Tiered", "plan", "restore", "tier"]
+__all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
 
 _BROKER: Final = -1
 """The broker id of these copies: STARTED ones with it are gone on with."""
@@ -104,6 +105,26 @@ def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int
             text = write_checkpoint([each for each in epochs if each.start_offset <= end])
             planned.append(Planned(segment, held, text))
     return planned
+
+
+@contextmanager
+def opened_segment(
+    source: LogDirectory, identity: RemoteLogSegmentId, planned: Planned, broker_id: int = _BROKER
+) -> Iterator[tuple[RemoteLogSegmentMetadata, LogSegmentData]]:
+    """What is stored of a segment. Raises ``ChunkNotFound`` (deleted meanwhile), ``Damaged``, and what ``source`` raises."""
+    segment = planned.segment
+    with source.log(segment) as log:
+        files = {name: source.index(segment, name) for name in (*_FILES, "producerSnapshot")}
+        if source.bucket.head(segment.name).length != segment.bytes:
+            raise ChunkNotFound(segment.name)  # compaction has put other files there
+        times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
+        metadata = RemoteLogSegmentMetadata(
+            identity, segment.start_offset, segment.end_offset, times[len(times) - 1][0] if len(times) else -1,
+            broker_id, runtime.now_ms(), segment.bytes, planned.epochs, txn_idx_empty=not files["transaction"],
+        )  # fmt: skip
+        yield metadata, LogSegmentData(
+            log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
+        )  # fmt: skip
 
 
 def tier(
@@ -194,22 +215,12 @@ class _Pass:
                 yield partition, each, known.get(each.span)
 
     def _copy(self, partition: TopicIdPartition, planned: Planned, identity: bytes | None) -> None:
-        segment, source = planned.segment, self._source
+        segment = planned.segment
         try:
-            with source.log(segment) as log:
-                files = {name: source.index(segment, name) for name in (*_FILES, "producerSnapshot")}
-                if source.bucket.head(segment.name).length != segment.bytes:
-                    raise ChunkNotFound(segment.name)  # compaction has put other files there
-                times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
-                metadata = RemoteLogSegmentMetadata(
-                    RemoteLogSegmentId(partition, identity or runtime.token(16)), segment.start_offset, segment.end_offset,
-                    times[len(times) - 1][0] if len(times) else -1, _BROKER, runtime.now_ms(), segment.bytes, planned.epochs,
-                    txn_idx_empty=not files["transaction"],
-                )  # fmt: skip
-                data = LogSegmentData(
-                    log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
-                )  # fmt: skip
-                self._store(metadata, data)
+            with opened_segment(
+                self._source, RemoteLogSegmentId(partition, identity or runtime.token(16)), planned
+            ) as each:
+                self._store(*each)
         except ChunkNotFound as error:
             self._note(f"{error.chunk} was deleted meanwhile")
         except Damaged as error:

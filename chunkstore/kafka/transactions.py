@@ -15,7 +15,7 @@ from chunkstore.errors import Damaged
 from chunkstore.kafka.lineage import Piece
 from chunkstore.kafka.sources import Segment, SegmentSource
 
-__all__ = ["first_open", "transactions_of"]
+__all__ = ["first_open", "open_after", "transactions_of"]
 
 
 def transactions_of(source: SegmentSource, pieces: Sequence[Piece]) -> tuple[Transactions, list[str]]:
@@ -51,7 +51,7 @@ def first_open(source: SegmentSource, segments: Sequence[Segment], high: int) ->
     ]
     at = last = sum(each.end_offset < high for each in segments if each.state == "ROLLED")
     going = None
-    while at and (going := _open_after(source, pieces[at - 1])) is None:
+    while at and (going := open_after(source, pieces[at - 1])) is None:
         at -= 1
     if at == last and not going:
         return high
@@ -62,7 +62,7 @@ def _run(source: SegmentSource, run: Sequence[Piece]) -> tuple[list[AbortedTrans
     """The aborted transactions of pieces without a gap, and those without an end: the first offsets by producer."""
     aborted: list[AbortedTransaction] = []
     scan, going = len(run), None
-    while scan and (going := _open_after(source, run[scan - 1])) is None:
+    while scan and (going := open_after(source, run[scan - 1])) is None:
         scan -= 1
     for piece in run[:scan]:
         entries = _aborted(source, piece)
@@ -74,8 +74,8 @@ def _run(source: SegmentSource, run: Sequence[Piece]) -> tuple[list[AbortedTrans
     return [*aborted, *found.aborted], dict(found.open)
 
 
-def _open_after(source: SegmentSource, piece: Piece) -> dict[int, int] | None:
-    """Open transactions after a piece, as a snapshot says; None: there is none, or it is damaged."""
+def open_after(source: SegmentSource, piece: Piece) -> dict[int, int] | None:
+    """Open transactions after a piece, first offsets by producer, as a snapshot says; None: there is none, or it is damaged."""
     try:
         data = source.index(piece.segment, "producerSnapshot")
         if not data or piece.stop <= piece.segment.end_offset:

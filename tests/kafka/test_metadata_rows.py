@@ -48,6 +48,7 @@ def test_the_rows_are_as_documented(store: chunkstore.ChunkedSegmentStorage) -> 
     leader = Leader(RemoteLogMetadataManager(store))
     leader.finish(segment(1, 5, 10, {7: 5}), segment(2, 5, 20, {7: 5}, custom_metadata=b"x"))
     leader.add(segment(3, 21, 30, {7: 21}))
+    leader.manager.record_log_start(PARTITION, 5, token=leader.token).result()
     found = {row.key[len(BASE) :]: row.value for row in store.table(rows.NAMESPACE).scan(BASE)}
     assert b"orders\0" + PARTITION.topic_id + (3).to_bytes(4, "big") == BASE
     epoch, start = (7).to_bytes(4, "big"), (5).to_bytes(8, "big")

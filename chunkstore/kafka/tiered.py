@@ -1,0 +1,253 @@
+"""A log directory whose partitions go on in a tier: what is where, the log as a whole, and reading it.
+
+Promises: an offset that is in both is read locally; a segment of another lineage is never read; a few indexes of the tier are kept.
+Leaves out: leadership, copying and deleting (``tasks``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from chunkstore.codec.kafka.batches import LogSummary, ReadOptions, iter_batches
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_leader_epochs
+from chunkstore.codec.kafka.names import parse_uuid, uuid_text
+from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
+from chunkstore.codec.sources import DataSource
+from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
+from chunkstore.kafka import model
+from chunkstore.kafka.container import segment_of
+from chunkstore.kafka.lineage import Piece
+from chunkstore.kafka.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFoundException,
+    TopicIdPartition,
+)
+from chunkstore.kafka.retention import Expiry, filtered_epochs, find_log_start, within_lineage
+from chunkstore.kafka.sources import LogDirectory, Segment
+from chunkstore.kafka.transactions import first_open, open_after, transactions_of
+
+__all__ = ["Fetched", "Log", "Reason", "TieredDirectory", "explain_tier"]
+
+_STARTED, _, _DELETING, _ = model.RemoteLogSegmentState
+_INDEXES: Final = 64
+"""Indexes of the tier that are kept: those of the last segments that were read."""
+
+
+class Fetched(NamedTuple):
+    """Records, where to go on, whether they came from the tier, and the bytes of their batches. Markers, and what is aborted, have
+    offsets and no record."""
+
+    records: tuple[Record, ...]
+    next_offset: int
+    remote: bool = False
+    batch_bytes: int = 0
+
+
+class Reason(NamedTuple):
+    """A segment, its state, and why it is not copied, may not be deleted, or is kept."""
+
+    segment: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A partition. ``segments``: local ones; ``epochs``: of the tier, too; ``start``: its first offset, ``local_start``: that of
+    the local log; ``end``: the offset after its last; ``high``: the high watermark."""
+
+    partition: TopicIdPartition
+    segments: list[Segment]
+    epochs: list[LeaderEpoch]
+    start: int
+    local_start: int
+    end: int
+    high: int
+
+
+class TieredDirectory(LogDirectory):
+    """A log directory, with the metadata and the storage of its tier: managers, or their reading halves. A segment with a uuid is the
+    tier's. Raises what these raise."""
+
+    def __init__(self, path: str, metadata: Any, storage: Any) -> None:
+        super().__init__(path)
+        self._metadata, self._storage = metadata, storage
+        self._cached = lru_cache(_INDEXES)(self._index)
+
+    @contextmanager
+    def log(self, segment: Segment) -> Iterator[DataSource]:
+        if not segment.uuid:
+            with super().log(segment) as log:
+                yield log
+            return
+        item = self._item(segment)
+
+        def read(offset: int, length: int) -> bytes:
+            with self._storage.fetch_log_segment(item, offset, offset + length - 1) as stream:
+                data: bytes = stream.read(length)
+            return data
+
+        yield DataSource(segment.name, segment.bytes, read)
+
+    def index(self, segment: Segment, name: str) -> bytes | None:
+        return self._cached(segment, name) if segment.uuid else super().index(segment, name)
+
+    def _index(self, segment: Segment, name: str) -> bytes | None:
+        try:
+            with self._storage.fetch_index(self._item(segment), name) as stream:
+                data: bytes = stream.read()
+            return data
+        except RemoteResourceNotFoundException:
+            return None
+
+    def view(self, partition: TopicIdPartition) -> Log:
+        """The partition as it is now. Raises ``RemoteResourceNotFoundException`` where the directory has no such topic id."""
+        highs = self.checkpoint("replication-offset-checkpoint")  # before the listing: it only grows
+        found, place = self.listing(partition.topic, partition.partition), (partition.topic, partition.partition)
+        if not found.segments or found.segments[0].topic_id not in ("", uuid_text(partition.topic_id)):
+            raise RemoteResourceNotFoundException(f"partition {partition} in {self.url}")
+        first, checked = found.segments[0], found.log_starts.get(place, 0)
+        epochs = read_leader_epochs(self.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition} leader epochs")
+        for epoch in self._metadata.epochs(partition) if epochs else ():
+            # A broker that knows of no tier cuts its epochs at the start of the local log.
+            lowest = self._metadata.lowest_offset_for_epoch(partition, epoch)
+            if lowest is not None and epoch <= epochs[0].epoch and lowest < epochs[0].start_offset:
+                epochs = [LeaderEpoch(epoch, lowest), *(each for each in epochs if each.epoch > epoch)]
+        start = local = max(first.start_offset, checked)
+        if checked <= first.start_offset:  # else records were deleted up to there, in the tier, too
+            start = min(
+                local,
+                find_log_start(epochs, local, lambda each: self._metadata.lowest_offset_for_epoch(partition, each)),
+            )
+        start = max(self._metadata.log_start(partition), start)
+        segments = [each for each in found.segments if each.end_offset >= local or each.state == "ACTIVE"]
+        return Log(partition, segments, epochs, start, local, segments[-1].end_offset + 1, highs.get(place, 0))
+
+    def pieces(self, log: Log, offset: int, end: int, *, local: bool = True) -> Iterator[Piece]:
+        """What has the offsets from ``offset`` to below ``end``, up to the first that is missing. ``local`` False: of the tier alone."""
+        while offset < end:
+            held = (each for each in log.segments if each.start_offset <= offset <= each.end_offset)
+            segment = next(held, None) if local and offset >= log.local_start else None
+            if segment is not None:
+                stop = segment.end_offset + 1
+            else:
+                at = bisect_right(log.epochs, offset, key=lambda row: row.start_offset)
+                found, epoch = None, log.epochs[at - 1].epoch if at else 0
+                with suppress(RemoteResourceNotFoundException):  # nothing of the partition was ever copied
+                    found = self._metadata.remote_log_segment_metadata(log.partition, epoch, offset)
+                if found is None or not at:
+                    return
+                segment = segment_of(found, found.state.name)
+                stop = min([found.epoch_end(epoch) + 1, *(row.start_offset for row in log.epochs[at : at + 1])])
+            yield Piece(segment, offset, min(stop, end))
+            offset = stop
+
+    def tiered_to(self, log: Log, offset: int, end: int) -> int:
+        """The first offset from ``offset`` on that the tier does not have, at most ``end``."""
+        for piece in self.pieces(log, offset, end, local=False):
+            offset = piece.stop
+        return offset
+
+    def has(self, log: Log, segment: Segment) -> bool:
+        """Whether the tier has all offsets of a rolled segment."""
+        return self.tiered_to(log, segment.start_offset, segment.end_offset + 1) > segment.end_offset
+
+    def copied_to(self, log: Log) -> int:
+        """The first offset of the local log that the tier does not have."""
+        return self.tiered_to(log, max(log.local_start, log.start), log.end)
+
+    def read(
+        self, log: Log, offset: int, max_bytes: int, isolation: Isolation, *, for_follower: bool = False
+    ) -> Fetched:
+        """Records from ``offset`` on of one segment: of whole batches of at most ``max_bytes``, at least one. See ``RemoteLogManager``."""
+        start = log.local_start if for_follower else log.start
+        end = log.end if for_follower else max(log.high, log.local_start)
+        place, at = (log.partition.topic, log.partition.partition), offset
+        for piece in self.pieces(log, offset, end) if start <= offset else ():
+            segment, at = piece.segment, piece.stop
+            with self.log(segment) as data:
+                options = ReadOptions(self.position(segment, data, offset), segment.start_offset, offset, piece.stop)
+                first = next(iter_batches(data, options), None)
+                if first is None:
+                    continue  # compaction left nothing here
+                known = self._transactions(log, piece.start, end) if isolation == "read_committed" else None
+                length = min(data.length, first.position + max(max_bytes, first.length + 12))
+                seen, cut = LogSummary(), length < data.length
+                options = options._replace(
+                    position=first.position, floor=first.base_offset, unfinished=cut, summary=seen
+                )
+                few = data._replace(length=length)
+                records = tuple(iter_records(few, *place, isolation=isolation, transactions=known, options=options))
+            stop = max(offset, seen.end_offset) if cut or seen.beyond >= 0 else piece.stop
+            return Fetched(records, stop, bool(segment.uuid), seen.end_position - first.position)
+        if not start <= offset <= end or (at == offset < end):
+            raise model.OffsetOutOfRange(str(log.partition), offset, start, end)
+        return Fetched((), at)
+
+    def explain(
+        self, log: Log, items: Iterable[RemoteLogSegmentMetadata], chosen: Expiry, blocked: str
+    ) -> Iterator[Reason]:
+        """Reasons, of local segments and of the tier's ``items``. ``chosen``: what retention deletes; ``blocked``: why none is copied."""
+        copied, stable = self.copied_to(log), log.high
+        try:
+            stable = first_open(self, log.segments, log.high)
+        except (ChunkNotFound, Damaged, Unsupported) as error:
+            blocked = error.message
+        for each in log.segments:
+            end = each.end_offset
+            whole = each.state == "ROLLED" and self.has(log, each)
+            yield Reason(each.name, each.state or "", next(text for holds, text in (
+                (each.state == "ACTIVE", "not copied before it is rolled (segment.ms, segment.bytes)"),
+                (whole and end < copied, "copied: it may be deleted"),
+                (whole, f"copied, but not to be deleted: offset {copied} before it is not in the tier"),
+                (not log.high, "not copied: the high watermark is 0 or not known (replication-offset-checkpoint)"),
+                (not log.epochs, "not copied: there are no leader epochs (leader-epoch-checkpoint)"),
+                (end >= log.high, f"not copied: it ends at offset {end}, the high watermark is {log.high}"),
+                (end >= stable, f"not copied: the transaction that begins at offset {stable} is open"),
+                (True, f"not copied: {blocked}" if blocked else "not copied yet: the leader's next pass copies it"),
+            ) if holds))  # fmt: skip
+        deleted, lineage = (
+            {item.remote_log_segment_id for item in chosen.deletions},
+            filtered_epochs(log.epochs, log.start),
+        )
+        yield from explain_tier(items, deleted, lambda item: within_lineage(item, log.end, lineage))
+
+    def _transactions(self, log: Log, start: int, end: int) -> Transactions:
+        """How the transactions of the piece at ``start`` ended: of it, and of as many after it as what is open after it needs."""
+        pieces: list[Piece] = []
+        for piece in self.pieces(log, start, end):
+            pieces.append(piece)
+            going = open_after(self, piece)
+            if going is not None and all(first >= pieces[0].stop for first in going.values()):
+                break
+        return transactions_of(self, pieces)[0]
+
+    def _item(self, segment: Segment) -> RemoteLogSegmentMetadata:
+        topic_id, identity = (parse_uuid(each, object=segment.name) for each in (segment.topic_id, segment.uuid))
+        known = RemoteLogSegmentId(TopicIdPartition(topic_id, segment.topic, segment.partition), identity)
+        item: RemoteLogSegmentMetadata | None = self._metadata.remote_log_segment(known)
+        if item is None:
+            raise RemoteResourceNotFoundException(str(known))
+        return item
+
+
+def explain_tier(
+    items: Iterable[RemoteLogSegmentMetadata],
+    deleted: Collection[RemoteLogSegmentId] = (),
+    within: Callable[[RemoteLogSegmentMetadata], bool] = lambda _: True,
+) -> Iterator[Reason]:
+    """Reasons of the tier's segments: ``deleted`` ones are deleted by the next pass, and not ``within`` are those of other lineages."""
+    for item in sorted(items, key=lambda item: item.start_offset):
+        yield Reason(segment_of(item, None).name, item.state.name, next(text for holds, text in (
+            (item.state == _DELETING, "its deletion failed or goes on: each pass of the leader tries again"),
+            (item.remote_log_segment_id in deleted, "not kept by retention, or left by a dead copy: the next pass deletes it"),
+            (item.state == _STARTED, "its copy goes on, or died: it is not read"),
+            (not within(item), "kept, and not read: of another lineage, until its epochs are older than all of the log's"),
+            (True, "kept: within the leader's retention"),
+        ) if holds))  # fmt: skip
