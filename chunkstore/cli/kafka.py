@@ -170,6 +170,9 @@ def tier(
     *,
     topics: Topics = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on, a pass every 10 s, until interrupted.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Of a stopped broker: all that it needs to start from what is put back.")
+    ] = False,
     here: access.Owning,
 ) -> None:
     """Copy a broker's rolled segments into a container, which is created where there is none."""
@@ -185,7 +188,7 @@ def tier(
         return True
 
     with here.owner(root, create=True) as store:
-        done = tier(log_dir, store, topics, watch=watched if watch else None)
+        done = tier(log_dir, store, topics, watch=watched if watch else None, whole=whole)
     show(done)
 
 

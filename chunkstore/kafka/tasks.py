@@ -156,7 +156,8 @@ class RemoteLogManager:
         try:
             log = self._view(partition)
             end, stable = self._source.copied_to(log), first_open(self._source, log.segments, log.high)
-            planned = (each for each in plan(log.segments, log.epochs, stable) if each.segment.end_offset >= end)
+            rolled = [each for each in log.segments if each.state == "ROLLED"]
+            planned = (each for each in plan(rolled, log.epochs, stable) if each.segment.end_offset >= end)
             left = [each for each in planned if not self._source.has(log, each.segment)]
             task.lags["Copy"] = len(left), sum(each.segment.bytes for each in left)
             while copied < len(left) and not (task.lost or task.stopped or self._stop.is_set()):

@@ -1,8 +1,8 @@
 """A broker's log directory copied into a container, and put back.
 
 Promises: ``tier`` changes nothing in the directory; it copies rolled segments below the high watermark and the first open transaction,
-and none that the container has, of which no byte is read. Killed anywhere, the next run goes on, and nothing is doubled. ``restore``
-puts a partition's folder there whole or not at all. Leaves out: active segments, deleting, and what belongs to a cluster.
+and none that the container has, of which no byte is read. Killed anywhere, the next run goes on, and nothing is doubled. ``whole`` copies
+all of a stopped directory. ``restore`` puts a partition's folder there whole or not at all. Leaves out: deleting.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lineage import Piece, resolve
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.model import (
+    OFFSET_MAX,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -43,6 +44,7 @@ from chunkstore.kafka.model import (
 from chunkstore.kafka.sources import LogDirectory, Segment, translated
 from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.transactions import first_open
+from chunkstore.kafka.whole import Partitions, clean_stop, other_files, read_partitions, store_cluster
 from chunkstore.replica import Replica
 
 __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
@@ -89,20 +91,20 @@ class Planned(NamedTuple):
 
 
 def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int) -> list[Planned]:
-    """Which of a partition's segments may be copied: rolled ones that end below offset ``stable``. The first of ``epochs`` counts from
-    offset 0 on: the checkpoint does not tell of what is below the log start."""
+    """Which of a partition's segments may be copied: those with records that end below offset ``stable``. The first of ``epochs`` counts
+    from offset 0 on: the checkpoint does not tell of what is below the log start."""
     begins = [0, *(each.start_offset for each in epochs[1:])]
     spans = list(zip(epochs, begins, [*begins[1:], 1 << 63], strict=False))
     planned = []
     for segment in segments if epochs else ():
         start, end = segment.start_offset, segment.end_offset
-        if segment.state == "ROLLED" and end < stable:
+        if start <= end < stable:
             held = {
                 each.epoch: max(begin, start)
                 for each, begin, stop in spans
                 if begin <= end and max(begin, start) < stop
             }
-            text = write_checkpoint([each for each in epochs if each.start_offset <= end])
+            text = write_checkpoint([each for each in epochs if each.start_offset <= end or segment.state == "ACTIVE"])
             planned.append(Planned(segment, held, text))
     return planned
 
@@ -115,7 +117,7 @@ def opened_segment(
     segment = planned.segment
     with source.log(segment) as log:
         files = {name: source.index(segment, name) for name in (*_FILES, "producerSnapshot")}
-        if source.bucket.head(segment.name).length != segment.bytes:
+        if segment.state == "ROLLED" and source.bucket.head(segment.name).length != segment.bytes:
             raise ChunkNotFound(segment.name)  # compaction has put other files there
         times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
         metadata = RemoteLogSegmentMetadata(
@@ -133,21 +135,34 @@ def tier(
     topics: str | None = None,
     *,
     watch: Callable[[Tiered], bool] | None = None,
+    whole: bool = False,
 ) -> Tiered:
     """Copy the rolled segments of a broker's log directory, which may be in use, into the container; returns what the last pass did.
 
     ``topics``: a pattern of names as of a shell; None: all. Topics that begin with "__" are copied only where it begins so, too.
-    ``watch``: called after each pass; passes go on while it returns True.
+    ``watch``: called after each pass; passes go on while it returns True. ``whole``: of a stopped directory all topics, active segments up
+    to their last whole batch, and what its broker needs to start; replaces what an earlier such run has put there.
 
-    A segment is durable and readable when its copy ends. What is wrong with one partition is noted, and the others are copied. Raises
-    ``InvalidArgument`` (no such directory), and what the directory and the store raise. Retry: safe.
+    A segment is durable and readable when its copy ends. What is wrong with one partition is noted, and the others are copied; a whole
+    directory is then ``Damaged``, and the earlier one stays. Raises ``InvalidArgument`` (no such directory; with ``whole``: it was not
+    stopped cleanly, or another option is given), and what the directory and the store raise. Retry: safe.
     """
     if not os.path.isdir(log_dir):
         raise InvalidArgument(f"{log_dir} is no directory: name a broker's log.dirs", argument="log_dir")
+    if whole and (topics, watch) != (None, None):
+        raise InvalidArgument("a whole directory is all topics, in one pass", argument="whole")
+    mark = clean_stop(log_dir) if whole else b""
     source = LogDirectory(log_dir)
     try:
         while True:
-            done = _Pass(source, store).run(topics)
+            done = _Pass(source, store, whole=whole).run(topics)
+            if whole and (done.notes or done.held_back):
+                text = "; ".join(done.notes) or "leader epochs or an active segment's batches cannot be read"
+                raise Damaged(f"not copied whole: {text}", object=log_dir)
+            if whole:
+                listing = source.listing()
+                store_cluster(store, log_dir, listing.segments, mark)
+                done = done._replace(notes=tuple(listing.notes))
             if watch is None or not watch(done):
                 return done
     finally:
@@ -162,8 +177,8 @@ def _named(topic: str, pattern: str | None) -> bool:
 class _Pass:
     """One pass over a log directory."""
 
-    def __init__(self, source: LogDirectory, store: ChunkedSegmentStorage) -> None:
-        self._source = source
+    def __init__(self, source: LogDirectory, store: ChunkedSegmentStorage, *, whole: bool) -> None:
+        self._source, self._whole = source, whole
         self._storage, self._metadata = RemoteStorageManager(store), RemoteLogMetadataManager(store)
         self._copied = self._bytes = self._present = self._held_back = 0
         self._tokens: dict[TopicIdPartition, int] = {}
@@ -176,7 +191,7 @@ class _Pass:
         for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
             start = listing.log_starts.get(place, 0)  # the epochs of what is below are not known any more
             segments = [each for each in several if each.end_offset >= start or each.state == "ACTIVE"]
-            if not _named(place[0], topics) or not segments or not segments[0].topic_id:
+            if not segments or not (self._whole or (_named(place[0], topics) and segments[0].topic_id)):
                 continue
             for planned in self._planned(segments, highs.get(place, 0)):
                 self._copy(*planned)
@@ -191,12 +206,13 @@ class _Pass:
         partition = TopicIdPartition(parse_uuid(first.topic_id, object=first.name), first.topic, first.partition)
         try:
             epochs = read_leader_epochs(self._source.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition}")
-            planned = plan(segments, epochs, first_open(self._source, segments, high))
+            wanted = [each for each in segments if self._whole or each.state == "ROLLED"]
+            planned = plan(wanted, epochs, OFFSET_MAX - 1 if self._whole else first_open(self._source, segments, high))
         except (ChunkNotFound, Damaged, Unsupported) as error:
             self._note(f"{partition} is not copied: {error.message}")
             return
-        self._held_back += sum(each.state == "ROLLED" for each in segments) - len(planned)
-        if not (high and epochs):
+        self._held_back += sum(each.start_offset <= each.end_offset for each in wanted) - len(planned)
+        if not (high and epochs) and not self._whole:
             self._note(f"{partition} is not copied: its high watermark is 0 or not known, or its leader epochs are not")
         known: dict[_Span, bytes | None] = {}
         try:
@@ -247,32 +263,43 @@ def restore(
     *,
     keep_partition_metadata: bool = False,
 ) -> Restored:
-    """Put partitions back as folders of a log directory, whose broker is stopped: logs, indexes, snapshots, leader epochs.
+    """Put partitions back as folders of a log directory, whose broker is stopped: logs, indexes, snapshots, leader epochs. Where a whole
+    directory was copied, and neither option is given, all of it is put back as it was then, and its broker can start.
 
     ``topics``: as of ``tier``. ``keep_partition_metadata``: the folders are those of topics that a fresh cluster has created, without a
     record; all but their ``partition.metadata`` is replaced, so that its broker serves them.
 
-    A folder is there whole, its bytes on disk, or not at all. Raises ``InvalidArgument`` (a folder has files in it, and nothing was
-    written), ``Conflict`` (two topics of one name), ``AccessDenied``, ``StorageUnavailable``, and what reading the store raises.
-    Retry: safe; name what is not there yet.
+    A folder is there whole, its bytes on disk, or not at all. Raises ``InvalidArgument`` (a folder, or all of ``log_dir``, has files in
+    it, and nothing was written), ``Conflict`` (two topics of one name), ``AccessDenied``, ``StorageUnavailable``, and what reading the
+    store raises. Retry: safe; name what is not there yet, or empty a whole directory.
     """
     source = ContainerSource(store, log_dir)
-    listing = source.listing()
+    whole = read_partitions(store) if topics is None and not keep_partition_metadata else None
+    if whole is not None and os.path.isdir(log_dir) and os.listdir(log_dir):
+        raise InvalidArgument(f"{log_dir} must be absent or empty, or topics be named", argument="log_dir")
     found: dict[str, list[Piece]] = {}
-    for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
+    listed = sorted(source.listing().segments, key=lambda each: (each.topic, each.partition))
+    for place, several in groupby(listed, key=lambda each: (each.topic, each.partition)):
         segments = list(several)
-        if not _named(place[0], topics):
+        if whole is not None:
+            topic_id, stop = whole.get(f"{place[0]}-{place[1]}", ("", 0))
+            segments = [each for each in segments if each.topic_id == topic_id and each.end_offset < stop]
+        elif not _named(place[0], topics):
             continue
         if len(ids := {each.topic_id for each in segments}) > 1:
             raise Conflict(f"topic {place[0]}", expected="one topic id", found=sorted(ids), remedy="restore others")
         if pieces := resolve(source.finished(segments)):
             found[f"{place[0]}-{place[1]}"] = pieces
     kept = {folder: _kept(os.path.join(log_dir, folder), keep_partition_metadata) for folder in found}
-    done = Restored(0, 0, 0, tuple(_missing(log_dir, found, keep_partition_metadata)))
-    for folder, pieces in found.items():
-        size = _put_folder(source, log_dir, folder, pieces, kept[folder])
-        done = Restored(done.partitions + 1, done.segments + len(pieces), done.bytes + size, done.missing)
-    return done
+    size = sum(_put_folder(source, log_dir, folder, pieces, kept[folder]) for folder, pieces in found.items())
+    for name, data in other_files(store, whole, found) if whole is not None else ():
+        folder = os.path.dirname(os.path.join(log_dir, name))
+        with translated(folder):
+            os.makedirs(folder, exist_ok=True)
+        _write(log_dir, name, data)
+        _sync(folder, log_dir)
+    missing = tuple(_missing(log_dir, found, whole, keep_partition_metadata))
+    return Restored(len(found if whole is None else whole), sum(map(len, found.values())), size, missing)
 
 
 def _kept(folder: str, keep: bool) -> bytes | None:
@@ -289,17 +316,18 @@ def _kept(folder: str, keep: bool) -> bytes | None:
             return file.read(4096)
 
 
-def _missing(log_dir: str, found: Mapping[str, list[Piece]], keep: bool) -> Iterator[str]:
-    for name in ("meta.properties", "__cluster_metadata-0"):
+def _missing(log_dir: str, found: Mapping[str, list[Piece]], whole: Partitions | None, keep: bool) -> Iterator[str]:
+    for name in ("meta.properties", "__cluster_metadata-0") if whole is None else ():
         if not os.path.exists(os.path.join(log_dir, name)):
             yield f"{name}: a broker does not start without it; format the directory with kafka-storage"
-    if not keep:
+    if not keep and whole is None:
         yield "topics of these ids in the cluster: create topics, stop, and restore with --keep-partition-metadata"
     for folder, pieces in found.items():
         for before, after in pairwise(pieces):
             if before.stop < after.start:
                 yield f"{folder}: offsets {before.stop} to {after.start - 1}"
-        yield f"{folder}: offsets from {pieces[-1].stop} on"
+        if whole is None or pieces[-1].stop < whole[folder][1]:
+            yield f"{folder}: offsets from {pieces[-1].stop} on"
 
 
 def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list[Piece], kept: bytes | None) -> int:
@@ -327,11 +355,16 @@ def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list
             if parse_segment_file(name) or name in ("leader-epoch-checkpoint", "partition.metadata"):
                 os.unlink(os.path.join(target, name))
         os.rename(staging, target)  # fails where files are in it
-        for path in (target, log_dir):
+    _sync(target, log_dir)
+    return size
+
+
+def _sync(*folders: str) -> None:
+    for path in folders:
+        with translated(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             os.fsync(descriptor)
             os.close(descriptor)
-    return size
 
 
 def _cut(log: DataSource, segment: Segment, stop: int) -> DataSource:

@@ -47,6 +47,11 @@ def copied_logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
+def files_below(folder: Path) -> dict[str, bytes]:
+    """What is in each file, by its path below the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def segment_at(folder: Path, start: int, suffix: str) -> Path:
     """The only object, or file, of the segment that begins at ``start``."""
     [found] = folder.rglob(f"{start:020d}*.{suffix}")

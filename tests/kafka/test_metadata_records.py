@@ -60,6 +60,7 @@ def test_genuine_records_say_what_kafka_prints_and_are_written_again() -> None:
     ids=lambda record: record.kind.name,
 )
 def test_each_kind_comes_back(record: MetadataRecord) -> None:
+    """Scenario 34: all four kinds, there and back."""
     data = encode_metadata_record(record)
     assert data[:3] == bytes((1, record.kind, 0))
     assert decode_metadata_record(data) == record
@@ -87,6 +88,7 @@ def test_tags_of_version_1_and_unknown_ones() -> None:
 
 
 def test_what_is_no_record() -> None:
+    """Scenario 34: an unknown kind, and other damage."""
     good = encode_metadata_record(SEGMENT)
     for wrong, position in (
         (b"\2" + good[1:], 3), (b"\1\4\0" + good[3:], 3), (b"\1\0\2" + good[3:], 3), (b"\1\xff\xff\xff\xff\xff\1", 6),

@@ -1,7 +1,6 @@
-"""What Kafka's own suites ask of a metadata manager, by the numbers of the scenarios.
+"""What Kafka's own suites ask of a metadata manager: scenarios 1 to 33, by their numbers. 34 is in test_metadata_records.py.
 
-Not applying, because there is no metadata topic: 29 (a follower's subscription), 30 (the topic's existence at close), 31 (partitions that
-share a metadata partition), 33 (the consumer task), 34 (bytes of the topic's records: ``chunkstore.codec``'s).
+There is no metadata topic: 33 (its consumer) does not apply, nor what 11 and 28 to 31 say of a topic that is missing or not yet read.
 """
 
 from __future__ import annotations
@@ -337,6 +336,41 @@ def test_28_a_partition_that_is_not_assigned(store: chunkstore.ChunkedSegmentSto
     assert listed(manager) == []
     manager.on_stop_partitions([PARTITION])
     assert not manager.is_ready(PARTITION)
+
+
+def test_29_a_follower_sees_what_the_leader_does(store: chunkstore.ChunkedSegmentStorage, leader: Leader) -> None:
+    mode: Mode = "strict" if leader.token is not None else "kafka-exact"
+    follower = RemoteLogMetadataManager(store, mode)
+    leader.finish(segment(1, 0, 9, {0: 0}))
+    assert follower.on_partition_leadership_changes([], [PARTITION]) == {}
+    leader.finish(segment(2, 10, 19, {0: 10}))
+    assert follower.is_ready(PARTITION)
+    assert (listed(follower, 0), listed(follower), find(follower, 0, 15)) == ([1, 2], [1, 2], 2)
+    follower.add_remote_log_segment_metadata(segment(3, 20, 29, {0: 20}), token=leader.token).result()
+    assert listed(leader.manager, 0) == [1, 2, 3]
+
+
+def test_30_a_manager_without_partitions_is_closed_twice(store: chunkstore.ChunkedSegmentStorage) -> None:
+    manager = RemoteLogMetadataManager(store)
+    manager.close()
+    manager.close()
+    refused(Closed, lambda: manager.on_partition_leadership_changes([PARTITION]), lambda: listed(manager))
+
+
+def test_31_partitions_that_are_added_one_after_another(leader: Leader) -> None:
+    """Each is assigned once or again, and each event counts once."""
+    leaders = []
+    for number in range(5):
+        place = TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 10 + number)
+        leaders.append(Leader(leader.manager, place))
+        for each in leaders:
+            leader.manager.on_partition_leadership_changes([], [each.partition])
+            first = 10 * number
+            each.finish(segment(number, first, first + 9, {0: first}, partition=each.partition))
+    for number, each in enumerate(leaders):
+        assert leader.manager.is_ready(each.partition)
+        assert listed(leader.manager, 0, each.partition) == [*range(number, 5)]
+        assert leader.manager.remote_log_size(each.partition, 0) == 1024 * (5 - number)
 
 
 def test_32_another_instance_and_a_replica_see_everything() -> None:

@@ -26,7 +26,7 @@ from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_metadata import fresh_root
-from tests.kafka.support_tier import copied_logs, expected_rows, records_of
+from tests.kafka.support_tier import copied_logs, expected_rows, files_below, records_of
 
 ROLLED_FILES = ("log", "index", "timeindex", "txnindex")
 
@@ -59,10 +59,6 @@ def copied_files(log_dir: Path, segments: list[Segment]) -> dict[str, bytes]:
             if (folder / name).exists():
                 found[f"{folder.name}/{name}"] = (folder / name).read_bytes()
     return found
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_consumers_got_is_read_back(root: str, store: chunkstore.ChunkedSegmentStorage) -> None:

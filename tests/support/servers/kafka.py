@@ -105,15 +105,15 @@ class KafkaBroker:
         assert self._process is not None
         self._process.kill()
 
-    def java(self, main: str, *arguments: str, class_path: str = "", text: str = "") -> str:
-        """Run a class of Kafka's, or of ``class_path``, in the broker's folder, with ``text`` as its input; what it prints."""
+    def java(self, main: str, *arguments: str, class_path: str = "", text: str = "", errors: bool = False) -> str:
+        """Run a class of Kafka's, or of ``class_path``, in the broker's folder, with ``text`` as input; what it prints, ``errors`` too."""
         classes = os.pathsep.join(filter(None, (class_path, self.class_path)))
         command = [self._java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes, main]
         done = subprocess.run(
             [*command, *arguments], cwd=self.folder, input=text, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-        return done.stdout
+        return done.stdout + (done.stderr if errors else "")
 
 
 if __name__ == "__main__":
