@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from zipfile import ZipFile
 
+from tests.support.paths import ROOT
 from tests.support.servers.base import ServerMissing, ServerProcess, free_ports
 from tests.support.servers.hdfs_jars import java_command
-from tests.support.servers.maven import fetched
+from tests.support.servers.maven import compiled, fetched
 
-__all__ = ["DEADLINE_S", "NEW", "OLD", "KafkaBroker", "jars"]
+__all__ = ["DEADLINE_S", "NEW", "OLD", "KafkaBroker", "jars", "plugin"]
 
 DEADLINE_S = 300.0
 """A limit for everything that a broker does: its tests show that it ends, not how fast it is."""
@@ -44,6 +46,16 @@ def jars(version: str) -> Path:
     artifacts = [f"org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36"]
     files = [f"org.apache.kafka:kafka-storage:{version}:jar:test"] if version == OLD else []
     return fetched(f"kafka-{version}", artifacts, files)
+
+
+def plugin(folder: Path) -> Path:
+    """The plug-in's jar, made in ``folder`` of the checkout's sources and the jars of ``OLD``. Raises ``ServerMissing``."""
+    sources = sorted((ROOT / "bindings" / "kafka_plugin").rglob("*.java"))
+    classes = compiled(sources, f"{jars(OLD)}/lib/*", folder / "classes")
+    with ZipFile(folder / "plugin.jar", "w") as jar:
+        for path in classes.rglob("*.class"):
+            jar.write(path, path.relative_to(classes))
+    return folder / "plugin.jar"
 
 
 class KafkaBroker:
