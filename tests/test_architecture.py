@@ -104,7 +104,7 @@ UPWARD = {
 BUDGETS = {
     "chunkstore/codec": 5_980,
     "chunkstore/pulsar": 5_334,
-    "chunkstore/kafka": 4_391,
+    "chunkstore/kafka": 4_662,
     "bindings/chunkstore_bindings/bucket": 700,
     "tests/bucket": 500,
     "tests/pulsar": 6_000,
@@ -122,7 +122,7 @@ CEILINGS = {
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
     "chunkstore/backup": 6_803,
-    "chunkstore/cli": 5_065,
+    "chunkstore/cli": 5_099,
     "chunkstore/demo": 850,
     "chunkstore/metadata": 4_852,
     "chunkstore/operations": 9_286,

@@ -84,9 +84,9 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Ledgers",
         "kafka",
-        "Kafka's tiers and log directories: ls, read, verify, orphans, why, tier, restore; and for its brokers: serve.",
+        "Kafka's tiers and log directories: ls, read, verify, orphans, why, tier, restore, attach; and for its brokers: serve.",
         "kafka",
-        ("ls", "read", "verify", "orphans", "why", "tier", "restore", "serve"),
+        ("ls", "read", "verify", "orphans", "why", "tier", "restore", "attach", "serve"),
     ),
     ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
     (

@@ -1,7 +1,7 @@
-"""The verbs ``kafka ls``, ``read``, ``verify``, ``orphans``, ``tier``, ``restore`` and ``why``: Kafka's tiers and log directories.
+"""The verbs ``kafka ls``, ``read``, ``verify``, ``orphans``, ``why``, ``tier``, ``restore`` and ``attach``: Kafka's tiers.
 
-Promises: only ``tier`` changes a container, and only ``restore`` a log directory; rows are printed as they are found; what was passed
-over, and what says which segments count, is on stderr.
+Promises: only ``tier`` and ``attach`` change a container, only ``restore`` and ``attach`` a log directory; rows are printed as they are
+found; what was passed over, and what says which segments count, is on stderr.
 Leaves out: what is decided (``chunkstore.kafka``), and the verb ``serve`` (``kafka_serve``).
 """
 
@@ -25,7 +25,7 @@ from chunkstore.cli.output import human_bytes, print_json, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.errors import InvalidArgument
 
-__all__ = ["ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
+__all__ = ["attach", "ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
 
 _SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory's path."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
@@ -235,3 +235,37 @@ def why(
         else:
             reasons = why(stack.enter_context(here.replica(tier)), partition, log_dir)
     here.show_each(reasons, ("segment", "state", "reason"), tuple)
+
+
+def attach(
+    source: Source,
+    root: options.Root,
+    *,
+    topics: Topics = None,
+    topic_id: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="A topic's id in the tier, and in the fresh cluster; again for more."),
+    ] = None,
+    log_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Instead: log directory of a stopped broker of the fresh cluster, with its empty topics.",
+        ),
+    ] = None,
+    metadata_log: MetadataLog = None,
+    key: Keys = None,
+    prefix: Prefix = "",
+    here: access.Owning,
+) -> None:
+    """Copy a tier that lost its cluster into a container, from which the brokers of a fresh cluster serve it."""
+    with need_kafka():
+        from chunkstore.kafka.attach import attach
+
+    pairs = [each.partition("=") for each in topic_id or ()]
+    if not all(len(old) == len(new) == 22 for old, _, new in pairs):
+        raise InvalidArgument(f"--topic-id {topic_id}: OLD=NEW, ids as Kafka writes them", argument="--topic-id")
+    ids = {old: new for old, _, new in pairs} or None
+    with _tier(source, metadata_log, key, prefix) as tier, here.owner(root, create=True) as store:
+        done = attach(tier, store, topics, topic_ids=ids, log_dir=log_dir)
+    here.show(done._asdict(), dict(done._asdict(), notes="; ".join(map(shown, done.notes)) or None))

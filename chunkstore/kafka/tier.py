@@ -49,11 +49,12 @@ from chunkstore.replica import Replica
 
 __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
 
-_BROKER: Final = -1
+BROKER: Final = -1
 """The broker id of these copies: STARTED ones with it are gone on with."""
 _STAGING: Final = ".chunkstore-restore"
 _PIECE_BYTES: Final = 8 * MIB
 _FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
+SEGMENT_FILES: Final = (*_FILES, "producerSnapshot")
 _FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _Span = tuple[int, int, int]
 
@@ -111,22 +112,15 @@ def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int
 
 @contextmanager
 def opened_segment(
-    source: LogDirectory, identity: RemoteLogSegmentId, planned: Planned, broker_id: int = _BROKER
+    source: LogDirectory, identity: RemoteLogSegmentId, planned: Planned, broker_id: int = BROKER
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, LogSegmentData]]:
     """What is stored of a segment. Raises ``ChunkNotFound`` (deleted meanwhile), ``Damaged``, and what ``source`` raises."""
     segment = planned.segment
     with source.log(segment) as log:
-        files = {name: source.index(segment, name) for name in (*_FILES, "producerSnapshot")}
+        files = {name: source.index(segment, name) for name in SEGMENT_FILES}
         if segment.state == "ROLLED" and source.bucket.head(segment.name).length != segment.bytes:
             raise ChunkNotFound(segment.name)  # compaction has put other files there
-        times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
-        metadata = RemoteLogSegmentMetadata(
-            identity, segment.start_offset, segment.end_offset, times[len(times) - 1][0] if len(times) else -1,
-            broker_id, runtime.now_ms(), segment.bytes, planned.epochs, txn_idx_empty=not files["transaction"],
-        )  # fmt: skip
-        yield metadata, LogSegmentData(
-            log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
-        )  # fmt: skip
+        yield described(identity, planned, log, files, broker_id)
 
 
 def tier(
@@ -169,7 +163,7 @@ def tier(
         source.close()
 
 
-def _named(topic: str, pattern: str | None) -> bool:
+def named(topic: str, pattern: str | None) -> bool:
     inner = topic.startswith("__")
     return not inner if pattern is None else fnmatchcase(topic, pattern) and (not inner or pattern.startswith("__"))
 
@@ -191,7 +185,7 @@ class _Pass:
         for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
             start = listing.log_starts.get(place, 0)  # the epochs of what is below are not known any more
             segments = [each for each in several if each.end_offset >= start or each.state == "ACTIVE"]
-            if not segments or not (self._whole or (_named(place[0], topics) and segments[0].topic_id)):
+            if not segments or not (self._whole or (named(place[0], topics) and segments[0].topic_id)):
                 continue
             for planned in self._planned(segments, highs.get(place, 0)):
                 self._copy(*planned)
@@ -220,7 +214,7 @@ class _Pass:
                 span = item.start_offset, item.end_offset, max(item.segment_leader_epochs)
                 if item.state == _FINISHED:
                     known[span] = None
-                elif item.state == RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == _BROKER:
+                elif item.state == RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == BROKER:
                     known.setdefault(span, item.remote_log_segment_id.id)
         except RemoteResourceNotFoundException:
             pass  # nothing of it was ever copied
@@ -250,10 +244,43 @@ class _Pass:
         partition = identity.topic_id_partition
         token = self._tokens.get(partition) or self._metadata.on_partition_leadership_changes([partition])[partition]
         self._tokens[partition] = token
-        self._metadata.add_remote_log_segment_metadata(metadata, token=token).result()
-        custom = self._storage.copy_log_segment_data(metadata, data)
-        update = RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, _BROKER)
-        self._metadata.update_remote_log_segment_metadata(update, token=token).result()
+        copy_segment(self._storage, self._metadata, metadata, data, token=token)
+
+
+def described(
+    identity: RemoteLogSegmentId,
+    planned: Planned,
+    log: DataSource,
+    files: Mapping[str, bytes | None],
+    broker_id: int = BROKER,
+) -> tuple[RemoteLogSegmentMetadata, LogSegmentData]:
+    """What both managers take of a planned segment with the indexes ``files``. Raises ``Damaged`` of the time index."""
+    segment = planned.segment
+    times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
+    metadata = RemoteLogSegmentMetadata(
+        identity, segment.start_offset, segment.end_offset, times[len(times) - 1][0] if len(times) else -1, broker_id,
+        runtime.now_ms(), log.length, planned.epochs, txn_idx_empty=not files["transaction"],
+    )  # fmt: skip
+    data = LogSegmentData(
+        log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
+    )
+    return metadata, data
+
+
+def copy_segment(
+    storage: RemoteStorageManager,
+    manager: RemoteLogMetadataManager,
+    metadata: RemoteLogSegmentMetadata,
+    data: LogSegmentData,
+    *,
+    token: int | None = None,
+) -> None:
+    """Copy a segment as a broker does: STARTED, its bytes, FINISHED. Raises what both managers raise. Retry: safe, with the same id."""
+    manager.add_remote_log_segment_metadata(metadata, token=token).result()
+    custom = storage.copy_log_segment_data(metadata, data)
+    identity = metadata.remote_log_segment_id
+    update = RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, metadata.broker_id)
+    manager.update_remote_log_segment_metadata(update, token=token).result()
 
 
 def restore(
@@ -284,25 +311,25 @@ def restore(
         if whole is not None:
             topic_id, stop = whole.get(f"{place[0]}-{place[1]}", ("", 0))
             segments = [each for each in segments if each.topic_id == topic_id and each.end_offset < stop]
-        elif not _named(place[0], topics):
+        elif not named(place[0], topics):
             continue
         if len(ids := {each.topic_id for each in segments}) > 1:
             raise Conflict(f"topic {place[0]}", expected="one topic id", found=sorted(ids), remedy="restore others")
         if pieces := resolve(source.finished(segments)):
             found[f"{place[0]}-{place[1]}"] = pieces
-    kept = {folder: _kept(os.path.join(log_dir, folder), keep_partition_metadata) for folder in found}
+    kept = {folder: kept_metadata(os.path.join(log_dir, folder), keep_partition_metadata) for folder in found}
     size = sum(_put_folder(source, log_dir, folder, pieces, kept[folder]) for folder, pieces in found.items())
     for name, data in other_files(store, whole, found) if whole is not None else ():
         folder = os.path.dirname(os.path.join(log_dir, name))
         with translated(folder):
             os.makedirs(folder, exist_ok=True)
-        _write(log_dir, name, data)
+        write_file(log_dir, name, data)
         _sync(folder, log_dir)
     missing = tuple(_missing(log_dir, found, whole, keep_partition_metadata))
     return Restored(len(found if whole is None else whole), sum(map(len, found.values())), size, missing)
 
 
-def _kept(folder: str, keep: bool) -> bytes | None:
+def kept_metadata(folder: str, keep: bool) -> bytes | None:
     """The ``partition.metadata`` that stays. Raises ``InvalidArgument`` if the folder has files that would be lost."""
     with translated(folder):
         names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -332,31 +359,43 @@ def _missing(log_dir: str, found: Mapping[str, list[Piece]], whole: Partitions |
 
 def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list[Piece], kept: bytes | None) -> int:
     """Write a partition's folder; returns the bytes of its logs."""
-    staging, target, size = os.path.join(log_dir, _STAGING), os.path.join(log_dir, folder), 0
-    with translated(staging):
-        shutil.rmtree(staging, ignore_errors=True)
-        os.makedirs(staging)
+    staging, size = staged(log_dir), 0
     for segment, start, stop in pieces:
         whole = stop == segment.end_offset + 1
         with source.log(segment) as log:
-            size += _write(staging, segment_file(start, "log"), log if whole else _cut(log, segment, stop))
+            size += write_file(staging, segment_file(start, "log"), log if whole else cut_log(log, segment, stop))
         names = {segment_file(start, suffix): name for name, suffix in _FILES.items()}
         names[segment_file(stop, "snapshot")] = "producerSnapshot"
         for file, name in names.items() if whole else ():  # a broker rebuilds what is missing
             if (data := source.index(segment, name)) is not None:
-                _write(staging, file, data)
+                write_file(staging, file, data)
     last = pieces[-1].segment
-    _write(staging, "leader-epoch-checkpoint", source.index(last, "leaderEpoch") or write_checkpoint(last.epochs))
+    write_file(staging, "leader-epoch-checkpoint", source.index(last, "leaderEpoch") or write_checkpoint(last.epochs))
     topic_id = parse_uuid(last.topic_id, object=last.name)
-    _write(staging, "partition.metadata", write_partition_metadata(topic_id) if kept is None else kept)
+    write_file(staging, "partition.metadata", write_partition_metadata(topic_id) if kept is None else kept)
+    put_in_place(log_dir, folder, replaced=kept is not None)
+    return size
+
+
+def staged(log_dir: str) -> str:
+    """An empty folder on the same file system, for ``put_in_place``."""
+    staging = os.path.join(log_dir, _STAGING)
+    with translated(staging):
+        shutil.rmtree(staging, ignore_errors=True)
+        os.makedirs(staging)
+    return staging
+
+
+def put_in_place(log_dir: str, folder: str, *, replaced: bool) -> None:
+    """Make the staged folder a partition's, on disk; ``replaced``: the files of the empty partition that is there are deleted."""
+    staging, target = os.path.join(log_dir, _STAGING), os.path.join(log_dir, folder)
     with translated(target):
-        fresh = os.listdir(target) if kept is not None else []
+        fresh = os.listdir(target) if replaced else []
         for name in sorted(fresh, key="partition.metadata".__eq__):
             if parse_segment_file(name) or name in ("leader-epoch-checkpoint", "partition.metadata"):
                 os.unlink(os.path.join(target, name))
         os.rename(staging, target)  # fails where files are in it
     _sync(target, log_dir)
-    return size
 
 
 def _sync(*folders: str) -> None:
@@ -367,14 +406,15 @@ def _sync(*folders: str) -> None:
             os.close(descriptor)
 
 
-def _cut(log: DataSource, segment: Segment, stop: int) -> DataSource:
+def cut_log(log: DataSource, segment: Segment, stop: int) -> DataSource:
     """The log up to its first batch at or past ``stop``: a newer epoch has what follows."""
     batches = iter_batches(log, ReadOptions(floor=segment.start_offset))
     end = next((batch.position for batch in batches if batch.base_offset >= stop), log.length)
     return log._replace(length=end)
 
 
-def _write(folder: str, name: str, data: DataSource | bytes) -> int:
+def write_file(folder: str, name: str, data: DataSource | bytes) -> int:
+    """Write a new file, and have it on disk; returns its bytes."""
     path = os.path.join(folder, name)
     with translated(path), open(path, "xb") as file:
         if isinstance(data, bytes):

@@ -95,7 +95,8 @@ def _aborted(source: SegmentSource, piece: Piece) -> list[AbortedTransaction] | 
         entries = read_transaction_index(data or b"", object=piece.segment.name)
     except Damaged:
         return None
-    return [AbortedTransaction(*entry[:3]) for entry in entries if entry.last_offset < piece.stop]
+    whole = piece.stop > piece.segment.end_offset
+    return [AbortedTransaction(*entry[:3]) for entry in entries if whole or entry.last_offset < piece.stop]
 
 
 def _batches(source: SegmentSource, pieces: Sequence[Piece]) -> Iterator[Batch]:

@@ -1,0 +1,230 @@
+"""A tier that lost its cluster, copied into a container from which a fresh cluster's brokers serve it.
+
+Promises: each offset is attached from the segment that readers get it from, under the topic's new id. A run that was killed goes on, and
+what is there is passed over. Nothing is written where one partition is refused. Gaps are noted, and so are transactions without an end,
+which are aborted. Leaves out: active segments, offsets of consumers, and running brokers.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from hashlib import sha256
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from chunkstore.codec.kafka import indexes
+from chunkstore.codec.kafka.checkpoints import LeaderEpoch, TopicOffset, read_leader_epochs, write_checkpoint
+from chunkstore.codec.kafka.names import parse_uuid, segment_file
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.kafka import model
+from chunkstore.kafka import tier as copies
+from chunkstore.kafka.bucket import KafkaBucket
+from chunkstore.kafka.lineage import Piece, resolve
+from chunkstore.kafka.metadata import RemoteLogMetadataManager
+from chunkstore.kafka.sources import LogDirectory, SegmentSource, translated
+from chunkstore.kafka.storage import RemoteStorageManager
+from chunkstore.kafka.transactions import transactions_of
+
+__all__ = ["Attached", "attach"]
+
+_OTHER: Final = "attach to another container"
+_FINISHED: Final = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+class Attached(NamedTuple):
+    """What was done: segments copied, their bytes, segments that were there, partition folders written, and notes."""
+
+    copied: int
+    bytes: int
+    present: int
+    folders: int
+    notes: tuple[str, ...]
+
+
+class _Partition(NamedTuple):
+    """A partition under its new id. ``going``: by the ends of runs without a gap, first offsets of open transactions by producer."""
+
+    partition: model.TopicIdPartition
+    pieces: list[Piece]
+    lineage: list[LeaderEpoch]
+    going: Mapping[int, Mapping[int, int]]
+    kept: bytes
+
+    def identity(self, piece: Piece) -> model.RemoteLogSegmentId:
+        """The segment's own id, so that another run finds it; a log directory has none."""
+        segment = piece.segment
+        made = sha256(repr(segment[:5]).encode()).digest()[:16]  # topic, id, partition, offsets
+        own = parse_uuid(segment.uuid, object=segment.name) if segment.uuid else made
+        return model.RemoteLogSegmentId(self.partition, own)
+
+
+def attach(
+    tier: KafkaBucket,
+    store: ChunkedSegmentStorage,
+    topics: str | None = None,
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+    log_dir: str | None = None,
+) -> Attached:
+    """Copy a tier, a container or a log directory into ``store``, for the plug-in of a fresh cluster's brokers.
+
+    ``topics``: a pattern, as of ``tier.tier``. ``topic_ids``: ids of the fresh cluster by those in the tier; other topics are passed over.
+    ``log_dir``, instead: the log directory of a stopped broker of that cluster, whose topics exist without a record. The partitions in it
+    are attached under their ids, and what Kafka needs is put into each folder, on disk, whole or not at all.
+
+    A segment is durable and readable when its copy ends. Raises ``InvalidArgument`` (nothing to attach; a folder with records, or at a
+    leader epoch below the tier's last one), ``Conflict`` (two ids of one topic; the container has other segments of these offsets),
+    ``Damaged``, and what the tier, the directory and the store raise. Retry: safe until the brokers start.
+    """
+    if (topic_ids is None) == (log_dir is None):
+        raise InvalidArgument("name a log directory of the fresh cluster, or its topic ids", argument="log_dir")
+    notes: dict[str, None] = {}
+    found = [*_partitions(tier.source, topics, topic_ids or {}, log_dir, notes)]
+    if not found:
+        raise InvalidArgument("; ".join(["there is nothing to attach", *notes]), argument="topics")
+    manager = RemoteLogMetadataManager(store, "kafka-exact")
+    finished = {identity for each in found for identity in _finished(manager, each)}
+    manager.on_partition_leadership_changes([each.partition for each in found])
+    missing = [(each, piece) for each in found for piece in each.pieces if each.identity(piece) not in finished]
+    size = sum(_copy(tier.source, store, *each) for each in missing)
+    if log_dir is not None:
+        for each in found:
+            _put_folder(log_dir, each)
+        _put_log_starts(log_dir, found)
+    return Attached(len(missing), size, len(finished), 0 if log_dir is None else len(found), tuple(notes))
+
+
+def _partitions(
+    source: SegmentSource, topics: str | None, ids: Mapping[str, str], log_dir: str | None, notes: dict[str, None]
+) -> Iterator[_Partition]:
+    listing, fresh = source.listing(), None if log_dir is None else _fresh(log_dir)
+    notes.update(dict.fromkeys([*listing.notes, *(f"{each.object}: {each.message}" for each in listing.findings)]))
+    for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
+        if not copies.named(place[0], topics):
+            continue
+        name, start = f"{place[0]}-{place[1]}", listing.log_starts.get(place, 0)
+        rolled = [each for each in source.finished([*several]) if each.state != "ACTIVE" and each.end_offset >= start]
+        segments = [each for each in rolled if fresh is not None or each.topic_id in ids]
+        if len(old := sorted({each.topic_id for each in segments})) > 1:
+            raise Conflict(f"topic {place[0]}", expected="one topic id", found=old, remedy="choose one by its id")
+        new = "".join(ids[each] for each in old) if fresh is None else fresh.get(place, ("", 0))[0]
+        pieces = resolve(segments)
+        if not (new and pieces):
+            notes[f"{name} is not attached: no finished segment, or no id in the fresh cluster"] = None
+            continue
+        partition = model.TopicIdPartition(parse_uuid(new, object=f"the id of {name}"), *place)
+        runs = [*_runs(source, pieces)]
+        for stop, after, going in runs:
+            for producer, first in going.items():
+                notes[f"{name}: the transaction of producer {producer} at offset {first} has no end: aborted"] = None
+            notes[f"{name}: offsets from {stop} {'on' if after is None else f'to {after - 1}'} are not here"] = None
+        lineage = _lineage(source, pieces)
+        kept = b"" if fresh is None else _kept(os.path.join(str(log_dir), name), fresh[place][1], lineage[-1].epoch)
+        yield _Partition(partition, pieces, lineage, {stop: going for stop, _, going in runs}, kept)
+
+
+def _fresh(log_dir: str) -> dict[tuple[str, int], tuple[str, int]]:
+    """The topic id and the last leader epoch of each partition in a log directory."""
+    found = {}
+    with closing(LogDirectory(log_dir)) as directory:
+        for each in directory.listing().segments:
+            epochs = read_leader_epochs(directory.index(each, "leaderEpoch") or b"0\n0\n", object=each.name)
+            found[each.topic, each.partition] = each.topic_id, epochs[-1].epoch if epochs else -1
+    return found
+
+
+def _kept(folder: str, epoch: int, last: int) -> bytes:
+    """Its ``partition.metadata``. Raises ``InvalidArgument``: it has records, or a leader would drop epochs, those not below its own."""
+    if epoch < last:
+        text = f"{folder} is at leader epoch {epoch}, the tier at {last}: consumers would lose what has later epochs"
+        text += f"; start and stop the broker {(last - epoch + 1) // 2} times: each adds 2; nothing was written"
+        raise InvalidArgument(text, argument="log_dir")
+    return copies.kept_metadata(folder, True) or b""
+
+
+def _lineage(source: SegmentSource, pieces: list[Piece]) -> list[LeaderEpoch]:
+    found: list[LeaderEpoch] = []
+    for segment, _, stop in pieces:
+        text = source.index(segment, "leaderEpoch") if not segment.epochs else None
+        epochs = segment.epochs or read_leader_epochs(text or b"0\n1\n0 0\n", object=segment.name)
+        found += [each for each in epochs if each.start_offset < stop and (not found or each.epoch > found[-1].epoch)]
+    return found
+
+
+def _runs(source: SegmentSource, pieces: list[Piece]) -> Iterator[tuple[int, int | None, Mapping[int, int]]]:
+    """Where each run without a gap ends, where the next one begins, and the transactions that are open at its end."""
+    begin = 0
+    for number, piece in enumerate(pieces, 1):
+        after = pieces[number].start if number < len(pieces) else None
+        if after != piece.stop:
+            yield piece.stop, after, transactions_of(source, pieces[begin:number])[0].open
+            begin = number
+
+
+def _finished(manager: RemoteLogMetadataManager, each: _Partition) -> Iterator[model.RemoteLogSegmentId]:
+    """What the container has of the partition. Raises ``Conflict`` where it has other segments of these offsets."""
+    ends = {each.identity(piece): piece.stop - 1 for piece in each.pieces}
+    with suppress(model.RemoteResourceNotFoundException):
+        for item in manager.list_remote_log_segments(each.partition):
+            identity = item.remote_log_segment_id
+            if item.state == _FINISHED and item.start_offset < each.pieces[-1].stop:
+                if ends.get(identity) != item.end_offset:
+                    raise Conflict(str(each.partition), expected="no other segment", found=str(identity), remedy=_OTHER)
+                yield identity
+
+
+def _copy(source: SegmentSource, store: ChunkedSegmentStorage, each: _Partition, piece: Piece) -> int:
+    """Copy the piece's part of its segment, for a broker reads a segment to its end; returns its bytes."""
+    part = piece.segment._replace(state="ROLLED", end_offset=piece.stop - 1)
+    storage, manager = RemoteStorageManager(store), RemoteLogMetadataManager(store, "kafka-exact")
+    [planned] = copies.plan([part], each.lineage, model.OFFSET_MAX)
+    with source.log(piece.segment) as log:
+        files = {name: source.index(piece.segment, name) for name in copies.SEGMENT_FILES}
+        aborted = indexes.read_transaction_index(files["transaction"] or b"", object=part.name)
+        if piece.stop <= piece.segment.end_offset:
+            log, offsets = copies.cut_log(log, part, piece.stop), files["offset"] or b""
+            rows = indexes.OffsetIndex(offsets, piece.start, object=part.name)
+            below = bisect_left(range(len(rows)), piece.stop, key=lambda number: rows[number][0])
+            files["offset"], files["producerSnapshot"] = offsets[: below * rows.row.size], None
+            aborted = [entry for entry in aborted if entry.last_offset < piece.stop]
+        if piece.stop in each.going:
+            aborted += _ended(each.going[piece.stop], piece.stop)
+            # A fresh cluster numbers its producers anew, and would refuse those that this snapshot knows.
+            files["producerSnapshot"] = indexes.write_producer_snapshot(())
+        files["transaction"] = indexes.write_transaction_index(aborted) or None
+        copies.copy_segment(storage, manager, *copies.described(each.identity(piece), planned, log, files))
+    return log.length
+
+
+def _ended(going: Mapping[int, int], stop: int) -> Iterator[indexes.AbortedTransaction]:
+    """Open transactions as if they were aborted from offset ``stop`` on."""
+    entries = [indexes.ProducerEntry(each, transaction_offset=first) for each, first in going.items()]
+    states = indexes.ProducerStates(entries)
+    for at, producer in enumerate(going, stop):
+        if entry := states.apply(indexes.BatchMark(at, at, 0, -1, producer, control=True, committed=False)):
+            yield entry
+
+
+def _put_folder(log_dir: str, each: _Partition) -> None:
+    """An empty log where the tier ends, so that all below is read from the tier, and its lineage."""
+    staging = copies.staged(log_dir)
+    copies.write_file(staging, segment_file(each.pieces[-1].stop, "log"), b"")
+    copies.write_file(staging, "leader-epoch-checkpoint", write_checkpoint(each.lineage))
+    copies.write_file(staging, "partition.metadata", each.kept)
+    copies.put_in_place(log_dir, str(each.partition), replaced=True)
+
+
+def _put_log_starts(log_dir: str, found: list[_Partition]) -> None:
+    name = "log-start-offset-checkpoint"
+    with closing(LogDirectory(log_dir)) as directory:
+        starts = directory.checkpoint(name)
+    starts |= {(each.partition.topic, each.partition.partition): each.pieces[0].start for each in found}
+    staging, rows = copies.staged(log_dir), [TopicOffset(*place, start) for place, start in starts.items()]
+    copies.write_file(staging, name, write_checkpoint(rows))
+    with translated(log_dir):
+        os.replace(os.path.join(staging, name), os.path.join(log_dir, name))
+        os.rmdir(staging)
