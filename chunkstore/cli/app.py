@@ -92,9 +92,9 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Spark",
         "spark",
-        "Jobs whose bytes Spark's executors move: offload, scrub, copy, to-parquet.",
+        "Jobs whose bytes Spark's executors move: offload, scrub, copy.",
         "jobs",
-        ("offload", "scrub", "copy", "to_parquet"),
+        ("offload", "scrub", "copy"),
     ),
     ("Space", "sessions", "Writers outside the owner: ls, end.", "sessions", ("ls", "end")),
     (

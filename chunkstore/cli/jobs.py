@@ -1,13 +1,13 @@
-"""Verbs that run on Spark: ``spark offload``, ``spark scrub``, ``spark copy``, ``spark to-parquet``.
+"""Verbs that run on Spark: ``spark offload``, ``spark scrub``, ``spark copy``.
 
-Promises: ``--dry-run`` starts no Spark (but for ``--schema`` in DDL, which only Spark reads), asks nobody and changes nothing; Ctrl-C
-cancels the tasks, ends what was begun and leaves nothing half visible; the same command again goes on. Leaves out: the jobs
+Promises: ``--dry-run`` starts no Spark, asks nobody and changes nothing; Ctrl-C cancels
+the tasks, ends what was begun and leaves nothing half visible; the same command again goes on. Leaves out: the jobs
 (``chunkstore.spark.jobs``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
@@ -19,7 +19,7 @@ from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, p
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 
-__all__ = ["copy", "offload", "scrub", "to_parquet"]
+__all__ = ["copy", "offload", "scrub"]
 
 Master = Annotated[
     str | None,
@@ -224,85 +224,3 @@ def copy(
         "table rows": report.rows,
     }
     print_facts(facts)
-
-
-def to_parquet(
-    root: options.Root,
-    *,
-    lake: Annotated[str, typer.Option("--lake", metavar="NAME", help="The lake's name.", show_default=False)],
-    path: Annotated[
-        str,
-        typer.Option("--path", metavar="URL", help="Its files go below it; all machines reach it.", show_default=False),
-    ],
-    segments: Annotated[
-        str | None, typer.Option("--segments", metavar="A,B", help="Of these segments.", show_default=False)
-    ] = None,
-    segments_pattern: Annotated[
-        str | None,
-        typer.Option(
-            "--segments-pattern",
-            metavar="P",
-            help="Of those that match, as option segmentsPattern.",
-            show_default=False,
-        ),
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", metavar="T", help="Of this topic.", show_default=False)
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema", metavar="DDL", help="Fields of JSON values, as DDL or Spark's JSON.", show_default=False
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of jobs.to_parquet; may be repeated.", show_default=False),
-    ] = None,
-    clean: Annotated[
-        bool, typer.Option("--clean", help="Afterwards, delete what failed runs have left; not beside a copy of ROOT.")
-    ] = False,
-    dry_run: options.DryRun = False,
-    master: Master = None,
-    container: options.Container = "default",
-    as_json: options.AsJson = False,
-) -> None:
-    """Write what is new since the last run as parquet files of a lake, once. The same command again goes on behind it."""
-    _need()
-    from chunkstore.spark.jobs.parquet import lake_on
-    from chunkstore.spark.jobs.running import session_on
-    from chunkstore.spark.lake_runs import parse_job
-    from chunkstore.spark.mapping import schema_json
-
-    chosen = {"segments": segments, "segmentsPattern": segments_pattern, "topic": topic, "valueSchema": schema}
-    given = _lake_options(chosen, option or ())
-    job = parse_job(root, container, lake, path, given)  # bad ones are refused before Spark starts
-    if dry_run and (schema is None or schema.lstrip().startswith("{")):
-        items = lake_on(None, job)
-    else:
-        title = f"to-parquet {lake}"
-        with session_on(master) as spark, meter(title, None, as_json=as_json) as progress:
-            if schema is not None:
-                job = parse_job(root, container, lake, path, {**given, "valueSchema": schema_json(spark, schema)})
-            items = lake_on(None if dry_run else spark, job, clean=clean, progress=progress.advance)
-    if as_json:
-        for item in items:
-            print_json(item)
-        return
-    rows = ((item.name, human_bytes(item.size_bytes), item.rows) for item in items)
-    print_table(("new in" if dry_run else "file", "bytes", "rows"), rows, right=("bytes", "rows"))
-
-
-def _lake_options(chosen: Mapping[str, str | None], pairs: Sequence[str]) -> dict[str, str]:
-    """Options of the command and those of ``--option``, together. Raises ``InvalidArgument``."""
-    given = {name: value for name, value in chosen.items() if value is not None}
-    names = {name.lower() for name in given}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise InvalidArgument(f"--option takes KEY=VALUE, not {pair!r}", argument="option")
-        if name.lower() in names:
-            raise InvalidArgument(f"option {name!r} is given twice", argument=name)
-        names.add(name.lower())
-        given[name] = value
-    return given

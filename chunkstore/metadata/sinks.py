@@ -2,7 +2,7 @@
 "Sinks").
 
 Promises: a row is put by the very commit that it speaks of, so whoever reads it knows whether that has happened; no two commits put the
-same value. Leaves out: what a stored row means for what comes next (``chunkstore.spark.once``, ``chunkstore.spark.lake_runs``).
+same value. Leaves out: what a stored row means for what comes next (``chunkstore.spark.once``).
 """
 
 from __future__ import annotations
@@ -15,21 +15,15 @@ from chunkstore.errors import Damaged
 
 __all__ = [
     "JOB",
-    "LAKE",
-    "LAKE_URL_BYTES_MAX",
     "STREAM",
-    "LakeRow",
     "SinkRow",
-    "decode_lake",
     "decode_sink",
-    "encode_lake",
     "encode_sink",
     "sink_key",
     "unnamed_key",
 ]
 
 _HEADER = Struct(">BBQ16s16s16s")
-_LAKE_HEADER = Struct(">BBQ16s8s16sI")
 _VERSION = 1
 _RESET = 1
 _NUMBER_MAX = (1 << 63) - 1
@@ -38,9 +32,6 @@ STREAM: Final = b"s"
 """What the key of a stream's row begins with; its sink id follows."""
 JOB: Final = b"j"
 """... of the row of batch writes; their application's id follows."""
-LAKE: Final = b"l"
-"""... of a lake's row; its name follows."""
-LAKE_URL_BYTES_MAX: Final = 2_048
 _UNNAMED: Final = b"u"
 """... of the rows that batch writes without such an id share; one byte follows."""
 
@@ -83,33 +74,3 @@ def decode_sink(key: bytes, value: bytes) -> SinkRow:
         if version == _VERSION and flags in (0, _RESET) and number <= _NUMBER_MAX and text.encode() == query:
             return SinkRow(number, container, run, token, text, bool(flags))
     raise Damaged("not a sink's row of a known version", object=f"metadata row !sinks {key!r}")
-
-
-class LakeRow(NamedTuple):
-    """How far a lake has come: ``number`` counts its commits from 1; ``container`` is the uuid of that which the last one was made in,
-    ``token`` random. With ``url``, where the files lie, they lead to the manifest, of which ``digest`` (BLAKE2b-128) and ``size_bytes``
-    tell whether it is that one."""
-
-    number: int
-    container: bytes
-    token: bytes
-    digest: bytes
-    size_bytes: int
-    url: str
-
-
-def encode_lake(row: LakeRow) -> bytes:
-    """The value of a lake's row."""
-    number, container, token, digest, size_bytes, url = row
-    return _LAKE_HEADER.pack(_VERSION, 0, number, container, token, digest, size_bytes) + url.encode()
-
-
-def decode_lake(key: bytes, value: bytes) -> LakeRow:
-    """What a lake's row says. Raises ``Damaged``, also for one of a version that is not known."""
-    url = value[_LAKE_HEADER.size :]
-    if b"://" in url and len(url) <= LAKE_URL_BYTES_MAX:
-        version, flags, number, container, token, digest, size_bytes = _LAKE_HEADER.unpack_from(value)
-        text = url.decode("utf-8", "replace")
-        if (version, flags) == (_VERSION, 0) and 1 <= number <= _NUMBER_MAX and text.encode() == url:
-            return LakeRow(number, container, token, digest, size_bytes, text)
-    raise Damaged("not a lake's row of a known version", object=f"metadata row !sinks {key!r}")

@@ -2,9 +2,9 @@
 docs/guide-spark-writing.md).
 
 The planners (``options``, ``ranges``, ``plan``; ``metadata_tables``, ``tables``; ``stream`` and what it follows), the readers
-(``pieces``, ``framing``, ``batches``), what a sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``) and
-what a lake is (``lake_files``, ``lake_runs``, ``lake_tasks``) are plain modules that run without a JVM; only ``source``,
-``stream_source``, ``tasks``, ``mapping``, ``sink``, ``foreach``, ``lake_frame`` and ``jobs`` know pyspark, and only ``tables`` and what
+(``pieces``, ``framing``, ``batches``) and what a sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``)
+are plain modules that run without a JVM; only ``source``,
+``stream_source``, ``tasks``, ``mapping``, ``sink``, ``foreach`` and ``jobs`` know pyspark, and only ``tables`` and what
 runs on executors know pyarrow.
 """
 
@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.spark.lake_frame import lake
 from chunkstore.spark.mapping import map_batches
 
-__all__ = ["foreach_batch", "lake", "map_batches"]
+__all__ = ["foreach_batch", "map_batches"]
 
 
 def foreach_batch(store: ChunkedSegmentStorage, **options: Any) -> Callable[[Any, int], None]:

@@ -69,9 +69,8 @@ OPTIONS: Final = (
     "pushdown",
     "pinS",
     "mapFunction",
-    "lakeOffsets",
 )
-"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along, ``lakeOffsets`` what ``lake`` and ``to_parquet`` do."""
+"""Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -116,7 +115,6 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
-    lake_offsets: str | None = None
     json: bool = False
     value_schema: str | None = None
     fail_fast: bool = False
@@ -246,7 +244,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         json=one_of(values, "valueFormat", ("binary", "json")) == "json",
         value_schema=values.get("valueSchema"),
         fail_fast=one_of(values, "mode", ("permissive", "failfast")) == "failfast",
-        lake_offsets=values.get("lakeOffsets"),
         pushdown=one_of(values, "pushdown", ("false", "true")) == "true",
         pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
         foreign_roots=_foreign_roots(values),
@@ -293,8 +290,7 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
                     "choose with option 'ledgers', or by column timestamp",
                     argument=name,
                 )
-        batch = stream is False and "lakeOffsets" not in values
-        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if batch else ())):
+        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
             if name in values:
                 raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
         if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):

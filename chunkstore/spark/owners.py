@@ -82,10 +82,6 @@ class AskerDoor(AskedDoor):
     def exists(self, segment: str) -> bool:
         return self._asker.replica.exists(segment)
 
-    def put(self, once: TablePut) -> int:
-        """As ``Asker.commit`` of this row alone, which see; somebody is waited for who answers, or started."""
-        return self._asked(lambda wait_s: self._asker.commit((), once, wait_s=wait_s))
-
     def find_session(self, holder: str, ttl_s: float) -> int:
         """One that is shown needs no asking: should its record not be durable, the commit is refused, as of any that has ended."""
         self._asker.replica.refresh()

@@ -203,10 +203,6 @@ class Reader(DataSourceReader):
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
         options = self._options
         with annotated(container=options.container):
-            if options.lake_offsets is not None:
-                from chunkstore.spark.stream import tasks_between  # others do not pay for it
-
-                return [Partition(task) for task in tasks_between(options, options.lake_offsets)]
             planner = self.ledger_planner() if options.reads_topics else None
             with planning_replica(options) as replica:
                 if options.metadata is not None:

@@ -13,7 +13,6 @@ Assumes: nobody changes the checkpoint, and history is not cut off between plann
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
@@ -21,7 +20,7 @@ from typing import Any, Final, Protocol
 from chunkstore import runtime
 from chunkstore.asker import Asker
 from chunkstore.assembly import open_asker, open_replica
-from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, RolledBack
+from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
@@ -31,7 +30,7 @@ from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
 
-__all__ = ["Follower", "Stream", "tasks_between"]
+__all__ = ["Follower", "Stream"]
 
 _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
@@ -255,23 +254,3 @@ class Stream:
 def _stamped(offset: StreamOffset, replica: Replica) -> StreamOffset:
     """With a point of history that has all of it."""
     return offset._replace(container=replica.uuid.hex(), epoch=replica.epoch, lsn=replica.lsn)
-
-
-def tasks_between(options: ReadOptions, given: str) -> list[ReadTask]:
-    """What a batch reads that a lake has planned: ``given`` is JSON of where it starts, and of where it ends, or null: what is there now.
-
-    Raises ``InvalidArgument`` (it is none) and as ``Stream.latest`` and ``Stream.tasks``."""
-    try:
-        start, end = json.loads(given)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidArgument(
-            "option 'lakeOffsets' is what lake and to_parquet make", argument="lakeOffsets"
-        ) from error
-    stream = Stream(options)
-    try:
-        if end is None:
-            stream.freeze()
-            end = stream.latest(start, Limit())
-        return stream.tasks(start, end)
-    finally:
-        stream.close()

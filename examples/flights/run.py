@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from examples.flights import compare, gold, ledgers, nightly, parquet, silver, source
+from examples.flights import compare, gold, ledgers, nightly, silver, source
 from examples.flights.departures import AIRCRAFT, generated
 from examples.flights.pipeline import (
     CHAINS,
@@ -29,13 +29,15 @@ from examples.flights.pipeline import (
     DELAYS_SCHEMA,
     REJECTED,
     SILVER,
+    SILVER_SCHEMA,
     command,
     newest,
+    records,
     session,
 )
 
 STEPS: dict[str, Callable[[list[str]], None]] = {
-    module.__name__.rpartition(".")[2]: module.main for module in (silver, gold, compare, ledgers, parquet, nightly)
+    module.__name__.rpartition(".")[2]: module.main for module in (silver, gold, compare, ledgers, nightly)
 }
 
 
@@ -95,7 +97,7 @@ def step(name: str, *options: str) -> None:
 
 def run(root: str, to: str, work: Path, aircraft: int) -> list[Line]:
     """Everything; the numbers."""
-    before, behind, files, backups = (str(work / name) for name in ("before", "behind", "lakes", "backups"))
+    before, behind, backups = (str(work / name) for name in ("before", "behind", "backups"))
     with feed("--root", root, "--aircraft", str(aircraft)) as application:
         application.tell("day")
         step("silver", "--root", root, "--work", before)
@@ -109,17 +111,16 @@ def run(root: str, to: str, work: Path, aircraft: int) -> list[Line]:
         settled = application.tell("settle")
         step("compare", "--root", to, "--former", root, "--yesterday", yesterday)
         step("ledgers", "--root", to, "--first", "20260301", "--last", "20260302")
-        step("parquet", "--root", to, "--to", Path(files).absolute().as_uri())
         step("nightly", "--root", to, "--backups", Path(backups).absolute().as_uri())
     spark = session()
     days = list(generated(2, aircraft=aircraft))
     return [
         Line("bytes at the former root", settled["left"], 0),
-        *numbers(spark, to, yesterday, days, Path(files).absolute().as_uri(), root),
+        *numbers(spark, to, yesterday, days, root),
     ]
 
 
-def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any], lakes: str, former: str) -> Iterator[Line]:
+def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any], former: str) -> Iterator[Line]:
     """Every number of the pipeline beside the same one of the source."""
     first, both = source.numbers(days[:1]), source.numbers(days)
     for what, segments, expected in (
@@ -128,8 +129,7 @@ def numbers(spark: SparkSession, root: str, yesterday: str, days: list[Any], lak
     ):
         rows = spark.read.format("chunkstore").options(container=CONTAINER, segmentsPattern=segments, framing="lines")
         yield Line(what, rows.option("columns", "offset").load(root).count(), expected)
-    rows, cancelled = parquet.history(spark, root, lakes).selectExpr("count(*)", "count_if(cancelled)").collect()[0]
-    yield Line("departures in the lake", rows, both.departures)
+    cancelled = records(spark.read, root, SILVER_SCHEMA, segmentsPattern=f"{SILVER}-.*").where("cancelled").count()
     yield Line("cancelled", cancelled, both.cancelled)
     hours = newest(spark, root, DELAYS, DELAYS_SCHEMA, "carrier", "hour").collect()
     yield Line("delays by carrier and hour", {tuple(row[:2]): tuple(row[2:]) for row in hours}, both.delays)

@@ -60,13 +60,12 @@ def test_the_guide(spark: Any, to: str, tmp_path: Path, monkeypatch: pytest.Monk
         spark.conf.set(STATE_STORE, before)
     said = capfd.readouterr().out
     commands = [line for line in said.splitlines() if re.match(r"\$ python -m examples|application> ", line)]
-    backups, lakes = ((tmp_path / "work" / name).as_uri() for name in ("backups", "lakes"))
+    backups = (tmp_path / "work" / "backups").as_uri()
     commands[0] = commands[0].removesuffix(f" --aircraft {AIRCRAFT}")
     for ours, theirs in (
         (to, "s3://bucket/flights"),
         (root, "file:///srv/flights"),
         (backups, "file:///srv/backups"),
-        (lakes, "file:///srv/lakes"),
     ):
         commands = [line.replace(ours, theirs) for line in commands]
     commands = [re.sub(r"--starting .*", '--starting "$STARTING"', line) for line in commands]

@@ -334,21 +334,6 @@ def test_dry_runs_of_the_commands_start_no_spark(
     call(*command, "--entries", "words", code=2)
     call("spark", "copy", root, root, code=2)
 
-    lake = ["spark", "to-parquet", root, "--lake", "l", "--path", f"file://{home}/lakes", "--dry-run"]
-    [found] = call(*lake, "--segments", "a", "--json").lines
-    assert found == {"name": "a", "size_bytes": store.info("a").length - store.info("a").start_offset, "rows": None}
-    assert b"a" in call(*lake, "--segments-pattern", "a").out
-    for wrong, argument in (
-        (["--segments", "a", "--option", "segments"], "option"),
-        (["--segments", "a", "--option", "SEGMENTS=b"], "SEGMENTS"),
-        (["--segments", "a", "--option", "fileBites=1"], "fileBites"),
-        (["--segments", "a", "--topic", "t"], "segments"),
-        (["--segments", "a", "--schema", "n LONG"], "valueSchema"),
-    ):
-        assert call(*lake, *wrong, "--json", code=2).error["fields"]["argument"] == argument
-    call(*lake, code=2)
-    assert not (home / "lakes").exists()
-
 
 def test_without_pyspark_the_commands_name_the_extra(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
@@ -356,7 +341,6 @@ def test_without_pyspark_the_commands_name_the_extra(call: Call, monkeypatch: py
         ["scrub", "file:///nowhere"],
         ["copy", "file:///a", "file:///b"],
         ["offload", "file:///a", "f", "--topic", "t"],
-        ["to-parquet", "file:///a", "--lake", "l", "--path", "file:///b", "--segments", "s"],
     ):
         failed = call("spark", *verb, "--json", code=1)
         assert failed.error["error"] == "Unsupported"

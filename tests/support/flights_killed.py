@@ -34,9 +34,9 @@ NUMBERS = """
 import sys
 from examples.flights import run
 from examples.flights.departures import generated
-root, yesterday, lakes, former = sys.argv[1:]
+root, yesterday, former = sys.argv[1:]
 wrong = 0
-for line in run.numbers(run.session(), root, yesterday, list(generated(2, aircraft=%d)), lakes, former):
+for line in run.numbers(run.session(), root, yesterday, list(generated(2, aircraft=%d)), former):
     wrong += line.pipeline != line.source
     print(line.what, "equal" if line.pipeline == line.source else f"DIFFERENT: {line}", flush=True)
 sys.exit(wrong)
@@ -155,9 +155,8 @@ def run(pipeline: Pipeline, root: str, to: str) -> None:
     application, settled = pipeline.tell(to, "settle")
     print(settled)
     pipeline.step("ledgers", "--root", to, "--first", "20260301", "--last", "20260302")
-    pipeline.step("parquet", "--root", to, "--to", (home / "lakes").as_uri())
     pipeline.step("nightly", "--root", to, "--backups", (home / "backups").as_uri())
-    pipeline.whole("-c", NUMBERS % AIRCRAFT, to, yesterday, (home / "lakes").as_uri(), root)
+    pipeline.whole("-c", NUMBERS % AIRCRAFT, to, yesterday, root)
     end(application)
 
 

@@ -14,15 +14,10 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.keys import SINKS_NAMESPACE, table_key
 from chunkstore.metadata.sinks import (
     _HEADER,
-    _LAKE_HEADER,
     JOB,
-    LAKE,
     STREAM,
-    LakeRow,
     SinkRow,
-    decode_lake,
     decode_sink,
-    encode_lake,
     encode_sink,
     sink_key,
     unnamed_key,
@@ -48,16 +43,14 @@ def test_golden_bytes(row: SinkRow, value: str) -> None:
 def test_keys() -> None:
     assert table_key(SINKS_NAMESPACE, sink_key(STREAM, b"q")) == b"T\x06!sinkssq"
     assert (sink_key(JOB, b"\x07"), unnamed_key(0x1007)) == (b"j\x07", b"u\x07")
-    assert sink_key(LAKE, b"x") == b"lx"
     assert check_namespace(SINKS_NAMESPACE) == "!sinks"
 
 
-@pytest.mark.parametrize(("table", "last"), [("sink", _HEADER.size), ("lake", _LAKE_HEADER.size)])
-def test_format_table(table: str, last: int) -> None:
-    text = FORMAT.read_text(encoding="utf-8").split(f"<!-- table: {table} -->\n", 1)[1].split("\n\n", 1)[0]
+def test_format_table() -> None:
+    text = FORMAT.read_text(encoding="utf-8").split("<!-- table: sink -->\n", 1)[1].split("\n\n", 1)[0]
     rows = [(int(at), int(size or 0)) for at, size in re.findall(r"^\| (\d+) \| (\d*) ?\|", text, re.MULTILINE)]
     assert [at for at, _ in rows] == [0, *accumulate(size for _, size in rows[:-1])]
-    assert rows[-1] == (last, 0)
+    assert rows[-1] == (_HEADER.size, 0)
 
 
 @pytest.mark.parametrize(
@@ -76,31 +69,3 @@ def test_format_table(table: str, last: int) -> None:
 def test_hostile_rows(value: bytes) -> None:
     with pytest.raises(Damaged, match="!sinks"):
         decode_sink(b"sq", value)
-
-
-LAKE_ROW = LakeRow(513, A, b"t" * 8, B, 77, "file:///srv/ü")
-
-
-def test_golden_bytes_of_a_lake() -> None:
-    value = "0100" + "0000000000000201" + "61" * 16 + "74" * 8 + "62" * 16 + "0000004d" + "66696c653a2f2f2f7372762fc3bc"
-    assert encode_lake(LAKE_ROW).hex() == value
-    assert decode_lake(b"lx", bytes.fromhex(value)) == LAKE_ROW
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        encode_lake(LAKE_ROW._replace(url="")),
-        encode_lake(LAKE_ROW._replace(number=0)),
-        encode_lake(LAKE_ROW._replace(number=1 << 63)),
-        encode_lake(LAKE_ROW._replace(url="x" * 2049)),
-        encode_lake(LAKE_ROW)[:-1],
-        b"\2" + encode_lake(LAKE_ROW)[1:],
-        b"\1\1" + encode_lake(LAKE_ROW)[2:],
-        encode_sink(SinkRow(1, A, B, C)),
-    ],
-)
-def test_hostile_rows_of_lakes(value: bytes) -> None:
-    with pytest.raises(Damaged, match="lake's row"):
-        decode_lake(b"lx", value)

@@ -1,5 +1,5 @@
-"""Jobs on a container whose bytes executors move: ``offload``, ``scrub``, ``copy`` and ``to_parquet`` (docs/guide-spark.md;
-decisions 0029 and 0030).
+"""Jobs on a container whose bytes executors move: ``offload``, ``scrub`` and ``copy`` (docs/guide-spark.md;
+decision 0030).
 
 Each plans in the driver, calls its tasks through ``running``, which alone knows pyspark, commits through the container's owner, and gives a
 frame of what it did.
@@ -7,8 +7,7 @@ frame of what it did.
 
 from chunkstore.spark.jobs.copy import copy
 from chunkstore.spark.jobs.offload import offload
-from chunkstore.spark.jobs.parquet import to_parquet
 from chunkstore.spark.jobs.running import JobFailed
 from chunkstore.spark.jobs.scrub import scrub
 
-__all__ = ["JobFailed", "copy", "offload", "scrub", "to_parquet"]
+__all__ = ["JobFailed", "copy", "offload", "scrub"]
