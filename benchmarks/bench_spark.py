@@ -1,4 +1,4 @@
-"""Spark reading a container, against uncompressed parquet of the very same rows in the same run; and JSON, against Spark's own readers.
+"""Spark reading a container, against uncompressed parquet of the very same rows in the same run.
 
 ``python -m benchmarks.bench_spark [--dir DIR] [--quick] [--part PART] [--size MIB]``; needs Java 17 or newer and the extra ``spark``. Every
 round runs every case once, in random order; a figure is the median over the rounds of parquet's time to the case's in that round, by the
@@ -9,7 +9,6 @@ since a task of ours is two processes where parquet's is one. The session is ``l
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -41,7 +40,7 @@ TARGETS = {100: (0.55, 0.75), KIB: (0.65, 1.0), 10 * KIB: (0.8, 1.05)}
 """Of ledgers and of ``map_batches``, by the length of entries."""
 IDS_ENTRY_BYTES = 64 * KIB
 COUNTED, COUNTED_EACH = 100_000_000, 50_000
-PARTS = ["counted", "ids", "speed", "json"]
+PARTS = ["counted", "ids", "speed"]
 
 
 def _payloads(pool: bytes, count: int, entry_bytes: int) -> pa.Array:
@@ -145,92 +144,6 @@ def measure(
     _ratio(report, "ledgers, entry ids only", times["parquet, entry ids"], times["ledgers, entry ids"], total, None)
 
 
-FLIGHT = (
-    *(
-        "year",
-        "month",
-        "day",
-        "dep_time",
-        "sched_dep_time",
-        "dep_delay",
-        "arr_time",
-        "sched_arr_time",
-        "arr_delay",
-        "carrier",
-    ),
-    *("flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute", "time_hour"),
-)
-"""Nineteen columns, as those of the flights of 2013."""
-WANTED = "carrier STRING, dep_delay LONG, distance LONG"
-ALL = ", ".join(
-    f"{name} {'STRING' if name in ('carrier', 'tailnum', 'origin', 'dest', 'time_hour') else 'LONG'}" for name in FLIGHT
-)
-
-
-def build_lines(path: Path, total: int) -> tuple[str, str, int]:
-    """A container with one segment of JSON lines in chunks of 64 MiB, a file for each of the same lines, and how many these are."""
-    chance = random.Random(1)
-    texts = {
-        "carrier": ("UA", "DL", "B6"),
-        "tailnum": ("N14228", "N24211"),
-        "origin": ("EWR", "JFK"),
-        "dest": ("IAH", "MIA"),
-        "time_hour": ("2013-01-01T05:00:00Z", "2013-06-01T15:00:00Z"),
-    }
-    lines = b""
-    while len(lines) < 4 * MIB:
-        row = {name: chance.choice(texts[name]) if name in texts else chance.randrange(-20, 2400) for name in FLIGHT}
-        lines += json.dumps(row).encode() + b"\n"
-    files = path / "lines"
-    files.mkdir(parents=True)
-    root = f"file://{path}/root"
-    repeats = total // len(lines)
-    per_file = max(1, FILE_BYTES // len(lines))
-    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0)) as store:
-        store.create("flights", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=FILE_BYTES))
-        for number in range(repeats):
-            store.append("flights", lines)
-            with (files / f"{number // per_file}.json").open("ab") as file:
-                file.write(lines)
-    return root, str(files), repeats * lines.count(b"\n")
-
-
-def measure_json(report: Report, spark: Any, path: Path, total: int, rounds: int) -> None:
-    """Three of nineteen columns of JSON lines: parsed in the task, by ``from_json`` over ``value``, and by ``spark.read.json``."""
-    root, files, count = build_lines(path, total)
-    answer = ("count(carrier)", "sum(dep_delay)", "sum(distance)")
-
-    def lines() -> Any:
-        return spark.read.format("chunkstore").options(segments="flights", framing="lines")
-
-    def by_from_json() -> Any:
-        values = lines().options(columns="value").load(root).selectExpr("CAST(value AS STRING) AS value")
-        return values.selectExpr(f"from_json(value, '{WANTED}') AS row").select("row.*").selectExpr(*answer).first()
-
-    def by_segment() -> Any:
-        return lines().options(valueFormat="json").schema(WANTED).load(root).selectExpr(*answer).first()
-
-    cases: dict[str, Callable[[], Any]] = {
-        "valueFormat=json": by_segment,
-        "from_json": by_from_json,
-        "spark.read.json": lambda: spark.read.schema(WANTED).json(files).selectExpr(*answer).first(),
-        "spark.read.json, all columns": lambda: spark.read.schema(ALL).json(files).selectExpr(*answer).first(),
-    }
-    times: dict[str, list[Taken]] = {name: [] for name in cases}
-    answers = set()
-    for number in range(rounds + 1):
-        for name in random.Random(number).sample(list(cases), len(cases)):
-            began, used = time_s(), processor_s()
-            answers.add(tuple(cases[name]()))
-            if number:  # the first round warms the JVM up
-                times[name].append(Taken(time_s() - began, processor_s() - used))
-    assert len(answers) == 1, f"the cases differ: {answers}"
-    assert answers.pop()[0] == count
-    for peer, target in (("from_json", 2.0), ("spark.read.json", 1.0), ("spark.read.json, all columns", None)):
-        case = "three of nineteen columns of JSON"
-        _ratio(report, case, times[peer], times["valueFormat=json"], total, target, peer)
-
-
 def measure_ids(report: Report, spark: Any, path: Path, total: int, rounds: int) -> None:
     """Entry ids of a dense ledger of 64 KiB entries, against all that is in it."""
     root, per_segment = f"file://{path}/ids", FILE_BYTES // IDS_ENTRY_BYTES
@@ -316,7 +229,7 @@ def main() -> None:
     parser.add_argument("--dir", help="a directory on the disk to measure")
     parser.add_argument("--quick", action="store_true", help="a small share of the work, to see that it runs")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one, printed, not saved")
-    parser.add_argument("--size", type=int, help="MiB of each case of speed and json, 1024 unless given; not saved")
+    parser.add_argument("--size", type=int, help="MiB of each case of speed, 1024 unless given; not saved")
     options = parser.parse_args()
     parts = options.part or PARTS
     if missing():
@@ -338,8 +251,6 @@ def main() -> None:
             built = build(path / str(entry_bytes), total, entry_bytes)
             measure(report, spark, built, total, rounds, entry_bytes)
             shutil.rmtree(path / str(entry_bytes))
-        if "json" in parts:
-            measure_json(report, spark, path, total, rounds)
         spark.stop()
     if parts == PARTS and options.size is None:
         report.save()

@@ -30,7 +30,7 @@ Master = Annotated[
         show_default="as Spark is configured",
     ),
 ]
-_NEEDED: Final = ("pyarrow", "msgspec", "pandas", "pyspark", "google.protobuf")
+_NEEDED: Final = ("pyarrow", "pandas", "pyspark", "google.protobuf")
 
 
 def _need() -> None:

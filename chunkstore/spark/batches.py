@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,13 +23,13 @@ from chunkstore.registry import open_storage, routed
 from chunkstore.spark.chunk_times import ChunkTimes
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.framing import Rows, fixed_rows, line_blocks, line_rows, offsets_of_rows
+from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
 from chunkstore.spark.pieces import PieceReader, Span
 from chunkstore.spark.places import check_place
 from chunkstore.spark.runs import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["BATCH_BYTES", "Column", "LineParser", "Lines", "read_task", "segment_column"]
+__all__ = ["BATCH_BYTES", "Column", "read_task"]
 
 BATCH_BYTES: Final = ROW_BYTES
 """A batch ends when it holds this much: larger ones cost memory in the JVM, smaller ones time."""
@@ -58,26 +58,13 @@ class Column(NamedTuple):
     nullable: bool = True
 
 
-class Lines(NamedTuple):
-    """Whole lines of a segment, the last one without its newline; the first begins at ``offset``."""
-
-    segment: str
-    offset: int
-    data: bytes
-    times: ChunkTimes | None
-
-
-LineParser: TypeAlias = Callable[[Lines], pa.RecordBatch]
-
-
 def read_task(
     task: ReadTask,
     columns: Sequence[Column],
     *,
-    parse: LineParser | None = None,
     open_root: Callable[[str, Settings], ChunkStorage] = open_storage,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition, in order, with these columns; or, of lines, what ``parse`` makes of them.
+    """The rows of one partition, in order, with these columns.
 
     The storage is opened when the first batch is asked for, and closed at the end; raw segments without their bytes need no
     storage at all. Raises ``Damaged`` (chunk or block), ``ChunkNotFound``, ``RootUnavailable`` (this machine has another container
@@ -107,9 +94,6 @@ def read_task(
                     from chunkstore.spark.ledger_batches import ledger_batches  # raw segments need no codec
 
                     yield from ledger_batches(run, reader, schema, times.get(run.segment))
-                elif parse is not None and run.cut is not None:
-                    for at, data in line_blocks(run.segment, run.cut, reader.spans(run.segment, run.pieces)):
-                        yield parse(Lines(run.segment, at, data, times.get(run.segment)))
                 else:
                     yield from _segment_batches(run.segment, _rows(run, reader), schema, times.get(run.segment))
         except ChunkNotFound:
@@ -182,12 +166,12 @@ def _segment_batches(
 
 
 def _segment_batch(segment: str, rows: Rows, schema: pa.Schema, times: ChunkTimes | None) -> pa.RecordBatch:
-    columns = [segment_column(field.name, segment, rows, times) for field in schema]
+    columns = [_segment_column(field.name, segment, rows, times) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def segment_column(name: str, segment: str, rows: Rows, times: ChunkTimes | None) -> pa.Array:
-    """A column of some rows of a segment; ``rows.values`` are there if it is their bytes, ``times`` if it is these."""
+def _segment_column(name: str, segment: str, rows: Rows, times: ChunkTimes | None) -> pa.Array:
+    """``rows.values`` are there if it is their bytes, ``times`` if it is these."""
     topic, partition = split_partition(segment)
     same = {"segment": segment, "topic": topic, "partition": partition}
     if name in same:

@@ -1,7 +1,7 @@
 """The columns of raw segments and of ledgers, with the types that Spark's Kafka source gives those of its names. Plain data.
 
 Promises: a row of either kind has all columns of its kind, whether or not they come unasked; what Kafka has and there is not is
-refused with the reason. Leaves out: those of metadata (``metadata_tables``) and of records (``json_schema``).
+refused with the reason. Leaves out: those of metadata (``metadata_tables``).
 """
 
 from __future__ import annotations

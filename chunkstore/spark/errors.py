@@ -2,7 +2,7 @@
 
 Promises: an error that was raised while planning or in a task can be had back, with type and fields, from what the driver
 catches (``original_error``); and what Spark says of a Python that cannot run the task at all is told as ``Unsupported``, with the
-remedy; so is a session that does not push filters down. Leaves out: other foreign exceptions; they do not leave chunkstore.
+remedy. Leaves out: other foreign exceptions; they do not leave chunkstore.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ _MARK = "chunkstore error: "
 # What comes before any of our code runs. In order: another Python fails first, then a missing package.
 _PYTHON = re.compile(r"Python in worker has different version: '?([0-9.]+)'? than that in driver: '?([0-9.]+)'?")
 _PACKAGE = re.compile(
-    r"No module named '(cryptography|zstandard|pyarrow|pandas|numpy|lmdb|msgpack|msgspec|google_crc32c|"
+    r"No module named '(cryptography|zstandard|pyarrow|pandas|numpy|lmdb|msgpack|google_crc32c|"
     r"(?:pyspark_)?chunkstore(?:_bindings|_journal)?)[.']"
     r"|(PyArrow|Pandas|NumPy) >= \S+ must be installed"
 )
-_PUSHDOWN = re.compile(r"filter pushdown is disabled because configuration '([A-Za-z.]+)' is false")
 _FORMAT = re.compile(r"Failed to find (?:the )?data source: '?`?chunkstore\b")
 _INSTALL = (
     "install chunkstore-engine[spark] on the driver and on every worker, in the Python that PYSPARK_PYTHON names there"
@@ -75,11 +74,6 @@ def _of_python(text: str) -> Unsupported | None:
         package = found[1] or found[2].lower()
         remedy = _INSTALL.replace("[", "[kafka," if package in ("cryptography", "zstandard") else "[")
         return Unsupported(f"the Python of a worker has no package {package}; {remedy}", feature=package)
-    if found := _PUSHDOWN.search(text):
-        return Unsupported(
-            f"option pushdown=true needs a session that pushes filters down: spark.conf.set('{found[1]}', 'true')",
-            feature="pushdown",
-        )
     if _FORMAT.search(text):
         return Unsupported(f"Spark's driver does not find the format; {_INSTALL}", feature="chunkstore")
     return None

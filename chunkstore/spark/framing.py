@@ -15,7 +15,7 @@ from chunkstore.spark.line_ends import NEWLINE, line_too_long
 from chunkstore.spark.pieces import Span
 from chunkstore.spark.runs import ROW_BYTES, Cut
 
-__all__ = ["Rows", "fixed_rows", "line_blocks", "line_rows", "offsets_of_rows"]
+__all__ = ["Rows", "fixed_rows", "line_rows", "offsets_of_rows"]
 
 
 class Rows(NamedTuple):
@@ -47,8 +47,8 @@ def fixed_rows(cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
 
 
 def line_rows(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
-    """Lines without their newlines. Raises as ``line_blocks``."""
-    for at, block in line_blocks(segment, cut, spans):
+    """Lines without their newlines. Raises as ``_line_blocks``."""
+    for at, block in _line_blocks(segment, cut, spans):
         lines: list[BytesLike] = list(block.split(NEWLINE))
         yield Rows(_starts(at, lines), lines)
 
@@ -59,7 +59,7 @@ def _starts(at: int, lines: Iterable[BytesLike]) -> list[int]:
     return starts
 
 
-def line_blocks(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
+def _line_blocks(segment: str, cut: Cut, spans: Iterable[Span]) -> Iterator[tuple[int, bytes]]:
     """Some whole lines at a time, without the last one's newline, and where they begin.
 
     Raises ``InvalidArgument``: one is longer than ``cut.line_bytes_max``.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["TOLD", "BatchFunction", "Mapped", "map_batches", "schema_json", "telling"]
+__all__ = ["TOLD", "BatchFunction", "Mapped", "map_batches", "telling"]
 
 TOLD: Final = "message binary"
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
@@ -33,7 +33,7 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
     ``function``: gets an iterator over the Arrow batches of one task (rows and columns as ``spark.read`` with the same options has
     them, about 1 MiB each) and returns an iterator of record batches of ``schema``, a ``StructType`` or its DDL. It must pickle, as user
     functions of Spark do, and it runs again where a task does. ``options``: of ``spark.read.format("chunkstore")``, ``path`` among
-    them; numbers and booleans may be given as such, and ``valueSchema`` as a ``StructType`` or its DDL, too.
+    them; numbers and booleans may be given as such.
 
     Nothing is read before the frame is used. Raises ``InvalidArgument``: the function is none, or cannot be pickled. When used, what the
     reader raises; and in tasks what the function raises, and ``InvalidArgument`` where it gives something else than batches of ``schema``.
@@ -48,19 +48,8 @@ def map_batches(spark: SparkSession, function: BatchFunction, schema: StructType
         raise InvalidArgument(f"the function cannot be pickled: {error}", argument="function") from error
     reader = spark.read.format("chunkstore").schema(schema)
     for name, value in options.items():
-        if name.lower() == "valueschema":
-            value = schema_json(spark, value)
         reader = reader.option(name, value)  # type: ignore[arg-type]
     return reader.option("mapFunction", base64.b64encode(pickled).decode("ascii")).load()
-
-
-def schema_json(spark: SparkSession, schema: object) -> object:
-    """A schema (a ``StructType``, its DDL or its JSON) as option ``valueSchema`` has it; only a session can read DDL."""
-    from pyspark.sql.types import StructType
-
-    if isinstance(schema, str) and not schema.lstrip().startswith("{"):
-        schema = spark.createDataFrame([], schema).schema
-    return schema.json() if isinstance(schema, StructType) else schema
 
 
 def telling(function: Callable[[Iterator[pa.RecordBatch]], object]) -> BatchFunction:

@@ -54,9 +54,6 @@ _BOTH: Final = (
     "startingOffsets",
     "startingTimestamp",
     "failOnDataLoss",
-    "valueFormat",
-    "valueSchema",
-    "mode",
     "foreignRoots",
 )
 OPTIONS: Final = (
@@ -66,7 +63,6 @@ OPTIONS: Final = (
     "endingTimestamp",
     "lsnAsOf",
     "timestampAsOf",
-    "pushdown",
     "pinS",
     "mapFunction",
 )
@@ -88,8 +84,7 @@ class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
     ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
-    micro-batch, None without a limit. ``json``: a value is an object, of which ``value_schema`` says more (None: the user's schema does);
-    ``columns`` are then as given, or none. ``pin_s``: how long a pin keeps what was planned. ``foreign_roots``: as in ``Settings``."""
+    micro-batch, None without a limit. ``pin_s``: how long a pin keeps what was planned. ``foreign_roots``: as in ``Settings``."""
 
     path: str
     container: str
@@ -115,10 +110,6 @@ class ReadOptions:
     trigger_rows: int | None = None
     pin_progress: bool = False
     metadata: str | None = None
-    json: bool = False
-    value_schema: str | None = None
-    fail_fast: bool = False
-    pushdown: bool = False
     pin_s: int | None = None
     foreign_roots: tuple[str, ...] = ()
 
@@ -241,10 +232,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         pin_progress=one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
-        json=one_of(values, "valueFormat", ("binary", "json")) == "json",
-        value_schema=values.get("valueSchema"),
-        fail_fast=one_of(values, "mode", ("permissive", "failfast")) == "failfast",
-        pushdown=one_of(values, "pushdown", ("false", "true")) == "true",
         pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
         foreign_roots=_foreign_roots(values),
     )
@@ -299,15 +286,6 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
             )
     if "maxRecordBytes" in values and values.get("framing", "").lower() != "lines":
         raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
-    if values.get("valueFormat", "").strip().lower() == "json":
-        if not ({"topic", "topicsPattern"} & set(values)) and values.get("framing", "").strip().lower() != "lines":
-            raise InvalidArgument(
-                "option 'valueFormat' json needs framing=lines: a line is an object", argument="framing"
-            )
-    else:
-        for name in ("valueSchema", "mode"):
-            if name in values:
-                raise InvalidArgument(f"option {name!r} needs valueFormat=json", argument=name)
     for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if one in values and other in values:
             raise InvalidArgument(f"give option {one!r} or {other!r}, not both", argument=other)
@@ -323,9 +301,6 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         if "pinS" in values and past in values:
             text = f"options 'pinS' and {past!r} exclude each other: only the present can be pinned (a pin that is there keeps its past)"
             raise InvalidArgument(text, argument="pinS")
-    if "mapFunction" in values and values.get("pushdown", "").strip().lower() == "true":
-        text = "option 'pushdown' says nothing about map_batches, whose filters are on what the function makes"
-        raise InvalidArgument(text, argument="pushdown")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 
@@ -477,12 +452,12 @@ def numbers_of(values: Mapping[str, str], name: str, what: str) -> tuple[int, ..
 
 def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]:
     if "columns" not in values:
-        if options.json or options.metadata is not None:
-            return () if options.json else tuple(options.known_columns)
+        if options.metadata is not None:
+            return tuple(options.known_columns)
         return tuple(LEDGER_COLUMNS if options.reads_topics else SEGMENT_COLUMNS)
     columns: list[str] = []
     for item in items_of(values, "columns"):
-        if not isinstance(item, str) or not (options.json or item in options.known_columns):
+        if not isinstance(item, str) or item not in options.known_columns:
             raise options.no_column(str(item), "columns")
         columns.append(item)
     if not columns:

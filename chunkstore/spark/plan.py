@@ -26,7 +26,6 @@ from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
 from chunkstore.registry import require_named
 from chunkstore.replica import Replica
 from chunkstore.spark.chunk_times import TimesOfTasks
-from chunkstore.spark.filters import EVERY, Intervals, Wanted, within
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
 from chunkstore.spark.runs import (
@@ -60,14 +59,10 @@ class LedgerPlanner(Protocol):
 
 
 _IDS_ONLY: Final = {"topic", "ledger", "entry"}
-_ALL: Final = Wanted()
 
 
-def plan_read(
-    replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None, wanted: Wanted = _ALL
-) -> list[ReadTask]:
-    """The partitions of a read, in the order of their rows; none where there are no bytes. Rows that are not ``wanted`` are left out; but
-    of lines, and of blocks of ledgers, those come along that lie between the first and the last offset or entry.
+def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlanner | None = None) -> list[ReadTask]:
+    """The partitions of a read, in the order of their rows; none where there are no bytes.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``Unsupported``
     (ledgers without a planner, chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
@@ -75,28 +70,22 @@ def plan_read(
     """
     lsn = replica.lsn
     if not options.reads_topics:
-        ranges = [item for item in chosen_ranges(replica, options) if wanted.has("segment", item.segment)]
+        ranges = chosen_ranges(replica, options)
         groups: Sequence[Sequence[SegmentRun | LedgerRun]]
-        if options.lines:
-            groups = _plan_cuts(replica, ranges, options, wanted.hull("offset"))
-        else:
-            groups = plan_segments(replica, ranges, options, wanted.intervals("offset"))
+        planned = _plan_cuts if options.lines else plan_segments
+        groups = planned(replica, ranges, options)
     else:
         if ledger_planner is None:
             raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
-        entries = wanted.intervals("entry")
         ids_suffice = _IDS_ONLY.issuperset(options.columns)
 
-        def is_wanted(part: LedgerRange) -> bool:
-            return wanted.has("ledger", part.ledger) and any(within(entries, part.first_entry, part.last_entry))
-
         def needs_blocks(part: LedgerRange) -> bool:
-            return is_wanted(part) and not (ids_suffice and part.is_dense)
+            return not (ids_suffice and part.is_dense)
 
-        topics = [topic for topic in chosen_topics(replica, options) if wanted.has("topic", topic)]
+        topics = chosen_topics(replica, options)
         found = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers, needs_blocks)]
-        parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found if is_wanted(part)]
-        groups = plan_entries(parts, partial(_Stored, replica), options.sizing, entries)
+        parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found]
+        groups = plan_entries(parts, partial(_Stored, replica), options.sizing)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
     return _tasks(replica, options, lsn, groups)
@@ -152,28 +141,22 @@ def _roots_of(
     return tuple((number, roots[number]) for number in numbers)
 
 
-def plan_segments(
-    replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions, offsets: Intervals
-) -> list[list[SegmentRun]]:
-    """Partitions over raw segments, in the order given: the rows that begin at ``offsets``. Raises as ``plan_read``."""
+def plan_segments(replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions) -> list[list[SegmentRun]]:
+    """Partitions over raw segments, in the order given. Raises as ``plan_read``."""
     pieces = [(name, piece) for name, _, start, stop in ranges for piece in _Stored(replica, name).pieces(start, stop)]
-    return plan_pieces(pieces, options.sizing, offsets)
+    return plan_pieces(pieces, options.sizing)
 
 
-def _plan_cuts(
-    replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions, hull: tuple[int, int] = EVERY[0]
-) -> list[list[SegmentRun]]:
-    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end: rows that
-    begin in ``hull``, both ends included."""
-    wanted = [(item, max(item.start, hull[0]), min(item.stop, hull[1] + 1)) for item in ranges]
-    sizes = [max(0, stop - start) for _, start, stop in wanted]
+def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: ReadOptions) -> list[list[SegmentRun]]:
+    """Partitions over ranges, in the order given, cut at multiples of ``ROW_BYTES`` of the segments wherever their chunks end."""
+    sizes = [max(0, item.stop - item.start) for item in ranges]
     parts = options.sizing.parts(sizes)
     step = max(1, sum(sizes) // (_CELLS * parts * ROW_BYTES)) * ROW_BYTES
     cells = [
-        (item, max(start, low), min(stop, low + step))
-        for item, start, stop in wanted
-        for low in range(start // step * step, stop, step)
-        if start < stop
+        (item, max(item.start, low), min(item.stop, low + step))
+        for item in ranges
+        for low in range(item.start // step * step, item.stop, step)
+        if item.start < item.stop
     ]
     groups: list[list[tuple[Range, int, int]]] = []
     for begin, end in options.sizing.groups([high - low for _, low, high in cells]):

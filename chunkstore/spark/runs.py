@@ -18,7 +18,6 @@ from chunkstore.config import MIB
 from chunkstore.errors import Damaged
 from chunkstore.records import RootRecord
 from chunkstore.spark.chunk_times import ChunkTimes
-from chunkstore.spark.filters import EVERY, Intervals, within
 
 __all__ = [
     "PARTITION_BYTES",
@@ -166,12 +165,8 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return groups
 
 
-def plan_pieces(
-    pieces: Sequence[tuple[str, Piece]], sizing: Sizing, offsets: Intervals = EVERY
-) -> list[list[SegmentRun]]:
-    """Partitions over pieces of raw segments, by name, in the order given: of these the rows that begin at ``offsets``."""
-    if offsets != EVERY:
-        pieces = [(name, part) for name, piece in pieces for part in _rows_at(piece, offsets)]
+def plan_pieces(pieces: Sequence[tuple[str, Piece]], sizing: Sizing) -> list[list[SegmentRun]]:
+    """Partitions over pieces of raw segments, by name, in the order given."""
     total = sum(piece.stop - piece.start for _, piece in pieces)
     goals = [sizing.partition_bytes] if sizing.partition_bytes is not None else []
     if len(pieces) < sizing.partitions_min:
@@ -181,17 +176,6 @@ def plan_pieces(
         pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
     sizes = [piece.stop - piece.start for _, piece in pieces]
     return [_segment_runs(pieces[begin:end]) for begin, end in sizing.groups(sizes)]
-
-
-def _rows_at(piece: Piece, offsets: Intervals) -> Iterator[Piece]:
-    """The parts of the piece that are rows which begin at ``offsets``."""
-    base = piece.offset - piece.start
-    for first, last in within(offsets, piece.offset, base + piece.stop - 1):
-        # A row begins where the piece does, and at multiples of ROW_BYTES of the chunk.
-        start = piece.start if first == piece.offset else -(-(first - base) // ROW_BYTES) * ROW_BYTES
-        stop = min(piece.stop, ((last - base) // ROW_BYTES + 1) * ROW_BYTES)
-        if start < stop:
-            yield piece._replace(start=start, stop=stop, offset=base + start)
 
 
 def _cut(piece: Piece, rows: int) -> list[Piece]:
@@ -236,21 +220,17 @@ def plan_entries(
     parts: Sequence[LedgerRange],
     extents_of: Callable[[str], Extents],
     sizing: Sizing,
-    entries: Intervals = EVERY,
 ) -> list[list[LedgerRun]]:
-    """Partitions over parts of ledgers, in the order given: blocks that may hold ``entries``, none of them cut; of parts without blocks the
-    ids. Of blocks, entries between the first and the last that is wanted come along.
+    """Partitions over parts of ledgers, in the order given: their blocks, none of them cut; of parts without blocks the ids.
 
     ``extents_of``: where a part's segment lies, asked once for each. Raises what that and ``Extents.pieces`` raise.
     """
     cells: list[tuple[LedgerRange, Block | None]] = []
     for part in parts:
-        wanted = tuple(within(entries, part.first_entry, part.last_entry))
-        if wanted and part.blocks:
-            hull = part._replace(first_entry=wanted[0][0], last_entry=wanted[-1][1])
-            cells += ((hull, block) for block in _blocks_at(part.blocks, wanted))
+        if part.blocks:
+            cells += ((part, block) for block in part.blocks)
         else:
-            cells += ((ids, None) for low, high in wanted for ids in _ids(part, low, high, sizing))
+            cells += ((ids, None) for ids in _ids(part, sizing))
     extents = {name: extents_of(name) for name in dict.fromkeys(part.segment for part, block in cells if block)}
     sizes = [block.stop - block.start if block else _ID_BYTES * part.ids for part, block in cells]
     groups: list[list[LedgerRun]] = []
@@ -263,15 +243,8 @@ def plan_entries(
     return groups
 
 
-def _blocks_at(blocks: Sequence[Block], wanted: Intervals) -> Iterator[Block]:
-    """Those that hold wanted ids, if they are there: a block's ids end where the next one's begin."""
-    behind = [*(block.first_entry for block in blocks[1:]), wanted[-1][1] + 1]
-    for block, limit in zip(blocks, behind, strict=True):
-        if any(within(wanted, block.first_entry, limit - 1)):
-            yield block
-
-
-def _ids(part: LedgerRange, first: int, last: int, sizing: Sizing) -> Iterator[LedgerRange]:
+def _ids(part: LedgerRange, sizing: Sizing) -> Iterator[LedgerRange]:
+    first, last = part.first_entry, part.last_entry
     step = max(1, min(_IDS, -(-(last - first + 1) // sizing.partitions_min)))
     for low in range(first, last + 1, step):
         yield part._replace(first_entry=low, last_entry=min(last, low + step - 1))

@@ -1,15 +1,15 @@
 """The format "chunkstore" of Spark: its schema, its planner and its reader, as Spark's Python data source API wants them.
 
 Promises: planning opens one replica, which never claims and never writes to the container, and closes it; executors open the
-chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: what filters mean
-(``filters``), writing (``sink``).
+chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: writing
+(``sink``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,7 +17,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import (
@@ -34,15 +33,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chunkstore import runtime
-from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.errors import InvalidArgument
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.filters import Wanted, take_filters
 from chunkstore.spark.frame_pins import planning_replica
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import LedgerPlanner, plan_read
-from chunkstore.spark.tasks import Partition, Step, read_partition
+from chunkstore.spark.tasks import Partition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,22 +57,10 @@ _TYPES: dict[str, DataType] = {
     "MAP<STRING, LONG>": MapType(StringType(), LongType()),
     "ARRAY<STRING>": ArrayType(StringType()),
 }
-_SEGMENT_FILTERS: Final[Mapping[str, type]] = {"segment": str, "offset": int}
-_TOPIC_FILTERS: Final[Mapping[str, type]] = {"topic": str, "ledger": int, "entry": int}
-"""The columns whose filters prune a plan."""
-_LOAD_BYTES: Final = 8
-_PUSHED: Final[dict[bytes, frozenset[str]]] = {}
-"""By ``load()``, the filters it was planned with."""
-_PUSHED_MAX: Final = 1_000
 
 
 class DefaultSource(DataSource):
     """``spark.read.format("chunkstore")``; Spark finds it by itself in the package ``pyspark_chunkstore``."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        self._load = runtime.token(_LOAD_BYTES)
-        """Of this ``load()``: Spark carries it from plan to plan."""
 
     @classmethod
     def name(cls) -> str:
@@ -86,28 +71,16 @@ class DefaultSource(DataSource):
         with annotated():
             options = parse_options(self.options, stream=None)
             known = _known_columns(options)
-            declared = _declared(options)
-            if options.json and declared is None:
-                raise InvalidArgument(
-                    "valueFormat=json needs a schema: .schema(...) or option 'valueSchema'", argument="schema"
-                )
-            names = options.columns or (declared.names if declared is not None else ())
-            for name in names:
-                if name not in known.names:
-                    raise options.no_column(name, "columns")
-            return StructType([known[name] for name in names])
+            return StructType([known[name] for name in options.columns])
 
     def reader(self, schema: StructType) -> Reader:
         """A reader of the columns in ``schema``, which may be the user's own. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
             options = parse_options(self.options)
             if options.function is None:
-                filtered, columns, steps = self._wanted(options, schema)
-                if options.pushdown:
-                    return FilteringReader(filtered, columns, steps, self._load, self._native(options, schema))
-                return Reader(filtered, columns, steps)
-            options, columns, steps = self._wanted(options, self.schema())
-            return Reader(options, columns, (*steps, Mapped(options.function or "", schema)))
+                return Reader(*self._wanted(options, schema))
+            options, columns = self._wanted(options, self.schema())
+            return Reader(options, columns, Mapped(options.function or "", schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """As ``reader``, for a stream."""
@@ -116,10 +89,8 @@ class DefaultSource(DataSource):
         with annotated():
             return stream_reader(*self._wanted(parse_options(self.options, stream=True), schema))
 
-    def _wanted(
-        self, options: ReadOptions, schema: StructType
-    ) -> tuple[ReadOptions, list[tuple[str, bool]], tuple[Step, ...]]:
-        """The raw columns that tasks read for this schema (the options name them, too), and what makes the schema's of them."""
+    def _wanted(self, options: ReadOptions, schema: StructType) -> tuple[ReadOptions, list[tuple[str, bool]]]:
+        """The columns that tasks read for this schema; the options name them, too."""
         names = tuple(schema.names)
         if not names or len(set(names)) < len(names):
             raise InvalidArgument("a schema names at least one column, and none twice", argument="schema")
@@ -128,24 +99,9 @@ class DefaultSource(DataSource):
                 f"option 'columns' asks for {', '.join(options.columns)}, the schema for {', '.join(names)}",
                 argument="columns",
             )
-        known = _known_columns(options)
-        if not options.json or options.value_schema is not None:
-            _check_schema(schema, known, options)
+        _check_schema(schema, _known_columns(options), options)
         columns = [(field.name, field.nullable) for field in schema.fields]
-        steps: tuple[Step, ...] = ()
-        if options.json:
-            from chunkstore.spark.json_schema import json_rows
-
-            rows = json_rows(schema, _declared(options), options, known)
-            columns, steps = rows.needed, (rows,)
-        return replace(options, columns=tuple(name for name, _ in columns)), columns, steps
-
-    def _native(self, options: ReadOptions, schema: StructType) -> list[str]:
-        """The container's columns that no field of records hides."""
-        fields = {field.name: field.dataType for field in schema.fields}
-        hidden = (_declared(options) or StructType()).names
-        known = options.known_columns.items()
-        return [name for name, kind in known if name not in hidden and fields.get(name, _TYPES[kind]) == _TYPES[kind]]
+        return replace(options, columns=names), columns
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A writer of a batch. Raises ``InvalidArgument``, ``Unsupported`` and what asking the owner raises."""
@@ -160,22 +116,9 @@ class DefaultSource(DataSource):
         return StreamWriter(dict(self.options), schema, overwrite=overwrite)
 
 
-def _declared(options: ReadOptions) -> StructType | None:
-    """The fields that ``valueSchema`` gives."""
-    if options.value_schema is None:
-        return None
-    from chunkstore.spark.json_schema import value_fields
-
-    return value_fields(options.value_schema)
-
-
 def _known_columns(options: ReadOptions) -> StructType:
-    """What a read can give, as far as the options know; fields of records that they declare hide columns of the same name."""
-    declared = _declared(options) or StructType()
-    own = [
-        StructField(name, _TYPES[kind]) for name, kind in options.known_columns.items() if name not in declared.names
-    ]
-    return StructType([*declared.fields, *own])
+    """What a read can give, as far as the options know."""
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in options.known_columns.items()])
 
 
 def _check_schema(schema: StructType, known: StructType, options: ReadOptions) -> None:
@@ -193,11 +136,10 @@ def _check_schema(schema: StructType, known: StructType, options: ReadOptions) -
 class Reader(DataSourceReader):
     """Plans in the driver, reads on executors; plain data, so that it can be pickled."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], mapped: Mapped | None = None) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._steps = tuple(steps)
-        self._filters = Wanted()
+        self._mapped = mapped
 
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
@@ -211,7 +153,7 @@ class Reader(DataSourceReader):
                     return [
                         Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])
                     ]
-                return [Partition(task) for task in plan_read(replica, options, planner, self._filters)]
+                return [Partition(task) for task in plan_read(replica, options, planner)]
 
     def ledger_planner(self) -> LedgerPlanner:
         """What finds the blocks of a topic's ledgers: the offload layer."""
@@ -221,43 +163,4 @@ class Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""
-        return read_partition(partition, self._columns, self._steps)
-
-
-class FilteringReader(Reader):
-    """A ``Reader`` whose plan has what filters leave. Spark refuses one of this kind unless it is told to push filters down at all.
-
-    Spark keeps one plan for each ``load()``, the last one, and reads all that was made of it by that (decision 0032): so another set of
-    filters is refused, where this process has seen the first.
-    """
-
-    def __init__(
-        self,
-        options: ReadOptions,
-        columns: Sequence[tuple[str, bool]],
-        steps: Sequence[Step],
-        load: bytes,
-        native: Collection[str],
-    ) -> None:
-        """``native``: columns that are the container's own, not fields of records."""
-        super().__init__(options, columns, steps)
-        self._load = load
-        self._native = frozenset(native)
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what prunes the plan; returns those that Spark must apply to the rows. Raises ``Unsupported``: this ``load()`` was planned
-        with other filters."""
-        options = self._options
-        pushed = frozenset(map(repr, filters))
-        if _PUSHED.setdefault(self._load, pushed) != pushed:
-            with annotated(container=options.container):
-                text = (
-                    "Spark reads all frames of one load() by the last filters: with pushdown=true load again for others"
-                )
-                raise Unsupported(text, feature="pushdown")
-        while len(_PUSHED) > _PUSHED_MAX:
-            _PUSHED.pop(next(iter(_PUSHED)))
-        known = _TOPIC_FILTERS if options.reads_topics else _SEGMENT_FILTERS
-        columns = {name: kind for name, kind in known.items() if name in self._native}
-        self._filters, left = take_filters(filters, columns, ("entry", "offset") if options.lines else ("entry",))
-        return left
+        return read_partition(partition, self._columns, self._mapped)

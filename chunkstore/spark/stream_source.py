@@ -16,7 +16,7 @@ from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream import Stream
-from chunkstore.spark.tasks import Partition, Step, read_partition
+from chunkstore.spark.tasks import Partition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +40,8 @@ __all__ = ["StreamReader", "stream_reader"]
 class StreamReader(DataSourceStreamReader):
     """Plans in the driver's planning process, reads on executors; plain data until it is asked for something."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> None:
         self._columns = tuple(columns)
-        self._steps = tuple(steps)
         self._stream = Stream(options)
         self._limit = Limit(options.trigger_bytes, options.trigger_rows)
 
@@ -70,7 +69,7 @@ class StreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_task``."""
-        return read_partition(partition, self._columns, self._steps)
+        return read_partition(partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Raises as ``Stream.commit``."""
@@ -102,13 +101,11 @@ if HAS_LIMITS:
             self._stream.freeze()
 
 
-def stream_reader(
-    options: ReadOptions, columns: Sequence[tuple[str, bool]], steps: Sequence[Step] = ()
-) -> StreamReader:
+def stream_reader(options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> StreamReader:
     """The reader that this version of Spark can use. Raises ``Unsupported``: it cannot do what the options ask for."""
     with annotated(container=options.container):
         if HAS_LIMITS:
-            return LimitedStreamReader(options, columns, steps)
+            return LimitedStreamReader(options, columns)
         asked = {
             "maxBytesPerTrigger": options.trigger_bytes,
             "maxOffsetsPerTrigger": options.trigger_rows,
@@ -117,4 +114,4 @@ def stream_reader(
         for name, value in asked.items():
             if value is not None:
                 raise Unsupported(f"option {name!r} needs Spark 4.2 or newer", feature=name)
-        return StreamReader(options, columns, steps)
+        return StreamReader(options, columns)

@@ -5,24 +5,18 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.metadata_tables import TableTask
 from chunkstore.spark.runs import ReadTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Partition", "Step", "read_partition", "settle_process"]
-
-
-class Step(Protocol):
-    """What makes other batches of a task's, on the executor; it travels with the reader."""
-
-    def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Called once for each task."""
+__all__ = ["Partition", "read_partition", "settle_process"]
 
 
 class Partition(InputPartition):
@@ -45,26 +39,16 @@ def settle_process() -> None:
 
 
 def read_partition(
-    partition: InputPartition, columns: Sequence[tuple[str, bool]], steps: Sequence[Step]
+    partition: InputPartition, columns: Sequence[tuple[str, bool]], mapped: Mapped | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task as Arrow batches, and what the steps make of them, one after the other. Raises as ``read_task`` and their
-    ``batches``."""
+    """The rows of one task as Arrow batches, or what ``mapped`` makes of them. Raises as ``read_task`` and
+    ``Mapped.batches``."""
     if not isinstance(partition, Partition):
         return iter(())  # Spark asks for one nameless partition where there are none
     from chunkstore.spark.batches import Column, read_task
     from chunkstore.spark.tables import table_batches
 
     settle_process()
-    task = partition.task
-    if isinstance(task, TableTask):
-        found = table_batches(task, columns)
-    else:
-        parse = None
-        if steps:
-            from chunkstore.spark.json_rows import JsonRows  # others do not pay for it
-
-            parse = next((step.of_lines for step in steps if isinstance(step, JsonRows)), None)
-        found = read_task(task, [Column(*column) for column in columns], parse=parse)
-    for step in steps:
-        found = step.batches(found)
-    return found
+    task, wanted = partition.task, [Column(*column) for column in columns]
+    found = table_batches(task, columns) if isinstance(task, TableTask) else read_task(task, wanted)
+    return found if mapped is None else mapped.batches(found)

@@ -77,14 +77,14 @@ def triggered(writer: Any, checkpoint: Path, *, running: bool) -> Any:
 
 
 def records(reader: Any, root: str, schema: str, **options: Any) -> DataFrame:
-    """Lines of segments as typed rows, parsed by the tasks that read them. ``reader``: ``spark.read`` or ``spark.readStream``."""
-    lines = reader.format("chunkstore").options(container=CONTAINER, framing="lines", valueFormat="json", **options)
-    found: DataFrame = lines.schema(schema).load(root)
-    return found
+    """Lines of segments as typed rows, with their offsets. ``reader``: ``spark.read`` or ``spark.readStream``."""
+    lines = reader.format("chunkstore").options(container=CONTAINER, framing="lines", **options).load(root)
+    parsed: DataFrame = lines.select("offset", F.from_json(F.col("value").cast("string"), schema).alias("row"))
+    return parsed.select("offset", "row.*")
 
 
 def newest(spark: SparkSession, root: str, segment: str, schema: str, *keys: str, **options: Any) -> DataFrame:
     """The last line of each key: a line of gold takes the place of those before it."""
-    rows = records(spark.read, root, f"offset LONG, {schema}", segments=segment, **options)
+    rows = records(spark.read, root, schema, segments=segment, **options)
     last = rows.groupBy(*keys).agg(F.max_by(F.struct("*"), "offset").alias("row"))
     return last.select("row.*").drop("offset")

@@ -6,14 +6,12 @@ import hashlib
 import json
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from chunkstore.codec.pulsar.pip76_index import ranges_of, read_index
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.errors import ChunkNotFound, Damaged
-from chunkstore.spark.filters import Wanted
 from chunkstore.spark.runs import ReadTask, Sizing, WholeObject, plan_entries
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
@@ -25,7 +23,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("v2-*.json") if "BUGGY" not in 
 COLUMNS = [Column(name) for name in ("topic", "ledger", "entry", "payload")]
 
 
-def planned(root: Path, name: str, *, partitions: int = 1, entries: Any = None) -> list[ReadTask]:
+def planned(root: Path, name: str, *, partitions: int = 1) -> list[ReadTask]:
     """What a bucket's own manifest would say, and the indexes that lie beside the data."""
     segments = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["segments"]
     lengths = {segment["data_file"]: segment["data_object_length"] for segment in segments}
@@ -37,7 +35,6 @@ def planned(root: Path, name: str, *, partitions: int = 1, entries: Any = None) 
         parts,
         lambda data: WholeObject(data, lengths[data]),
         Sizing(partitions),
-        *([] if entries is None else [entries]),
     )
     return [ReadTask(root.as_uri(), "", 0, tuple(group)) for group in groups]
 
@@ -64,16 +61,6 @@ def test_objects_in_a_bare_directory_are_read_by_the_same_tasks(name: str, parti
     tasks = planned(FOLDER, name, partitions=partitions)
     assert 1 <= len(tasks) <= partitions
     assert rows_of(tasks) == expected(name)
-
-
-def test_blocks_of_objects_are_pruned_as_those_of_a_container() -> None:
-    name = "v2-one-ledger-three-segments"
-    middle = expected(name)[len(expected(name)) // 2]
-    tasks = planned(FOLDER, name, entries=((middle[1], middle[1]),))
-    assert rows_of(tasks) == [middle]
-    everything = sum(len(run.pieces) for task in planned(FOLDER, name) for run in task.runs)
-    assert sum(len(run.pieces) for task in tasks for run in task.runs) < everything
-    assert planned(FOLDER, name, entries=Wanted().intervals("entry")) == planned(FOLDER, name)
 
 
 def test_what_is_not_there_is_said_by_its_name(tmp_path: Path) -> None:

@@ -206,8 +206,6 @@ def test_a_stream_begins_at_a_time(ground: Ground, clock: Clock) -> None:
         ({"topic": "t", "startingTimestamp": "5"}, "startingTimestamp"),
         ({"topicsPattern": "t", "endingTimestamp": "5"}, "endingTimestamp"),
         ({"metadata": "segments", "startingTimestamp": "5"}, "startingTimestamp"),
-        ({"segments": "a", "mode": "PERMISSIVE"}, "mode"),
-        ({"topic": "t", "valueSchema": "{}"}, "valueSchema"),
     ],
 )
 def test_what_contradicts_is_refused(options: dict[str, str], argument: str) -> None:

@@ -115,16 +115,6 @@ def test_what_cannot_be_pinned_is_refused(options: dict[str, str]) -> None:
         parse_options({"path": "file:///x", **options})
 
 
-@pytest.mark.parametrize("options", [{"pushdown": "true", "metadata": "chunks"}, {"pushdown": "yes", "segments": "a"}])
-def test_what_has_no_filters_to_push_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidArgument, match="pushdown"):
-        parse_options({"path": "file:///x", **options})
-
-
 def test_batches_only() -> None:
-    for option in ({"pinS": "60"}, {"pushdown": "true"}):
-        with pytest.raises(InvalidArgument, match="batch reads"):
-            parse_options({"path": "file:///x", "segments": "a", **option}, stream=True)
-    mapped = {"path": "file:///x", "segments": "a", "mapFunction": "eA==", "pushdown": "true"}
-    with pytest.raises(InvalidArgument, match="map_batches"):
-        parse_options(mapped)
+    with pytest.raises(InvalidArgument, match="batch reads"):
+        parse_options({"path": "file:///x", "segments": "a", "pinS": "60"}, stream=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import chunkstore
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import Damaged
+from chunkstore.pulsar import OffloadWriter, plan
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.plan import plan_read
 from chunkstore.spark.runs import LedgerRun, ReadTask
@@ -178,3 +180,27 @@ def test_damage_after_the_last_wanted_entry_is_found(ground: Ground) -> None:
     path.write_bytes(data)
     with pytest.raises(Damaged, match="CRC32C"):
         read([narrowed])
+
+
+def test_ids_of_dense_ledgers_need_no_bytes(ground: Ground) -> None:
+    with chunkstore.open(ground.url, settings=ground.settings) as store, OffloadWriter(store, TOPIC) as writer:
+        for ledger in (3, 5):
+            for entry in range(60):
+                if ledger == 5 or entry % 17:  # ledger 3 has holes
+                    writer.append(ledger, entry, b"x")
+        writer.complete()
+        writer.append(5, 60, b"still open")
+        writer.flush()
+        writer.append(5, 70, b"behind a hole")
+    columns = ("entry", "ledger")
+    options = ReadOptions(ground.url, "default", (), TOPIC, None, columns, 1)
+    with chunkstore.open_replica(ground.url, settings=ground.settings) as replica:
+        tasks = plan_read(replica, options, plan)
+        runs: list[Any] = [run for task in tasks for run in task.runs]
+        several = plan_read(replica, replace(options, ledgers=(5,), min_partitions=4), plan)
+    assert [(run.ledger, bool(run.blocks)) for run in runs] == [(3, True), (5, False), (5, True)]
+    assert [run.pieces for run in runs if not run.blocks] == [()]
+    assert len(several) >= 4
+    ids = [(entry, 3) for entry in range(60) if entry % 17] + [(entry, 5) for entry in (*range(61), 70)]
+    assert read(tasks, columns) == ids
+    assert read(several, columns) == ids[-62:]
