@@ -1,4 +1,4 @@
-"""Jobs on Spark against the plain commands, per core, in the same run: scrub, copy, offload of lines.
+"""A job on Spark against the plain command, per core, in the same run: offload of lines.
 
 ``python -m benchmarks.bench_spark_jobs [--dir DIR] [--quick]``; needs Java 17 or newer and the extra ``spark``. Spark has two cores
 (``local[2]``), all of which count, and its whole job does: planning, starting tasks, the commit. A plain command has one process, which
@@ -19,7 +19,6 @@ from typing import Any
 import chunkstore
 from benchmarks.harness import Report, median, processor_s, time_s
 from benchmarks.on_spark import measured
-from chunkstore.backup import restore
 from chunkstore.cli import main as command
 from chunkstore.config import MIB
 from chunkstore.spark import jobs
@@ -67,12 +66,6 @@ class Ground:
     def ways(self) -> dict[str, tuple[Callable[[], object], Callable[[], object], int]]:
         """By name: the job, the plain command, and the bytes of each."""
         return {
-            "scrub": (lambda: jobs.scrub(self.spark, self.root), self.store.scrub, self.total),
-            "copy": (
-                lambda: jobs.copy(self.spark, self.root, self.new()),
-                lambda: restore(self.root, self.new()),
-                self.total,
-            ),
             "offload of lines": (self._offload, self._plain_offload, self.total // 4),
         }
 

@@ -92,9 +92,9 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Spark",
         "spark",
-        "Jobs whose bytes Spark's executors move: offload, scrub, copy.",
+        "Jobs whose bytes Spark's executors move: offload.",
         "jobs",
-        ("offload", "scrub", "copy"),
+        ("offload",),
     ),
     ("Space", "sessions", "Writers outside the owner: ls, end.", "sessions", ("ls", "end")),
     (

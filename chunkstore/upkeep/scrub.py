@@ -61,8 +61,6 @@ __all__ = [
     "ScrubReport",
     "ScrubStep",
     "check_limits",
-    "faults_of",
-    "finding_of",
     "no_copies",
     "plan_step",
     "save_mark",
@@ -231,7 +229,7 @@ def scrub_step(
     """
     epoch = container.serving(container.deadline()).epoch
     plan = context.look(partial(plan_step, context.names, epoch, position, bytes_max))
-    calls = [partial(faults_of, context.storage, part) for part in plan.parts]
+    calls = [partial(_faults_of, context.storage, part) for part in plan.parts]
     with container.bounded(container.deadline()):
         found = context.pool.run_all(calls) if container.remote and calls else [call() for call in calls]
     findings, repaired, position = list(plan.findings), 0, plan.position
@@ -244,7 +242,7 @@ def scrub_step(
             continue
         refusal = None if copy is None else _repair(container, context, copy, part)
         repaired += refusal == ""
-        findings += (finding_of(part, fault, refusal) for fault in faults)
+        findings += (_finding_of(part, fault, refusal) for fault in faults)
         if faults[-1].high > part.high:
             # The last part, and all to the end of its chunk has been told.
             position = position._replace(offset=part.offset + faults[-1].high)
@@ -254,16 +252,9 @@ def scrub_step(
 
 
 def plan_step(
-    names: ContainerNames,
-    epoch: int,
-    position: ScrubPosition,
-    bytes_max: int,
-    view: MetadataView,
-    *,
-    parts_max: int | None = None,
-    takes: Callable[[str], bool] = lambda _: True,
+    names: ContainerNames, epoch: int, position: ScrubPosition, bytes_max: int, view: MetadataView
 ) -> ScrubPlan:
-    """What the next step reads, of the segments that ``takes`` says. From one view, which is not needed any more then.
+    """What the next step reads. From one view, which is not needed any more then.
 
     ``epoch``: chunks that it has made may still grow, and are left out. At ``BEGINNING`` the plan's position says that this is all."""
     plan = ScrubPlan([], [], BEGINNING)
@@ -274,15 +265,13 @@ def plan_step(
         if count == _SEGMENTS_MAX:
             # Its bytes are still to be looked at; those before it have been.
             return plan._replace(position=ScrubPosition(name, 0))
-        if not takes(name):
-            continue
         try:
             segment = decode_segment(name, raw)
             begin = position.offset if name == position.segment else 0
             for part in _parts(view, names, segment, max(begin, segment.start_offset), epoch, bytes_max - size_bytes):
                 plan.parts.append(part)
                 size_bytes += part.high - part.low
-                if size_bytes >= bytes_max or len(plan.parts) == (parts_max or _PARTS_MAX):
+                if size_bytes >= bytes_max or len(plan.parts) == _PARTS_MAX:
                     return plan._replace(position=ScrubPosition(name, part.offset + part.high))
         except Damaged as error:
             view.audit()  # a cache that does not hold what was written is no finding
@@ -323,7 +312,7 @@ def _parts(
         identity = record.next
 
 
-def faults_of(storage: ChunkStorage, part: ScrubPart) -> list[Fault] | RootUnavailable:
+def _faults_of(storage: ChunkStorage, part: ScrubPart) -> list[Fault] | RootUnavailable:
     """The faults of a part; what lies side by side is one. An error: its root cannot be read."""
     try:
         return _joint_faults(storage, part)
@@ -341,7 +330,7 @@ def _joint_faults(storage: ChunkStorage, part: ScrubPart) -> list[Fault]:
     return joint
 
 
-def finding_of(part: ScrubPart, fault: Fault, refusal: str | None = None) -> ScrubFinding:
+def _finding_of(part: ScrubPart, fault: Fault, refusal: str | None = None) -> ScrubFinding:
     """What a fault says about the segment. ``refusal``: why it was not repaired; empty: it was."""
     name = part.name
     start, stop = max(part.segment.start_offset, part.offset + fault.low), part.offset + fault.high

@@ -1,4 +1,5 @@
-"""Offloads of files without a JVM, as ``test_jobs``: what becomes of lines and files, whichever driver dies, and of their names."""
+"""Offloads of files without a JVM, by a runner in this process that pickles what would travel: what becomes of lines and files, whichever
+driver dies, and of their names."""
 
 from __future__ import annotations
 

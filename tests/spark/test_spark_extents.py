@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +15,11 @@ pytest.importorskip("pyspark")
 import chunkstore
 from chunkstore.errors import ChunkNotFound
 from chunkstore.spark.batches import Column, read_task
-from chunkstore.spark.jobs.copy import copy_on
-from chunkstore.spark.jobs.scrub import scrub_on
 from chunkstore.spark.runs import ReadTask
 from tests.spark.test_spark_streams import Query
 from tests.support.spark_ground import Ground
-from tests.support.spark_jobs import Here
-from tests.support.spark_tasks import home, store
 
 pytestmark = pytest.mark.proof
-
-__all__ = ["home", "store"]
 
 
 def value_of(tasks: list[ReadTask]) -> bytes:
@@ -67,28 +60,6 @@ def test_a_pin_keeps_what_tasks_read_that_were_planned_before_a_spill(tmp_path: 
         store.collect()
     with pytest.raises(ChunkNotFound):
         value_of(tasks)
-
-
-def test_jobs_read_and_copy_them(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    store.create("a")
-    for number in range(3):
-        store.append("a", b"%d" % number * 5_000)
-    assert kinds(store, "a") == {"inline"}
-    root = f"file://{home}/root"
-    found = scrub_on(Here(), root, width=2)
-    assert [item.state for item in found.chunks] == ["ok"] * 3
-    report = copy_on(Here(), root, f"file://{home}/copy", width=2)
-    assert report.size_bytes == 15_000
-    settings = chunkstore.Settings(cache_dir=str(home / "other"), lmdb_map_bytes=1 << 28)
-    with chunkstore.open(f"file://{home}/copy", settings=settings) as copy:
-        assert copy.read("a", 0, 15_000) == store.read("a", 0, 15_000) and kinds(copy, "a") == {"object"}
-    [log] = (home / "root").rglob("log.a")
-    data = log.read_bytes()
-    with open(log, "r+b") as file:
-        file.seek(data.rindex(b"1" * 5_000) + 4_000)
-        file.write(b"X")
-        os.fsync(file.fileno())
-    assert [item.state for item in scrub_on(Here(), root, width=2).chunks] == ["ok", "damaged", "ok"]
 
 
 def test_batches_tables_and_a_stream_over_a_spill(spark: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Jobs through a real Spark session, and a driver that is killed in the middle of two; what needs no JVM is in test_jobs."""
+"""Jobs through a real Spark session, and a driver that is killed in the middle of one; what needs no JVM is in test_jobs_offload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.config import KIB, MIB
 from chunkstore.errors import RootUnavailable
 from chunkstore.pulsar import LedgerReader
 from chunkstore.spark import jobs
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.proof
 __all__ = ["call", "home", "store"]
 
 DRIVER = """
-import sys, threading, time
+import sys, time
 from pathlib import Path
 from tests.support.spark import start_session
 from chunkstore.spark import jobs
@@ -37,7 +36,7 @@ spark = start_session(home / "driver")
 plain = running.OnSpark.__call__
 
 def held(self, call, tasks, sizes):
-    path, last = str(home / ("held" + call.__name__)), len(tasks) - 1
+    path, last = str(home / "held"), len(tasks) - 1
     numbered = list(enumerate(tasks))
 
     def one(item, attempt):
@@ -51,47 +50,12 @@ def held(self, call, tasks, sizes):
 
 running.OnSpark.__call__ = held
 root = (home / "root").as_uri()
-other = threading.Thread(target=lambda: jobs.copy(spark, root, (home / "new").as_uri()))
-other.start()
 jobs.offload(spark, str(home / "in"), root, "t", part_bytes=300)
 """
 
 
-def fill(store: chunkstore.ChunkedSegmentStorage) -> dict[str, bytes]:
-    data = {}
-    for number in range(4):
-        name = f"s{number}"
-        store.create(name, rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=512 * KIB))
-        data[name] = bytes([65 + number]) * (3 * MIB)
-        store.append(name, data[name])
-    return data
-
-
-def check_copy(home: Path, data: dict[str, bytes]) -> None:
-    with chunkstore.open_replica(f"file://{home}/new") as made:
-        assert {name: made.read(name, 0, 1 << 30) for name in data} == data
-        assert all(item.severity == "info" for item in made.check("deep"))
-
-
-def test_frames_of_all_jobs(
-    spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_of_a_job(spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
     root = f"file://{home}/root"
-    data = fill(store)
-    bytes_told: list[int] = []
-    copied = jobs.copy(spark, root, f"file://{home}/new", progress=bytes_told.append).collect()
-    assert [(row.segments, row.size_bytes, row.copied) for row in copied] == [(4, 12 * MIB, True)]
-    assert copied[0].tasks > 1
-    assert sum(bytes_told) == 12 * MIB
-    check_copy(home, data)
-
-    bad = list(store.layout("s2"))[1].name
-    [path] = (home / "root").rglob(Path(bad).name)
-    path.write_bytes(bytes(path.stat().st_size))
-    found = jobs.scrub(spark, root)
-    assert [(row.segment, row.chunk) for row in found.where("state = 'damaged'").collect()] == [("s2", bad)]
-    assert found.count() == 24
-
     frame = spark.range(1000).selectExpr("cast(999 - id AS string) AS value", "999 - id AS at")
     for state in ("done", "before"):
         [row] = jobs.offload(spark, frame, root, "t", order_by="at", job="table").collect()
@@ -110,13 +74,6 @@ def test_frames_of_all_jobs(
     with pytest.raises(chunkstore.InvalidArgument, match="columns"):
         jobs.offload(spark, frame, root, "t")
     assert list(store.sessions()) == []
-
-    # What a task raises is raised here, as it was.
-    module = sys.modules["chunkstore.spark.jobs.scrub"]
-    real = module.Site
-    monkeypatch.setattr(module, "Site", lambda *given: real(*given)._replace(uuid=b"another"))
-    with pytest.raises(RootUnavailable):
-        jobs.scrub(spark, root)
 
 
 def test_an_interrupted_driver_cancels_its_tasks(spark: Any) -> None:
@@ -139,10 +96,9 @@ def test_an_interrupted_driver_cancels_its_tasks(spark: Any) -> None:
     wait_for(lambda: not tracker.getActiveJobsIds(), 120)
 
 
-def test_a_driver_killed_in_the_middle_of_two_jobs(
+def test_a_driver_killed_in_the_middle_of_a_job(
     spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path
 ) -> None:
-    data = fill(store)
     (home / "in").mkdir()
     lines = [[b"%d of file %d" % (row, number) for row in range(10 * number + 1)] for number in range(8)]
     for number, rows in enumerate(lines):
@@ -155,18 +111,10 @@ def test_a_driver_killed_in_the_middle_of_two_jobs(
         ) as driver,
     ):
         try:
-            names = "held_bring", "held_write_files"
-            wait_for(lambda: driver.poll() is not None or all((home / name).exists() for name in names), 300)
+            wait_for(lambda: driver.poll() is not None or (home / "held").exists(), 300)
             assert driver.poll() is None, (home / "log").read_text()[-3000:]
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
-    with pytest.raises(chunkstore.ChunkstoreError):
-        chunkstore.open_replica(f"file://{home}/new")
-    store.append("s0", b"the source goes on")
-    with pytest.raises(chunkstore.Conflict, match="resume=True"):
-        jobs.copy(spark, f"file://{home}/root", f"file://{home}/new")
-    jobs.copy(spark, f"file://{home}/root", f"file://{home}/new", resume=True).collect()
-    check_copy(home, data)
     found = jobs.offload(spark, str(home / "in"), f"file://{home}/root", "t", part_bytes=300).collect()
     assert {row.state for row in found} <= {"before", "done"}
     assert found[-1].state == "done"
@@ -175,4 +123,13 @@ def test_a_driver_killed_in_the_middle_of_two_jobs(
         item.ledger: [entry.payload for entry in reader.read("t", item.ledger)] for item in reader.ledgers("t")
     } == (dict(enumerate(lines)))
     assert list(store.sessions()) == []
-    assert store.pins() == []
+
+
+def test_what_a_task_raises_is_raised_as_it_was(spark: Any) -> None:
+    from chunkstore.spark.jobs import running
+
+    def call(number: int, _attempt: object) -> None:
+        raise RootUnavailable("file:///nowhere", f"asked for by task {number}")
+
+    with pytest.raises(RootUnavailable, match="by task 1"):
+        running.OnSpark(spark, "failing")(call, [1], [1])

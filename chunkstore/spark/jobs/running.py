@@ -1,9 +1,9 @@
-"""What jobs have in common: tasks, planned in the driver, are called on executors, and their results come back to it.
+"""Tasks of a job: planned in the driver, are called on executors, and their results come back to it.
 
 Promises: plain data cross, never the bytes that a job moves; as many tasks as are planned, each once unless Spark repeats it; results in
 the order of the tasks. One action, and no shuffle behind it: nothing is called again by Spark's own planning. Works through Spark Connect.
 An interrupted driver cancels the tasks; one that was cancelled may write a second later, so what it writes must be nobody's.
-Leaves out: what is planned, called and committed (``scrub``, ``copy``, ``offload``).
+Leaves out: what is planned, called and committed (``offload``).
 """
 
 from __future__ import annotations
@@ -12,18 +12,12 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
-from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Unsupported
-from chunkstore.names import ContainerNames
-from chunkstore.records import RootRecord
-from chunkstore.registry import open_storage, routed
 from chunkstore.spark.errors import annotated, original_error
-from chunkstore.spark.places import check_place
-from chunkstore.storage import ChunkStorage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +29,6 @@ __all__ = [
     "OnSpark",
     "Progress",
     "Runner",
-    "Site",
     "grouped",
     "run_frame",
     "session_on",
@@ -75,28 +68,6 @@ class Runner(Protocol):
 
     def __call__(self, call: Callable[[T, Attempt], R], tasks: Sequence[T], sizes: Sequence[int]) -> list[R]:
         """Raises what ``call`` raises where that is a ``ChunkstoreError``, else ``JobFailed``."""
-
-
-class Site(NamedTuple):
-    """Where a container lies, as executors reach it: plain data. ``roots``: of its foreign chunks; ``foreign_roots``: of ``Settings``."""
-
-    root: str
-    container: str
-    uuid: bytes
-    roots: tuple[tuple[int, RootRecord], ...] = ()
-    foreign_roots: tuple[str, ...] = ()
-
-    @contextmanager
-    def opened(self) -> Iterator[ChunkStorage]:
-        """Its storage. Raises ``RootUnavailable`` (this machine has another container there, or none), and what opening raises."""
-        settings = Settings(foreign_roots=self.foreign_roots)
-        with closing(open_storage(self.root, settings)) as storage:
-            check_place(storage, container=self.container, uuid=self.uuid)
-            door, close_roots = routed(storage, ContainerNames(self.container), settings, dict(self.roots).get)
-            try:
-                yield door
-            finally:
-                close_roots()
 
 
 class OnSpark:
