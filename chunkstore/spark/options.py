@@ -63,18 +63,16 @@ OPTIONS: Final = (
     "endingTimestamp",
     "lsnAsOf",
     "timestampAsOf",
-    "pinS",
     "mapFunction",
 )
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
-STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger", "pinProgress")
+STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger")
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Kafka's numbers for the two ends."""
 Positions: TypeAlias = int | Mapping[str, int]
 """An offset for all segments, or for each by name; ``EARLIEST`` and ``LATEST`` among them."""
 _PARTITIONS_MAX = 100_000
-_PIN_S_MAX = 30 * 86_400
 _BYTES_MAX = (1 << 63) - 1
 _WHOLE = re.compile(r"[0-9]{1,19}")
 
@@ -84,7 +82,7 @@ class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
     ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
-    micro-batch, None without a limit. ``pin_s``: how long a pin keeps what was planned. ``foreign_roots``: as in ``Settings``."""
+    micro-batch, None without a limit. ``foreign_roots``: as in ``Settings``."""
 
     path: str
     container: str
@@ -108,9 +106,7 @@ class ReadOptions:
     function: str | None = None
     trigger_bytes: int | None = None
     trigger_rows: int | None = None
-    pin_progress: bool = False
     metadata: str | None = None
-    pin_s: int | None = None
     foreign_roots: tuple[str, ...] = ()
 
     @property
@@ -230,9 +226,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         function=values.get("mapFunction"),
         trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
         trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
-        pin_progress=one_of(values, "pinProgress", ("false", "true")) == "true",
         metadata=metadata,
-        pin_s=whole_number(values, "pinS", 1, _PIN_S_MAX),
         foreign_roots=_foreign_roots(values),
     )
     _check_moments(options)
@@ -297,10 +291,6 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument("option 'topic' is empty", argument="topic")
     if "ledgers" in values and "topic" not in values:
         raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
-    for past in ("lsnAsOf", "timestampAsOf"):
-        if "pinS" in values and past in values:
-            text = f"options 'pinS' and {past!r} exclude each other: only the present can be pinned (a pin that is there keeps its past)"
-            raise InvalidArgument(text, argument="pinS")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from chunkstore.blocks import first_bad
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import BadOffset, ChunkNotFound, Damaged
+from chunkstore.errors import BadOffset, ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.runs import Piece
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -83,12 +83,14 @@ class PieceReader:
         try:
             data = self._storage.read(ChunkHandle(piece.chunk, False), start, stop - start)
         except ChunkNotFound as error:
-            if self._lsn:
-                error.add_note(
-                    f"The read was planned at lsn {self._lsn}. If chunks were merged or truncated and collected since, load "
-                    "(or start the stream) again; if it happens again, run check."
-                )
-            raise
+            if not self._lsn:
+                raise
+            text = (
+                f"{error.message}. The read was planned at lsn {self._lsn}; chunks that were merged or truncated since are collected after "
+                "gc_grace_s. Load (or start the stream) again; for longer reads keep a state by 'chunkstore pins add', and read it with "
+                "option lsnAsOf. If it happens again, run check"
+            )
+            raise ChunkstoreError.told("ChunkNotFound", text, error.to_fields()) from error
         if len(data) != stop - start:
             raise Damaged(
                 f"the chunk is shorter than its record: it ends at {start + len(data)}, {piece.length} expected",

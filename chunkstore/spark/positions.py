@@ -3,14 +3,13 @@
     {"version": 1, "container": "<uuid, 32 hex digits>", "epoch": 3, "lsn": 120,
      "segments": {"orders": {"id": 7, "at": 4096}, "refunds": {"id": 9, "at": 12, "done": true, "from": 5}},
      "topics": {"a/b/c": {"sequence": 2, "id": "<uuid, 32 hex digits>", "at": 8192, "done": true, "from": [2, 0]}},
-     "lost": {"bytes": 0, "segments": 0}, "consumer": "<16 hex digits>"}
+     "lost": {"bytes": 0, "segments": 0}}
 
 ``epoch`` and ``lsn``: a point of history that had all of it. ``at``: all below it was given out, of the segment with this id; ``done``: it
 was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before, which nobody keeps of the
 first batch. Of a topic: the offload segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``:
 it is complete, and that is all.
-``lost`` counts what was gone before it was read, where that is allowed; ``consumer`` names a stream that holds a pin. ``topics``, ``lost``
-and ``consumer`` are left out where there are none.
+``lost`` counts what was gone before it was read, where that is allowed. ``topics`` and ``lost`` are left out where there are none.
 
 Promises: what was encoded is decoded to the same; anything else is a typed error. Leaves out: what positions mean (``stream``).
 """
@@ -29,7 +28,6 @@ _VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1
 _UUID = re.compile(r"[0-9a-f]{32}")
 _ID = re.compile(r"([0-9a-f]{32})?")
-_CONSUMER = re.compile(r"([0-9a-f]{16})?")
 
 
 class Reached(NamedTuple):
@@ -61,7 +59,6 @@ class StreamOffset(NamedTuple):
     lsn: int = 0
     lost_bytes: int = 0
     lost_segments: int = 0
-    consumer: str = ""
 
     @property
     def positions(self) -> tuple[object, ...]:
@@ -107,8 +104,6 @@ class StreamOffset(NamedTuple):
             document["topics"] = {name: _plain_topic(self.topics[name]) for name in sorted(self.topics)}
         if self.lost_bytes or self.lost_segments:
             document["lost"] = {"bytes": self.lost_bytes, "segments": self.lost_segments}
-        if self.consumer:
-            document["consumer"] = self.consumer
         return document
 
     @classmethod
@@ -131,7 +126,6 @@ class StreamOffset(NamedTuple):
             whole.number("lsn"),
             lost.number("bytes"),
             lost.number("segments"),
-            whole.text("consumer", _CONSUMER) if "consumer" in whole.values else "",
         )
 
 

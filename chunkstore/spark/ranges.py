@@ -23,15 +23,9 @@ __all__ = [
     "chosen_segments",
     "chosen_topics",
     "is_chosen",
-    "name_prefixes",
     "position_in",
     "require_named",
 ]
-
-
-_LITERAL = re.compile(r"[\w/:=@ -]*")
-_ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-_GROUP = re.compile(r"\([^()]*\)")
 
 
 class Range(NamedTuple):
@@ -48,21 +42,6 @@ def is_chosen(options: ReadOptions, name: str) -> bool:
     if options.segments_pattern is None:
         return name in options.segments
     return re.fullmatch(options.segments_pattern, name) is not None
-
-
-def name_prefixes(pattern: str) -> tuple[str, ...]:
-    """Beginnings: each name that matches the pattern has one of these. What is no plain text ends one; it may be empty."""
-    rest, plain = "", _ESCAPE_OR_SET.sub("", pattern)
-    while rest != plain:
-        rest, plain = plain, _GROUP.sub("", plain)
-    if "|" not in plain:
-        return (_literal(pattern),)
-    return tuple(map(_literal, pattern.split("|"))) if plain == pattern else ("",)
-
-
-def _literal(pattern: str) -> str:
-    text = _LITERAL.match(pattern)[0]  # type: ignore[index]  # it matches everywhere
-    return text[:-1] if pattern[len(text) : len(text) + 1] in ("*", "?", "{") else text
 
 
 def chosen_segments(replica: ReadableContainer, options: ReadOptions) -> dict[str, SegmentInfo]:

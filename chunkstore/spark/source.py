@@ -33,9 +33,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from chunkstore.assembly import open_replica
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.frame_pins import planning_replica
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
 from chunkstore.spark.plan import LedgerPlanner, plan_read
@@ -146,7 +146,13 @@ class Reader(DataSourceReader):
         options = self._options
         with annotated(container=options.container):
             planner = self.ledger_planner() if options.reads_topics else None
-            with planning_replica(options) as replica:
+            with open_replica(
+                options.path,
+                container=options.container,
+                settings=options.settings,
+                at_lsn=options.as_of_lsn,
+                at_time=options.as_of_ms,
+            ) as replica:
                 if options.metadata is not None:
                     from chunkstore.spark.tables import plan_table  # others do not pay for it
 

@@ -14,18 +14,16 @@ Assumes: nobody changes the checkpoint, and history is not cut off between plann
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from chunkstore import runtime
-from chunkstore.asker import Asker
-from chunkstore.assembly import open_asker, open_replica
+from chunkstore.assembly import open_replica
 from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.positions import StreamOffset
-from chunkstore.spark.progress_pins import ProgressPins, Unread
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
@@ -35,11 +33,6 @@ __all__ = ["Follower", "Stream"]
 _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
 """Spark asks again at once where there is nothing new; so often is the journal looked at then."""
-_MOVE_S: Final = 45.0
-"""A pin is not moved sooner again: a move is two requests, whose answers stay for a day (protocol 3.19)."""
-_MOVE_AGAIN_S: Final = 120.0
-"""An owner that did not answer is not waited for again before that."""
-_CONSUMER_BYTES: Final = 8
 
 
 class Follower(Protocol):
@@ -63,9 +56,6 @@ class Follower(Protocol):
     def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
         """What is read between two offsets."""
 
-    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
-        """What a pin keeps for a reader that has come so far."""
-
 
 def _follower(options: ReadOptions) -> Follower:
     if options.reads_topics:
@@ -80,19 +70,13 @@ class Stream:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._open: tuple[Replica, Asker | None] | None = None
+        self._open: Replica | None = None
         self._follower = _follower(options)
         self._frozen = False
         self._latest: StreamOffset | None = None
         self._quiet: tuple[int, dict[str, Any]] | None = None
         """Up to which record of history there was nothing new behind an offset."""
-        self._pinned = self._lasts = self._planned = False
-        self._born = ""
-        """The consumer that this stream writes into a checkpoint that has none."""
         self._initial: dict[str, Any] | None = None
-        self._moves_at_s = 0.0
-        self._reached: StreamOffset | None = None
-        """Where the pin goes yet."""
 
     # ---- what Spark asks
 
@@ -102,7 +86,7 @@ class Stream:
         Spark keeps this nowhere: it asks again when it plans the first batch, and behind a kill when it plans that anew."""
         with self._working() as replica:
             replica.refresh()
-            self._latest = self._named(_stamped(self._follower.initial(replica), replica))
+            self._latest = _stamped(self._follower.initial(replica), replica)
             self._initial = self._latest.to_json()
             return self._initial
 
@@ -117,14 +101,13 @@ class Stream:
             start = self._latest if given is None else self._decoded(replica, given)
             if start is None:  # before Spark 4.2: a new query; one that goes on plans (end, end) first
                 start = self._decoded(replica, self.initial())
-            self._require_pin(replica, start)
             same = start.to_json()
             if self._quiet != (replica.lsn, same):
                 quiet_lsn = replica.lsn
                 end = self._follower.advance(replica, start, limit)
                 if not start.lsn or end.positions != start.positions:
                     first = end.beginning_at(start) if same == self._initial else end
-                    self._latest = self._named(_stamped(first, replica))
+                    self._latest = _stamped(first, replica)
                     return self._latest.to_json()
                 self._quiet = quiet_lsn, same
             if not self._frozen:
@@ -149,34 +132,11 @@ class Stream:
             first, last = self._decoded(replica, start), self._decoded(replica, end)
             if start == self._initial:
                 first = first.began(last)
-            self._planned, self._latest = True, last
-            if first.positions != last.positions:  # Spark asks for (end, end) where a query goes on
-                self._require_pin(replica, first._replace(consumer=last.consumer))
+            self._latest = last
             return self._follower.tasks(replica, first, last)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """All before ``end`` has been dealt with: the pin goes there, by and by. Raises ``Damaged`` of what is no offset."""
-        reached = StreamOffset.from_json(end)
-        if self._options.pin_progress and reached.consumer:
-            self._reached, self._planned = reached, True
-            if runtime.monotonic_s() >= self._moves_at_s:
-                self._move(self._reached)
-
-    def _move(self, reached: StreamOffset) -> None:
-        with self._working() as replica:
-            replica.refresh()
-            moved = self._pins(reached).move(self._follower.unread(replica, reached))
-        self._reached = None
-        self._moves_at_s = runtime.monotonic_s() + (_MOVE_S if moved else _MOVE_AGAIN_S)
-
     def close(self) -> None:
-        """Release everything. The pin goes where it is to go yet, or is given up by a stream that never planned a batch. Raises nothing.
-        Safe to repeat."""
-        if self._open is not None and self._reached is not None:
-            with suppress(ChunkstoreError):
-                self._move(self._reached)
-        if self._born and self._pinned and not self._planned and self._open is not None:
-            ProgressPins(self._asker(), self._born).drop()
+        """Release everything. Raises nothing. Safe to repeat."""
         self._release()
 
     # ---- one replica
@@ -187,15 +147,9 @@ class Stream:
         options = self._options
         with annotated(container=options.container):
             try:
-                if self._open is None and options.pin_progress:
-                    asker = open_asker(options.path, container=options.container, settings=options.settings)
-                    self._open = asker.replica, asker
-                elif self._open is None:
-                    self._open = (
-                        open_replica(options.path, container=options.container, settings=options.settings),
-                        None,
-                    )
-                yield self._open[0]
+                if self._open is None:
+                    self._open = open_replica(options.path, container=options.container, settings=options.settings)
+                yield self._open
             except ChunkstoreError:
                 self._release()
                 raise
@@ -204,13 +158,7 @@ class Stream:
         held, self._open, self._quiet = self._open, None, None
         self._follower.forget()
         if held is not None:
-            replica, asker = held
-            (asker or replica).close()
-
-    def _asker(self) -> Asker:
-        asker = self._open[1] if self._open is not None else None
-        assert asker is not None
-        return asker
+            held.close()
 
     # ---- offsets
 
@@ -230,25 +178,6 @@ class Stream:
                 lsn_now=replica.lsn,
             )
         return offset
-
-    # ---- the pin
-
-    def _named(self, offset: StreamOffset) -> StreamOffset:
-        """With a consumer, if there are to be pins."""
-        if not self._options.pin_progress or offset.consumer:
-            return offset
-        self._born = self._born or runtime.token(_CONSUMER_BYTES).hex()
-        return offset._replace(consumer=self._born)
-
-    def _pins(self, offset: StreamOffset) -> ProgressPins:
-        return ProgressPins(self._asker(), self._named(offset).consumer)
-
-    def _require_pin(self, replica: Replica, start: StreamOffset) -> None:
-        """A lasting one where the checkpoint has the consumer's name: of a query that goes on, or once Spark plans from an offset."""
-        lasting = bool(start.consumer) and (self._planned or start.consumer != self._born)
-        if self._options.pin_progress and (not self._pinned or (lasting and not self._lasts)):
-            self._pins(start).require(self._follower.unread(replica, start), lasting=lasting)
-            self._pinned, self._lasts = True, lasting
 
 
 def _stamped(offset: StreamOffset, replica: Replica) -> StreamOffset:

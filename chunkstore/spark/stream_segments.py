@@ -15,8 +15,7 @@ from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_line
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import plan_ranges
 from chunkstore.spark.positions import Reached, StreamOffset
-from chunkstore.spark.progress_pins import Unread, unread_of
-from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, name_prefixes, position_in, require_named
+from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
 from chunkstore.spark.runs import ROW_BYTES, ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
@@ -180,21 +179,6 @@ class SegmentFollower:
         if begin < min(info.start_offset, reached.at):
             lose(self._options, SegmentTruncated(name, start_offset=info.start_offset, offset=begin))
         return Range(name, reached.identity, max(begin, info.start_offset), reached.at)
-
-    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
-        """Segments that only begin as those of the pattern do are held by its prefixes, too: what is there of them may go."""
-        pattern = self._options.segments_pattern
-        prefixes = () if pattern is None else name_prefixes(pattern)
-        there = chosen_segments(replica, self._options).values() if pattern is None else replica.segments()
-        found: list[tuple[SegmentInfo, int]] = []
-        for info in there:
-            reached, chosen = offset.segments.get(info.name), is_chosen(self._options, info.name)
-            if chosen or info.name.startswith(prefixes):
-                at = 0 if chosen else info.length
-                if reached is not None and reached.identity == info.id:
-                    at = reached.at
-                found.append((info, at))
-        return unread_of(found, prefixes, offset.lsn)
 
 
 def _handle(info: SegmentInfo) -> SegmentHandle:

@@ -71,10 +71,6 @@ class StreamReader(DataSourceStreamReader):
         """The rows of one task as Arrow batches. Raises as ``read_task``."""
         return read_partition(partition, self._columns)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Raises as ``Stream.commit``."""
-        self._stream.commit(end)
-
     def stop(self) -> None:
         """Raises nothing."""
         self._stream.close()
@@ -109,7 +105,6 @@ def stream_reader(options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> 
         asked = {
             "maxBytesPerTrigger": options.trigger_bytes,
             "maxOffsetsPerTrigger": options.trigger_rows,
-            "pinProgress": options.pin_progress or None,
         }
         for name, value in asked.items():
             if value is not None:

@@ -12,14 +12,12 @@ from collections.abc import Iterable
 from chunkstore.codec.pulsar.frames import ENTRY_ID_MAX
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
-from chunkstore.pulsar.contexts import Context, iter_contexts, segments_of
-from chunkstore.records import SegmentInfo
+from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.replica import Replica
 from chunkstore.spark.options import LATEST, ReadOptions
 from chunkstore.spark.plan import plan_parts
 from chunkstore.spark.positions import StreamOffset, TopicReached
-from chunkstore.spark.progress_pins import Unread, unread_of
-from chunkstore.spark.ranges import chosen_topics, is_chosen_topic, name_prefixes
+from chunkstore.spark.ranges import chosen_topics, is_chosen_topic
 from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
@@ -116,21 +114,6 @@ class TopicFollower:
                 stop = TopicPosition(stop.sequence, 0)
             parts += self._planner(replica, topic).between(start, stop)
         return plan_parts(replica, self._options, parts)
-
-    def unread(self, replica: Replica, offset: StreamOffset) -> Unread:
-        """An index is of no use without its data, nor data without their index: it is held until all is read."""
-        found: list[tuple[SegmentInfo, int]] = []
-        for topic, contexts in self._topics(replica).items():
-            begin, _ = _begin(contexts, offset.topics.get(topic))
-            for context in contexts:
-                at = begin.offset if context.sequence == begin.sequence else 0
-                for name, to in ((context.data, at), (context.index_segment, 0)):
-                    if replica.exists(name):
-                        info = replica.info(name)
-                        found.append((info, info.length if context.sequence < begin.sequence else to))
-        pattern = self._options.topics_pattern
-        names = (f"{self._options.topic}/",) if pattern is None else name_prefixes(pattern)
-        return unread_of(found, tuple(map(segments_of, names)), offset.lsn)
 
     # Helpers
 

@@ -1,7 +1,7 @@
 """A pipeline whose parts are killed at random moments: ``python -m tests.support.spark_kills --drivers N --executors N --owners N``.
 
 One driver runs two queries: numbered rows from files into a container (the sink), and the container's segments into files of their own
-(the source, with ``pinProgress``). Killed with -9, in turn: the owner that serves both; an executor or a Python worker; the driver, every
+(the source). Killed with -9, in turn: the owner that serves both; an executor or a Python worker; the driver, every
 third time between our commit and Spark's. A last driver ends by itself. Then every row is counted where it was written, and where it was
 read; then one sweep, behind which nothing may be left over. Exit code 1 where anything is wrong. ``--rgw``: on Ceph's S3 gateway.
 ``--application``: an application owns the container and appends small rows, which travel in records, to the same segments. It is the
@@ -71,7 +71,7 @@ def keep(frame, batch):
     os.replace(home / "hidden", place)
 
 def read():
-    options = {"segmentsPattern": "part-.*", "framing": "lines", "startingOffsets": "earliest", "pinProgress": "true"}
+    options = {"segmentsPattern": "part-.*", "framing": "lines", "startingOffsets": "earliest"}
     frame = spark.readStream.format("chunkstore").options(**options).load(root)
     stream = frame.writeStream.option("checkpointLocation", str(home / "reading")).queryName("reader")
     return stream.trigger(processingTime="1 second").foreachBatch(keep).start()

@@ -57,7 +57,6 @@ class Stream:
             return []
         self.log.append(json.dumps(end))
         self.rows.append(self.read(-1))
-        self.planner.commit(json.loads(self.log[-2]))
         return self.rows[-1]
 
     def read(self, number: int) -> list[Row]:

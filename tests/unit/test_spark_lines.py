@@ -218,7 +218,7 @@ def test_before_spark_4_2_limits_are_refused(tmp_path: Path, monkeypatch: pytest
     ground = Ground(tmp_path)
     with ground.open() as store:
         filled(store, "a", 100, 30)
-        for name, value in (("maxBytesPerTrigger", "5"), ("maxOffsetsPerTrigger", "5"), ("pinProgress", "true")):
+        for name, value in (("maxBytesPerTrigger", "5"), ("maxOffsetsPerTrigger", "5")):
             with pytest.raises(Unsupported, match=r"needs Spark 4\.2") as caught:
                 stream_reader(ground, **{name: value})
             assert caught.value.feature == name

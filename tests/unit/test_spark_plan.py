@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import chunkstore
 from chunkstore import blocks
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
@@ -292,7 +294,26 @@ def test_a_chunk_that_is_gone_says_when_it_was_planned(ground: Ground) -> None:
     with pytest.raises(ChunkNotFound) as caught:
         read_rows(tasks)
     assert caught.value.chunk == chunks[2].name
-    assert f"planned at lsn {tasks[0].lsn}" in "\n".join(caught.value.__notes__)
+    assert f"planned at lsn {tasks[0].lsn}" in caught.value.message
+    assert "Load (or start the stream) again" in caught.value.message
+
+
+def test_a_pin_keeps_the_past_for_a_read_that_takes_long(ground: Ground) -> None:
+    ground.settings = replace(ground.settings, gc_grace_s=0)
+    with ground.open() as store:
+        filled(store, "a", 1000, 400)
+        now = ground.plan("a")
+        pin = store.pin("long read")
+        store.truncate("a", 900)
+        store.collect()
+        with chunkstore.open_replica(ground.url, settings=ground.settings, at_lsn=pin.lsn) as replica:
+            kept = plan_read(replica, ground.options("a"))
+        assert read_rows(now) == read_rows(kept)
+        store.unpin("long read")
+        store.collect()
+        for tasks in (now, kept):
+            with pytest.raises(ChunkNotFound, match="pins add"):
+                read_rows(tasks)
 
 
 @pytest.mark.parametrize("old", [False, True])

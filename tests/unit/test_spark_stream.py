@@ -15,7 +15,6 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentTruncated,
 )
-from chunkstore.spark import progress_pins
 from chunkstore.spark.runs import ROW_BYTES
 from tests.support.data import pattern
 from tests.support.spark_ground import MIB, Ground, filled
@@ -360,20 +359,3 @@ def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory
             at += len(line)
         assert rows == wanted
     assert all(len(row[2]) <= ROW_BYTES for rows in stream.rows for row in rows)
-
-
-def test_without_an_owner_the_pin_stays_and_the_stream_goes_on(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_pins, "_MOVE_S", 0.2)
-    with ground.open() as store:
-        filled(store, "a", 30, 10)
-        stream = Stream(ground.url, segments="a", startingOffsets="earliest", pinProgress="true")
-        stream.step(size_bytes=10)
-    assert [len(stream.step(size_bytes=10)) for _ in range(3)] == [1, 1, 0]
-    assert stream.bytes_of("a") == pattern(0, 30)
-    with ground.open() as store:
-        assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 0}]
-        stream.restart()
-        store.append("a", b"more")
-        stream.step()
-        assert [dict(pin.offsets) for pin in store.pins()] == [{"a": 30}]
-        stream.planner.close()

@@ -98,7 +98,6 @@ def test_offsets_survive_takeovers(ground: Ground) -> None:
         {"segments": {"a": {"id": 1, "at": 1 << 63}}},
         {"segments": {"a": {"id": 1, "at": 1, "from": 2}}},
         {"lost": {"bytes": 1}},
-        {"consumer": "../x"},
     ],
 )
 def test_offsets_of_others_are_refused(change: Mapping[str, Any]) -> None:

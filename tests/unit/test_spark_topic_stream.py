@@ -165,41 +165,6 @@ def test_a_new_topic_is_promised_from_its_first_offload_segment(ground: Ground, 
         writer.writer.close()
 
 
-def test_progress_is_pinned_by_data_segments(ground: Ground, store: Store) -> None:
-    writer = Writer(store)
-    writer.add(1, 0, 5)
-    writer.writer.complete()
-    writer.add(2, 0, 5)
-    writer.writer.close()
-    first, second = (context.data for context in iter_contexts(store, TOPIC))
-
-    def held(*names: str) -> list[int | None]:
-        [pin] = store.pins()
-        return [pin.held(name) for name in names]
-
-    stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest", pinProgress="true")
-    stream.step(size_bytes=1)
-    assert held(first, f"{first}-index", second, f"{second}-index") == [0, 0, 0, 0]
-    stream.step(size_bytes=1)
-    stream.planner.close()
-    data, index = store.info(first).length, store.info(f"{first}-index").length
-    assert held(first, f"{first}-index", second, f"{second}-index") == [data, 0, 0, 0], "one batch behind"
-    stream.restart()
-    store.create("offload/tenant/ns/other/x")
-    writer.begin()
-    writer.add(3, 0, 5)
-    writer.writer.close()
-    third = iter_contexts(store, TOPIC)[2].data
-    assert held(third, f"{third}-index", "offload/tenant/ns/other/x") == [0, 0, None], "also what came later"
-    stream.drain()
-    stream.planner.close()
-    assert held(first, f"{first}-index", third) == [data, index, 0]
-    pattern = Stream(ground.url, topicsPattern="tenant/.*", startingOffsets="earliest", pinProgress="true")
-    pattern.step()
-    assert ("offload/tenant/",) in {pin.prefixes for pin in store.pins()}
-    pattern.planner.close()
-
-
 @given(data=st.data())
 @settings(max_examples=8, deadline=None)
 def test_every_entry_comes_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
