@@ -1,4 +1,4 @@
-"""Other processes of this machine: whether one lives, and whether it is the same one still; and what is told in forked ones.
+"""Other processes of this machine: whether one lives; and what is told in forked ones.
 
 Leaves out: processes of other machines, and starting any.
 """
@@ -9,7 +9,7 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["began", "is_alive", "tell_in_child"]
+__all__ = ["is_alive", "tell_in_child"]
 
 
 class _Shared(Protocol):
@@ -33,23 +33,16 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def began(pid: int) -> str | None:
-    """When a process began, in the system's words; empty where the system does not tell (all but Linux). None: there is none, or it has
-    ended and only its parent has not asked how. Another one that has got its number began at another time."""
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number that has not ended (only its parent has not asked how)."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        return None
+        return False
     except OSError:
         pass  # it is somebody else's
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
-        return ""
-    return None if fields[0] in "ZX" else fields[19]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number."""
-    return began(pid) is not None
+        return True  # the system does not tell (all but Linux)

@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 
 import chunkstore
-from chunkstore import assembly, parts, processes, runtime
+from chunkstore import assembly, parts, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
@@ -54,10 +54,6 @@ def serve(
     *,
     idle_s: Annotated[
         float | None, typer.Option(metavar="N", help="End when there was nothing to do for N seconds.")
-    ] = None,
-    while_pid: Annotated[
-        int | None,
-        typer.Option(metavar="PID", help="Not idle, for --idle-s, as long as this process of this machine lives."),
     ] = None,
     stand_by: Annotated[
         bool,
@@ -98,7 +94,6 @@ def serve(
     server = _Serving(
         root, here.container, settings, policy, idle_s, accept_rollback=here.accept_rollback, quiet=here.as_json
     )
-    server.watch(while_pid)
     with _told_to_end(server), _metrics(metrics_port, server) as server.port:
         reason = server.claim_and_serve(stand_by=stand_by, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
@@ -126,8 +121,6 @@ class _Serving:
         self._store: chunkstore.ChunkedSegmentStorage | None = None
         self.told = False
         """To end."""
-        self._watched: tuple[int, str | None] | None = None
-        """A process, by its number and when it began: as long as it lives, there is something to do."""
         self._opening = False
         self._troubles: dict[str, type[ChunkstoreError]] = {}
         self._root = root
@@ -136,19 +129,6 @@ class _Serving:
         self._idle_s = idle_s
         self._accept_rollback = accept_rollback
         self._as_json = quiet
-
-    def watch(self, pid: int | None) -> None:
-        """Take this process's life for something to do. Raises ``InvalidArgument``."""
-        if pid is not None and (self._idle_s is None or not 0 < pid < 1 << 31):
-            text = f"--while-pid must be the number of a process, and needs --idle-s, not {pid}"
-            raise InvalidArgument(text, argument="--while-pid")
-        self._watched = None if pid is None else (pid, processes.began(pid))
-
-    def _is_watched_alive(self) -> bool:
-        if self._watched is None:
-            return False
-        pid, began = self._watched
-        return began is not None and processes.began(pid) == began
 
     def calls(self) -> Mapping[str, CallCounts]:
         """Of the storage, since the last claim."""
@@ -315,7 +295,7 @@ class _Serving:
                     self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
             if self._idle_s is not None:
                 asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
-                if asked != asked_before or self._is_watched_alive():
+                if asked != asked_before:
                     active_s = now_s
                 if now_s - active_s >= self._idle_s:
                     return "idle"

@@ -22,8 +22,8 @@ __all__ = ["foreach_batch", "map_batches"]
 def foreach_batch(store: ChunkedSegmentStorage, **options: Any) -> Callable[[Any, int], None]:
     """What ``writeStream.foreachBatch`` takes: commits each micro-batch to ``store``, which this driver owns, exactly once.
 
-    ``options``: those of ``writeStream.format("chunkstore")`` but for ``container``, ``takeOver`` and ``ownerIdleS``; ``path`` is the
-    store's own root unless given. Raises ``InvalidArgument``, ``Unsupported`` (an option; a root in memory), ``ContainerNotFound`` (at
+    ``options``: those of ``writeStream.format("chunkstore")`` but for ``container``; ``path`` is the store's own root
+    unless given. Raises ``InvalidArgument``, ``Unsupported`` (an option; a root in memory), ``ContainerNotFound`` (at
     ``path``), and what opening that root raises.
 
     The function raises ``Unsupported`` through Spark Connect, ``InvalidArgument`` (columns, rows), and as the sink's commit; then the

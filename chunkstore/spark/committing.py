@@ -2,7 +2,7 @@
 
 Promises: plain Python over a ``Door`` to the container, which asks its owner or is it; ``once`` judges what is to be done, from the
 row as it is, and the commit expects that row's version: whoever else moved it meanwhile is seen, and judged again.
-Leaves out: Spark, executors, waking an owner (``owners``).
+Leaves out: Spark, executors, where no owner runs (``owners``).
 """
 
 from __future__ import annotations

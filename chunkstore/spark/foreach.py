@@ -37,9 +37,8 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
     """See ``chunkstore.spark.foreach_batch``."""
     from chunkstore.spark.sink import columns_of, incoming_of, job_of, run_task, warn_unframed
 
-    for name in ("container", "takeOver", "ownerIdleS"):
-        if name in options:
-            raise Unsupported(f"foreach_batch takes no option {name!r}: the store says it", feature=name)
+    if "container" in options:
+        raise Unsupported("foreach_batch takes no option 'container': the store says it", feature="container")
     given = {"path": store.url, **{name: str(value) for name, value in options.items()}, "container": store.container}
     chosen = parse_write_options(given, streaming=True)
     with closing(open_storage(chosen.path, Settings())) as storage:

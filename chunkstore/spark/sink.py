@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -21,10 +20,10 @@ from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
 from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_batch, commit_job, give_up, was_done
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.holders import batch_holder, is_gone, is_shared, stream_holder
+from chunkstore.spark.holders import batch_holder, is_shared, stream_holder
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Incoming
-from chunkstore.spark.owners import AskerDoor
+from chunkstore.spark.owners import START_S, AskerDoor
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
@@ -142,12 +141,9 @@ class BatchWriter(DataSourceArrowWriter):
             self._options = options = parse_write_options(given, streaming=False)
             columns = columns_of(schema, options)
             warn_unframed(options)
-            with AskerDoor(options, stream=False) as door:
-                if options.take_over:
-                    door.depose()
+            with AskerDoor(options, claims=True) as door:
                 self._was_done = was_done(door, options.application, options.version)
                 session_id = 0 if self._was_done else door.find_session(batch_holder(options), SESSION_TTL_S)
-                _end_those_left(door)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -163,7 +159,7 @@ class BatchWriter(DataSourceArrowWriter):
                 self._options.application,
             )
             return
-        with annotated(container=self._options.container), AskerDoor(self._options, stream=False) as door:
+        with annotated(container=self._options.container), AskerDoor(self._options, claims=True) as door:
             told, job = job_of(messages, self._options)
             _require_container(told, door)
             job = job._replace(session_id=self._plan.session_id)
@@ -174,7 +170,7 @@ class BatchWriter(DataSourceArrowWriter):
         if self._was_done:
             return
         try:
-            with AskerDoor(self._options, stream=False, wait_s=_GIVING_UP_S) as door:
+            with AskerDoor(self._options, claims=True, wait_s=_GIVING_UP_S) as door:
                 if door.uuid == self._plan.container_uuid and not give_up(door, self._plan.session_id):
                     _LOG.warning(
                         "the write failed, but its session has ended: unless it was given up before, its rows are there"
@@ -191,11 +187,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _refuse_overwriting(overwrite=overwrite)
             self._options = options = parse_write_options(given, streaming=True)
             columns = columns_of(schema, options)
-            with AskerDoor(options, stream=True) as door:
-                if options.take_over:
-                    door.depose()
+            with AskerDoor(options, claims=False, wait_s=START_S) as door:
+                door.require_owner()
                 session_id = door.find_session(stream_holder(options), SESSION_TTL_S)
-                _end_those_left(door)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -204,7 +198,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Commit the micro-batch, once. Raises as ``commit_batch``; then the query ends, and goes on when it is started again."""
-        with annotated(container=self._options.container, batch=batchId), AskerDoor(self._options, stream=True) as door:
+        with (
+            annotated(container=self._options.container, batch=batchId),
+            AskerDoor(self._options, claims=False) as door,
+        ):
             if batchId == 0:
                 warn_unframed(self._options)
             told, job = job_of(messages, self._options)
@@ -219,15 +216,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""
-
-
-def _end_those_left(door: AskerDoor) -> None:
-    """End the sessions of drivers that are no more on this machine: while they are open the sweep keeps what was written."""
-    for session in door.replica.sessions():
-        if is_gone(session.holder):
-            with suppress(ChunkstoreError):  # the next one tries again
-                give_up(door, session.id)
-                _LOG.warning("ended session %d, whose driver is no more: %s", session.id, session.holder)
 
 
 def _refuse_overwriting(*, overwrite: bool) -> None:

@@ -27,7 +27,6 @@ WRITE_OPTIONS: Final = (
     "orderBy",
     "chunkBytes",
     "takeOver",
-    "ownerIdleS",
     "sinkId",
     "sinkReset",
     "txnAppId",
@@ -39,12 +38,11 @@ PREFIX: Final = "segment"
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Spark puts these among a stream's options."""
 _STREAM_ONLY: Final = ("sinkId", "sinkReset")
-_BATCH_ONLY: Final = ("txnAppId", "txnVersion")
+_BATCH_ONLY: Final = ("takeOver", "txnAppId", "txnVersion")
 _CHUNK_BYTES: Final = 64 * MIB
 _CHUNK_BYTES_MAX: Final = 1 << 30
 _SEGMENTS_MAX: Final = 4_000
 """Where all are new they are 8,000 of the 10,000 changes of one commit, and 2,000 are left for what is staged before: 8 million chunks."""
-_IDLE_S: Final = 60.0
 _NUMBER_MAX: Final = (1 << 63) - 1
 _VALUES: Final = ("string", "binary")
 LEDGER_KINDS: Final = {"ledger": ("bigint",), "entry": ("bigint",), "payload": _VALUES}
@@ -67,7 +65,6 @@ class WriteOptions(NamedTuple):
     order_by: str | None
     chunk_bytes: int
     take_over: bool
-    owner_idle_s: float
     sink_id: str | None
     sink_reset: bool
     application: str | None
@@ -106,7 +103,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
         if name in values:
             other = (
-                "batch writes; a stream has sinkId"
+                "batch writes; a stream asks the owner, and has sinkId"
                 if streaming
                 else "streams; a batch write has txnAppId and txnVersion"
             )
@@ -123,7 +120,6 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         order_by=_name(values, "orderBy"),
         chunk_bytes=whole_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX) or _CHUNK_BYTES,
         take_over=_flag(values, "takeOver"),
-        owner_idle_s=_seconds(values, "ownerIdleS", _IDLE_S),
         sink_id=_name(values, "sinkId"),
         sink_reset=_flag(values, "sinkReset"),
         application=_name(values, "txnAppId"),
@@ -201,14 +197,3 @@ def _flag(values: Mapping[str, str], name: str) -> bool:
     if text not in ("true", "false"):
         raise InvalidArgument(f"option {name!r} must be true or false, not {values[name]!r}", argument=name)
     return text == "true"
-
-
-def _seconds(values: Mapping[str, str], name: str, default: float) -> float:
-    text = values.get(name, str(default)).strip()
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0.1 <= seconds <= 1e6:
-        raise InvalidArgument(f"option {name!r} must be from 0.1 to 1e6 seconds, not {text!r}", argument=name)
-    return seconds

@@ -11,6 +11,7 @@ from tests.spark.test_connect import make_store
 from tests.support.data import pattern
 from tests.support.paths import ROOT
 from tests.support.spark import missing_of_connect
+from tests.support.spark_owner import serving
 from tests.support.spark_pipeline import Pipeline
 from tests.support.wheels import build_wheel, new_environment, pip_install
 
@@ -40,14 +41,16 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tables_from_the_source_and_a_sink(python: Path, tmp_path: Path) -> None:
     url = make_store(tmp_path)
     pipeline = Pipeline(tmp_path / "project", python, tables(url, "orders"))
-    done = pipeline.run()
+    with serving(url, str(python)):
+        done = pipeline.run()
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     data = pattern(0, 5 << 19)
     rows = {row["offset"]: row["value"] for row in pipeline.rows("orders")}
     assert rows == {at: data[at : at + (1 << 20)] for at in (0, 1 << 20, 2 << 20)}
     assert pipeline.rows("total") == [{"bytes": 5 << 19, "rows": 3}]
     pipeline.forget()
-    assert pipeline.run().returncode == 0, "nothing is new: nothing is written again"
+    with serving(url, str(python)):
+        assert pipeline.run().returncode == 0, "nothing is new: nothing is written again"
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "another-cache"), lmdb_map_bytes=1 << 28)
     with chunkstore.open_replica(url, settings=settings) as replica:
         assert replica.info("copy").length == len(data)

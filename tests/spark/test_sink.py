@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
 
@@ -22,11 +20,19 @@ import pyarrow as pa
 import chunkstore
 from chunkstore import runtime
 from chunkstore.assembly import describe_owner
-from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, RootUnavailable, SegmentSealed, Unsupported
+from chunkstore.errors import (
+    Conflict,
+    ContainerNotFound,
+    InvalidArgument,
+    RootUnavailable,
+    SegmentSealed,
+    StorageUnavailable,
+    Unsupported,
+)
 from chunkstore.registry import open_storage
 from chunkstore.spark import chunk_buffers, chunks_out, holders
 from chunkstore.spark.sink import BatchWriter, StreamWriter
-from tests.support.spark_tasks import _schema, end, home, store, told, write_batch, write_micro_batch
+from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
 __all__ = ["home", "store"]
 
@@ -232,25 +238,40 @@ def test_another_container_under_the_same_root(
         assert not anew.exists("s")
 
 
-@pytest.mark.proof
-def test_nobody_answers_so_a_server_is_started_and_the_next_job_asks_it(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = options(home, segments="s", ownerIdleS="600")
+def test_where_no_owner_runs_a_batch_write_claims_for_its_commit(home: Path) -> None:
+    chosen = options(home, segments="s")
     with chunkstore.open(chosen["path"]):
         pass
-    write_batch(chosen, rows(value=["one"]))
-    first = describe_owner(chosen["path"])
-    write_batch(chosen, rows(value=["two"]))
-    write_micro_batch({**chosen, "takeOver": "true", "checkpointlocation": "/c"}, 0, rows(value=["three"]))
-    second = describe_owner(chosen["path"])
-    assert (first["opened_epoch"], second["opened_epoch"], second["pid"]) == (2, 2, first["pid"])
-    assert os.getsid(int(str(first["pid"]))) != os.getsid(0), "of a session of its own"
-    end(int(str(first["pid"])))
-    write_micro_batch({**chosen, "checkpointlocation": "/c"}, 1, rows(value=["four"]))
+    for number in (1, 1, 2):
+        job = {"txnAppId": "nightly", "txnVersion": str(number)}
+        write_batch({**chosen, **job}, rows(value=[f"{number};"]))
     with chunkstore.open_replica(chosen["path"]) as replica:
-        assert replica.read("s", 0, 100) == b"onetwothreefour"
-    assert describe_owner(chosen["path"])["opened_epoch"] == 3
+        assert replica.read("s", 0, 100) == b"1;2;"
+        assert replica.sessions() == []
+    owner = describe_owner(chosen["path"])
+    assert isinstance(owner["lease"], dict) and owner["lease"]["released"], "nobody is left that owns it"
+
+
+def test_where_no_owner_runs_a_stream_says_what_to_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.spark.owners._RESTART_S", 0.1)
+    chosen = options(home, segments="s", checkpointlocation="/c")
+    with chunkstore.open(chosen["path"]) as store:
+        write_micro_batch(chosen, 0, rows(value=["one"]))
+        epoch = store.epoch
+    with pytest.raises(StorageUnavailable, match=r"run 'chunkstore serve file://.*foreach_batch\(store") as caught:
+        write_micro_batch(chosen, 1, rows(value=["two"]))
+    assert "\n" not in caught.value.message
+    assert describe_owner(chosen["path"])["claimed_epoch"] == epoch, "a stream claims nothing"
+    with chunkstore.open(chosen["path"]) as store:
+        write_micro_batch(chosen, 1, rows(value=["two"]))
+        assert text(store) == b"onetwo"
+
+
+def test_an_owner_that_was_killed_answers_no_stream(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chunkstore.spark.sink.START_S", 0.5)
+    chosen = options(home, segments="s", checkpointlocation="/c")
+    with deaf(home, chosen["path"]), pytest.raises(StorageUnavailable, match="foreach_batch"):
+        write_micro_batch(chosen, 0, rows(value=["x"]))
 
 
 DEAF = """
@@ -261,87 +282,42 @@ time.sleep(600)
 """
 
 
+@contextmanager
+def deaf(home: Path, root: str) -> Iterator[int]:
+    """An owner that lives, and answers nobody: its process."""
+    command = [sys.executable, "-c", DEAF, root, str(home / "deaf")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"open\n"
+        yield owner.pid
+        owner.kill()
+
+
 def test_take_over_deposes_an_owner_that_does_not_answer_and_says_so(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen = options(home, segments="s", takeOver="true")
-    command = [sys.executable, "-c", DEAF, chosen["path"], str(home / "deaf")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == b"open\n"
+    with deaf(home, chosen["path"]) as pid:
         write_batch(chosen, rows(value=["x"]))
-        assert f"pid {owner.pid}" in caplog.text
-        assert describe_owner(chosen["path"])["opened_epoch"] == 2
-        owner.kill()
-
-
-@pytest.mark.proof
-def test_two_streams_that_take_over_on_two_machines_end_it_soon(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each of their micro-batches would depose the other's server, and leave a claim, an OPEN and a SEAL for ever."""
-    with chunkstore.open(f"file://{home}/root"):
-        pass
-    for number in range(3):
-        for machine in ("a", "b"):
-            monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache" / "chunkstore" / machine))
-            chosen = options(home, segments=machine, takeOver="true", checkpointlocation=f"/{machine}")
-            write_micro_batch(chosen, number, rows(value=[f"{machine}{number};"]), query=machine)
-    with chunkstore.open_replica(f"file://{home}/root") as replica:
-        assert replica.read("a", 0, 100) + replica.read("b", 0, 100) == b"a0;a1;a2;b0;b1;b2;"
-    epoch = describe_owner(f"file://{home}/root")["opened_epoch"]
-    assert epoch == 4, "an owner that ended, a's server, b's, and a's again"
-
-
-def test_a_batch_write_whose_driver_was_killed_is_ended_by_the_next_one(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def planned_in(driver: int) -> tuple[BatchWriter, int]:
-        monkeypatch.setattr(holders, "driver_pid", lambda: driver)
-        writer = BatchWriter(options(home, segments="s"), _schema([rows(value=["x"])]), overwrite=False)
-        return writer, store.sessions()[-1].id
-
-    with subprocess.Popen(["sleep", "600"]) as killed:
-        late, first = planned_in(killed.pid)
-        messages = told(late, [rows(value=["late"])], {})
-        living, second = planned_in(os.getpid())
-        assert [session.id for session in store.sessions()] == [first, second], "as long as its driver lives"
-        killed.kill()
-    _, third = planned_in(os.getpid())
-    assert [session.id for session in store.sessions()] == [second, third]
-    with pytest.raises(Conflict, match="ended"):
-        late.commit(messages)
-    monkeypatch.setattr(holders, "_place", lambda: "elsewhere")
-    planned_in(os.getpid())
-    monkeypatch.setattr(holders, "_place", lambda: "here")
-    monkeypatch.setattr(holders, "began", lambda _pid: None)
-    planned_in(os.getpid())
-    assert len(store.sessions()) == 4, "of other machines nobody knows"
-    living.abort([])
-    assert store.sessions()[0].id == third
+        assert f"pid {pid}" in caplog.text
+        assert int(str(describe_owner(chosen["path"])["opened_epoch"])) > 1
 
 
 @pytest.mark.parametrize("named", [{}, {"queryname": "same"}])
 def test_queries_that_nothing_tells_apart_do_not_end_each_others_session(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch, named: Options
+    store: chunkstore.ChunkedSegmentStorage, home: Path, named: Options
 ) -> None:
     """Their checkpoints are the session's (spark.sql.streaming.checkpointLocation), and no name is one query's alone."""
     one, two = (options(home, segments=name, **named) for name in ("one", "two"))
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as driver:
-        monkeypatch.setattr(holders, "driver_pid", lambda: driver.pid)
-        for run in ("r1", "r2"):
-            writer = StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False)
-            properties = {"sql.streaming.queryId": "q1", "streaming.sql.batchId": "0", "spark.jobGroup.id": run}
-            messages = told(writer, [rows(value=["first"])], properties, attempt=1)
-            write_micro_batch(two, 0, rows(value=["second"]), query="q2", run=run)  # with "r2" it was there before
-            StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False).commit(messages, 0)
-        assert (text(store, "one"), text(store, "two")) == (b"first", b"second")
-        [session] = store.sessions()
-        assert session.holder.startswith("spark streams cat, ")
-        driver.kill()
-    monkeypatch.setattr(holders, "driver_pid", os.getpid)
-    write_micro_batch(one, 1, rows(value=["more"]), query="q1", run="r3")
-    assert text(store, "one") == b"firstmore"
-    [other] = store.sessions()
-    assert other.id != session.id, "its driver is gone"
+    for run in ("r1", "r2"):
+        writer = StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False)
+        properties = {"sql.streaming.queryId": "q1", "streaming.sql.batchId": "0", "spark.jobGroup.id": run}
+        messages = told(writer, [rows(value=["first"])], properties, attempt=1)
+        write_micro_batch(two, 0, rows(value=["second"]), query="q2", run=run)  # with "r2" it was there before
+        StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False).commit(messages, 0)
+    assert (text(store, "one"), text(store, "two")) == (b"first", b"second")
+    [session] = store.sessions()
+    assert session.holder.startswith("spark streams, ")
 
 
 def test_a_query_is_told_once_that_its_rows_cannot_be_told_apart(
@@ -353,16 +329,17 @@ def test_a_query_is_told_once_that_its_rows_cannot_be_told_apart(
     assert caplog.text.count("framing=none") == 1
 
 
-def test_a_session_that_is_there_is_not_asked_for(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
+def test_a_session_that_is_there_is_not_asked_for(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A micro-batch makes three writers or doors, and asks once: when it commits."""
     chosen = options(home, segments="s", checkpointlocation="/c")
     write_micro_batch(chosen, 0, rows(value=["one"]))
     writer = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
     [session] = store.sessions()
-    store.close()
+    monkeypatch.setattr("chunkstore.spark.owners.AskerDoor._asked", None)
     again = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
     assert writer._plan.session_id == again._plan.session_id == session.id
-    assert list(home.glob("cache/**/serve/pid-*")) == [], "nobody had to be woken"
 
 
 def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
@@ -374,34 +351,6 @@ def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Pa
     long = [holders.foreach_holder("\N{DOUBLE-STRUCK CAPITAL C}" * 63 + end) for end in "ab"]
     assert long[0] != long[1] and max(len(holder.encode()) for holder in long) < 255
     assert batch.startswith("spark batch nightly, ")
-    assert f", {runtime.identity().host}:{os.getppid()}:" in batch
+    assert f", {runtime.identity().host} " in batch
     assert stream.startswith("spark stream /c/orders ")
     assert named.startswith("spark stream ää")
-
-
-@pytest.mark.proof
-def test_a_server_lives_as_long_as_the_process_that_it_watches(home: Path) -> None:
-    root = f"file://{home}/root"
-    with chunkstore.open(root):
-        pass
-    watched = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    command = [
-        sys.executable,
-        "-m",
-        "chunkstore",
-        "serve",
-        root,
-        "--idle-s",
-        "0.3",
-        "--while-pid",
-        str(watched.pid),
-        "--json",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as serving:
-        assert serving.stdout is not None
-        assert json.loads(serving.stdout.readline())["event"] == "serving"
-        time.sleep(1.5)  # it would have been idle long ago
-        assert serving.poll() is None
-        watched.communicate(b"\n")
-        out, _ = serving.communicate(timeout=120)
-    assert json.loads(out.splitlines()[-1])["reason"] == "idle"

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chunkstore
-from chunkstore.assembly import describe_owner
-from chunkstore.errors import Conflict, InvalidArgument, Unsupported
-from chunkstore.processes import is_alive
+from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.spark import foreach_batch
 from chunkstore.spark.errors import original_error
-from tests.support.hooked import wait_for
 
 
 class Ground:
@@ -64,14 +57,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(spark: Any, tmp_path: Path) -> Iterator[Ground]:
-    made = Ground(spark, tmp_path)
-    yield made
-    pid = int(str(describe_owner(made.root)["pid"]))
-    if pid != os.getpid():
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not is_alive(pid))
+def ground(spark: Any, tmp_path: Path) -> Ground:
+    return Ground(spark, tmp_path)
 
 
 def test_a_batch_and_its_mistakes(ground: Ground) -> None:
@@ -108,11 +95,15 @@ def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
         ground.stream()
     ground.forget("commits", 1)
     ground.bring(1)
-    ground.stream(ownerIdleS="600")  # nobody owns it
+    with pytest.raises(Exception, match="chunkstore serve") as failed:
+        ground.stream()  # nobody owns it
+    assert isinstance(original_error(failed.value), StorageUnavailable)
+    with ground.open():
+        ground.stream()
     assert sorted(ground.written()) == ground.brought
     for kind in ("commits", "offsets"):
         ground.forget(kind, 1, 2)
-    with pytest.raises(Exception, match="Conflict") as caught:
+    with ground.open(), pytest.raises(Exception, match="Conflict") as caught:
         ground.stream()
     refused = original_error(caught.value)
     assert isinstance(refused, Conflict)

@@ -54,9 +54,13 @@ class Appender:
         while not (self.home / "owns").exists() and self._process.poll() is None and time.monotonic() < end_s:
             time.sleep(0.02)
 
+    def quiet(self) -> None:
+        """Have it append nothing more; it goes on owning the container."""
+        (self.home / "appended").touch()
+
     def stop(self) -> None:
         """Have it end by itself, and close the container."""
-        (self.home / "appended").touch()
+        (self.home / "leave").touch()
         while self._process is None or self._process.wait(_START_S):
             self.ensure()
 
@@ -105,6 +109,8 @@ def main(home: Path, root: str) -> None:
                 told.write(f"{name} {number}\n".encode())
                 last[name] = number
                 time.sleep(_PAUSE_S)
+        while not (home / "leave").exists():
+            time.sleep(_PAUSE_S)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ One driver runs two queries: numbered rows from files into a container (the sink
 third time between our commit and Spark's. A last driver ends by itself. Then every row is counted where it was written, and where it was
 read; then one sweep, behind which nothing may be left over. Exit code 1 where anything is wrong. ``--rgw``: on Ceph's S3 gateway.
 ``--application``: an application owns the container and appends small rows, which travel in records, to the same segments. It is the
-owner that is killed, and comes back: at once, or behind the next micro-batch, when a server that the sink has started owns it.
+owner that is killed, and comes back.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tests.support.report import RESULTS, Figure, Report
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS
 from tests.support.spark_appender import Appender, numbers_of, row_of
+from tests.support.spark_owner import Server
 
 ROWS_A_FILE = 200
 FILES_AHEAD = 6
@@ -58,7 +59,7 @@ spark = start_session(home / "scratch", master=master, more=more)
 spark.sparkContext.setLogLevel("WARN")
 source = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(home / "in"))
 rows = source.selectExpr("concat('part-', crc32(value) % 3) AS segment", "value").repartition(3)
-writer = rows.writeStream.format("chunkstore").options(framing="lines", chunkBytes="2000", ownerIdleS="5", path=root)
+writer = rows.writeStream.format("chunkstore").options(framing="lines", chunkBytes="2000", path=root)
 sink = writer.queryName("sink").option("checkpointLocation", str(home / "checkpoint")).start()
 print("started", flush=True)
 
@@ -162,7 +163,8 @@ class Ground:
             (home / name).mkdir()
         with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(home / "first"))):
             pass
-        self.application = Appender(home, root) if application else None
+        self.owner: Appender | Server = Appender(home, root) if application else Server(root)
+        self.application = application
         self.replica = chunkstore.open_replica(root, settings=chunkstore.Settings(cache_dir=str(home / "watching")))
 
     def committed(self) -> int:
@@ -230,15 +232,15 @@ class Ground:
 
     def live(self, victims: list[str], *, between: bool, alone: bool) -> list[int]:
         """The life of one driver; what it leaves behind."""
+        self.owner.ensure()
         with self.driver(with_executors="executors" in victims) as driver:
             for victim in victims:
-                self.append_on()
+                self.owner.ensure()
                 self.until_more(driver, 1)
                 self.go_on(driver, self.chance.uniform(0.0, 2.0))
                 killed = self._kill(driver, victim)
                 self.counts[victim] += killed
-                if self.chance.random() < 0.5:
-                    self.append_on()
+                self.owner.ensure()
                 took_s = self.until_more(driver, 1)
                 print(f"  {victim}: {killed}, went on after {took_s:.1f} s", file=sys.stderr, flush=True)
             if between:
@@ -255,10 +257,6 @@ class Ground:
         self.counts["between"] += self.is_between()
         return [driver.process.pid]
 
-    def append_on(self) -> None:
-        if self.application is not None:
-            self.application.ensure()
-
     def _kill(self, driver: Driver, victim: str) -> int:
         if victim == "executors":
             return driver.kill_executor()
@@ -266,29 +264,29 @@ class Ground:
             return driver.kill_worker()
         owner = int(str(describe_owner(self.root)["pid"]))
         killed = kill([owner]) if owner != os.getpid() and is_alive(owner) else 0
-        if self.application is not None:
-            self.application.reap(owner if killed else 0)
+        self.owner.reap(owner if killed else 0)
         return killed
 
     def last(self) -> None:
         """A driver that ends by itself."""
         (self.home / "stop").unlink(missing_ok=True)
+        self.owner.ensure()
         self.look()
         with self.driver() as driver:
-            self.append_on()
+            self.owner.ensure()
             self.until_more(driver, 1)
-            if self.application is not None:
-                self.application.stop()
+            self.owner.quiet()
             (self.home / "stop").touch()
             assert driver.process.stdout is not None
             if driver.process.stdout.read() != b"ended\n":
                 raise driver.failed()
+        self.owner.stop()
         self.batches = self.committed() + 1
 
     def judge(self) -> dict[str, int]:
         """What is there twice, what is missing, what is left over."""
         self.replica.close()
-        promised = self.application.promised() if self.application else {}
+        promised = self.owner.promised()
         beside = Counter[str]()
         settings = chunkstore.Settings(cache_dir=str(self.home / "last"), gc_grace_s=0)
         with chunkstore.open(self.root, settings=settings, wait_s=0) as store:
@@ -308,7 +306,7 @@ class Ground:
                     found[line[:-1]] += 1
                     places[info.name, at, line[:-1]] += 1
                     at += len(line)
-            sessions, pins = store.sessions(), store.pins()
+            sessions = store.sessions()
             swept = store.sweep(delete=True, age_s_min=0)
             left = store.orphans(age_s_min=0)
         with closing(open_storage(self.root, settings)) as storage:
@@ -316,11 +314,11 @@ class Ground:
         read = Counter(
             tuple(row) for file in (self.home / "read").glob("*.json") for row in json.loads(file.read_text())
         )
-        for item in (*sessions, *pins):
+        for item in sessions:
             print(f"left: {item}", file=sys.stderr)
         return {
             "rows": len(self.brought),
-            **({**beside, "times that it was deposed": self.application.deposed} if self.application else {}),
+            **({**beside, "times that it was deposed": self.owner.deposed} if self.application else {}),
             "duplicates": (found - Counter(self.brought)).total(),
             "losses": (Counter(self.brought) - found).total(),
             "read twice": (read - places).total(),
@@ -330,8 +328,6 @@ class Ground:
             "orphans left": left.orphans + left.waiting - asks,
             "requests and answers of the last day": asks,
             "sessions open": len(sessions),
-            "pins left": len(pins),
-            "pins that stay for nobody": sum(pin.expires_at is None for pin in pins) - 1,  # the reader's
         }
 
 
@@ -340,8 +336,7 @@ def run(home: Path, root: str, chosen: argparse.Namespace) -> dict[str, int]:
     try:
         return live_and_judge(ground, chosen)
     finally:
-        if ground.application is not None:
-            ground.application.end()
+        ground.owner.end()
 
 
 def live_and_judge(ground: Ground, chosen: argparse.Namespace) -> dict[str, int]:
@@ -388,7 +383,6 @@ NOTHING = (
     "replays that differed",
     "segments where its rows are out of order",
     "orphans left",
-    "pins that stay for nobody",
 )
 
 

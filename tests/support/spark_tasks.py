@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,19 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import chunkstore
-from chunkstore.processes import is_alive
 from chunkstore.spark import sink
 from chunkstore.spark.sink import BatchWriter, StreamWriter
-from tests.support.hooked import wait_for
 from tests.support.paths import SOURCES
 
 ATTEMPTS = count(1)
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where caches lie; servers that sinks started are ended."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where caches lie."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", SOURCES)
-    yield tmp_path
-    for path in tmp_path.glob("cache/**/serve/pid-*"):
-        end(int(path.name[4:]))
+    return tmp_path
 
 
 @pytest.fixture
@@ -41,12 +35,6 @@ def store(home: Path) -> Iterator[chunkstore.ChunkedSegmentStorage]:
     settings = chunkstore.Settings(cache_dir=str(home / "owner"), lmdb_map_bytes=1 << 28)
     with chunkstore.open(f"file://{home}/root", settings=settings) as opened:
         yield opened
-
-
-def end(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not is_alive(pid))
 
 
 class Task:

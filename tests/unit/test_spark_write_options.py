@@ -14,7 +14,7 @@ ROOT = {"path": "file:///r"}
 def test_what_is_not_given() -> None:
     options = parse_write_options({**ROOT, "SEGMENTS": "a"}, streaming=False)
     assert options == (
-        ("file:///r", "default", "a", None, False, None, 64 << 20, False, 60.0, None, False, None, 0, "", False)
+        ("file:///r", "default", "a", None, False, None, 64 << 20, False, None, False, None, 0, "", False)
     )
     stream = parse_write_options({**ROOT, "checkpointlocation": "/c", "queryname": "q", "sinkid": "s"}, streaming=True)
     assert (stream.checkpoint, stream.sink_id) == ("/c", "s")
@@ -34,7 +34,6 @@ def test_what_is_not_given() -> None:
         ({"chunkBytes": "64m"}, "chunkBytes", "whole number"),
         ({"chunkBytes": "1" * 30}, "chunkBytes", "whole number"),
         ({"takeOver": "yes"}, "takeOver", "true or false"),
-        ({"ownerIdleS": "nan"}, "ownerIdleS", "seconds"),
         ({"txnAppId": "a"}, "txnVersion", "together"),
         ({"txnAppId": "", "txnVersion": "1"}, "txnAppId", "255"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion", "whole number"),

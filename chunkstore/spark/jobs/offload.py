@@ -171,7 +171,7 @@ def offload_files(
     digests = _digests(files, options, kind, ledger)
     name = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
     done: list[OffloadedPart] = []
-    with AskerDoor(options, stream=False) as door:
+    with AskerDoor(options, claims=True) as door:
         last, count, before = _done_before(door, name, items, digests, None if job is not None else part_bytes)
         if count:
             there = _planned(last, kind, items[:count], options.chunk_bytes)
@@ -406,7 +406,7 @@ def _offload_frame(
         frame = frame.repartitionByRange(order_by).sortWithinPartitions(order_by)
     place = repr((options.target, "frame", ledger if plain else None))
     step = _Step(job, 0, NOTHING, blake2b(place.encode(), digest_size=len(NOTHING)).digest())
-    with AskerDoor(options, stream=False) as door:
+    with AskerDoor(options, claims=True) as door:
         if was_done(door, job, 0, after=step.after):
             return OffloadedPart(0, "before", 0, None, None, None, None, None)
 
