@@ -25,7 +25,6 @@ __all__ = [
 
 _HEADER = Struct(">BBQ16s16s16s")
 _VERSION = 1
-_RESET = 1
 _NUMBER_MAX = (1 << 63) - 1
 
 STREAM: Final = b"s"
@@ -39,14 +38,13 @@ _UNNAMED: Final = b"u"
 class SinkRow(NamedTuple):
     """What was committed last: ``number`` is the micro-batch's, or the version that the application gave; ``container`` the uuid of that
     which it was written to; ``query`` the streaming query's id; ``run`` a digest of the query's run, or of what an offload has written so
-    far; ``token`` random; ``is_reset``: a refusal was overruled, and no commit since had nothing to overrule."""
+    far; ``token`` random."""
 
     number: int
     container: bytes
     run: bytes
     token: bytes
     query: str = ""
-    is_reset: bool = False
 
 
 def sink_key(kind: bytes, name: bytes) -> bytes:
@@ -61,8 +59,7 @@ def unnamed_key(session_id: int) -> bytes:
 
 def encode_sink(row: SinkRow) -> bytes:
     """The value of a row."""
-    flags = _RESET if row.is_reset else 0
-    return _HEADER.pack(_VERSION, flags, row.number, row.container, row.run, row.token) + row.query.encode()
+    return _HEADER.pack(_VERSION, 0, row.number, row.container, row.run, row.token) + row.query.encode()
 
 
 def decode_sink(key: bytes, value: bytes) -> SinkRow:
@@ -71,6 +68,6 @@ def decode_sink(key: bytes, value: bytes) -> SinkRow:
     if len(value) >= _HEADER.size and len(query) <= LIMITS.segment_name_bytes_max:
         version, flags, number, container, run, token = _HEADER.unpack_from(value)
         text = query.decode("utf-8", "replace")
-        if version == _VERSION and flags in (0, _RESET) and number <= _NUMBER_MAX and text.encode() == query:
-            return SinkRow(number, container, run, token, text, bool(flags))
+        if (version, flags) == (_VERSION, 0) and number <= _NUMBER_MAX and text.encode() == query:
+            return SinkRow(number, container, run, token, text)
     raise Damaged("not a sink's row of a known version", object=f"metadata row !sinks {key!r}")

@@ -2,14 +2,13 @@
 
 Promises: rows keep their order within a segment; a value's bytes are copied once at most (by the storage that does not append, by
 ``framing=lines``, or where rows of many segments are mixed); what is held is in proportion to ``chunk_bytes`` and what one batch holds.
-A null, a newline that would make two lines of one, and rows out of order are refused. Leaves out: Spark (``sink``), committing.
+A null, and a newline that would make two lines of one, are refused. Leaves out: Spark (``sink``), committing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeAlias
-from zlib import crc32
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,13 +22,11 @@ from chunkstore.spark.chunk_buffers import ChunkBuffers, check_no_nulls, grouped
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.ledgers_out import LedgersOut, Offloaded
 from chunkstore.spark.places import check_place
-from chunkstore.spark.write_options import PREFIX, Columns, WriteOptions
+from chunkstore.spark.write_options import Columns, WriteOptions
 
-__all__ = ["Output", "WritePlan", "bucket", "write_task"]
+__all__ = ["Output", "WritePlan", "write_task"]
 
 _SCAN_BYTES: Final = 1 * MIB
-Ordinal: TypeAlias = int | str | bytes | None
-"""A value of the column to order by."""
 
 
 class WritePlan(NamedTuple):
@@ -42,17 +39,10 @@ class WritePlan(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a task wrote for one segment, in order. ``first`` and ``last`` of the column to order by; None where there is none."""
+    """What a task wrote for one segment, in order."""
 
     segment: str
     chunks: tuple[SessionChunk, ...]
-    first: Ordinal
-    last: Ordinal
-
-
-def bucket(key: bytes, count: int) -> int:
-    """Which of ``count`` segments a key goes to: CRC-32 (of zlib, and of Spark SQL's ``crc32``) modulo ``count``. It never changes."""
-    return crc32(key) % count
 
 
 def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: int) -> list[Output | Offloaded]:
@@ -86,40 +76,25 @@ class _Out:
         self._buffers = buffers
         self._options = options
         self._columns = columns
-        self._ends: dict[str, tuple[Ordinal, Ordinal]] = {}
-        """The first and the last of the column to order by, of each segment."""
+        self._segments = dict[str, None]()
 
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        check_no_nulls(batch, ["value", *filter(None, self._columns)])
-        columns = [batch.column("value")]
-        if self._columns.order is not None:
-            columns.append(_sortable(batch.column(self._columns.order)))
-        names = self._names(batch)
-        for segment, rows in [(self._options.target, columns)] if names is None else grouped(names, columns):
+        routed = self._columns.segment
+        check_no_nulls(batch, ["value", *([] if routed is None else [routed])])
+        columns, target = [batch.column("value")], self._options.target
+        for segment, rows in [(target, columns)] if routed is None else grouped(batch.column(routed), columns):
             self._take(segment, *rows)
 
-    def _names(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """The segment of each row; None: all go to the option's."""
-        columns, count = self._columns, self._options.segments_count
-        base = None if columns.segment is None else batch.column(columns.segment)
-        if columns.key is None or count is None:
-            return base
-        keys = batch.column(columns.key).cast(pa.binary()).dictionary_encode()
-        buckets = pa.array([bucket(key, count) for key in keys.dictionary.to_pylist()], pa.int32()).take(keys.indices)
-        numbers = buckets.cast(pa.string())
-        return pc.binary_join_element_wise(self._options.target or PREFIX if base is None else base, numbers, "-")
-
-    def _take(self, segment: str, values: pa.Array, order: pa.Array | None = None) -> None:
-        if segment not in self._ends:
+    def _take(self, segment: str, values: pa.Array) -> None:
+        if segment not in self._segments:
             check_segment_name(segment, "segment")
-            if len(self._ends) >= LIMITS.batch_ops_max:
-                text = f"one task has rows for more than {len(self._ends)} segments, and a commit a change for each: write fewer at once"
+            if len(self._segments) >= LIMITS.batch_ops_max:
+                count = len(self._segments)
+                text = f"one task has rows for more than {count} segments, and a commit a change for each: write fewer at once"
                 raise InvalidArgument(text, argument="segment")
-            self._ends[segment] = None, None
-        if order is not None:
-            self._ends[segment] = _check_order(*self._ends[segment], segment, order)
+            self._segments[segment] = None
         if self._options.lines:
             if _has_newline(_bytes_of(values)):
                 text = f"a value for segment {segment!r} holds a newline: with framing=lines it would be read as two"
@@ -137,7 +112,7 @@ class _Out:
         self._buffers.relieve()
 
     def finish(self) -> Iterator[Output]:
-        return (Output(name, self._buffers.finish(name), *ends) for name, ends in self._ends.items())
+        return (Output(name, self._buffers.finish(name)) for name in self._segments)
 
 
 def _bytes_of(values: pa.Array) -> memoryview:
@@ -155,19 +130,3 @@ def _bytes_of(values: pa.Array) -> memoryview:
 def _has_newline(data: memoryview) -> bool:
     """By copies of what fits a processor's cache: ten times as fast as asking Arrow for each value."""
     return any(b"\n" in data[start : start + _SCAN_BYTES].tobytes() for start in range(0, len(data), _SCAN_BYTES))
-
-
-def _sortable(column: pa.Array) -> pa.Array:
-    """Times as whole numbers, in the same order: as Python objects they would need a calendar."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.int64())
-    return column.cast(pa.int32()) if pa.types.is_date(column.type) else column
-
-
-def _check_order(first: Ordinal, last: Ordinal, segment: str, order: pa.Array) -> tuple[Ordinal, Ordinal]:
-    begin, end = order[0].as_py(), order[len(order) - 1].as_py()
-    ascending = len(order) < 2 or not pc.any(pc.less(order.slice(1), order.slice(0, len(order) - 1))).as_py()
-    if not ascending or (last is not None and begin < last):
-        text = f"rows for segment {segment!r} do not come in the order of option 'orderBy': use repartition and sortWithinPartitions"
-        raise InvalidArgument(text, argument="orderBy")
-    return begin if first is None else first, end

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 from chunkstore import runtime
@@ -18,7 +17,7 @@ from chunkstore.asks import AskedChange
 from chunkstore.attaching import EndingDoor, Written, attach_written, end_by_row, find_session
 from chunkstore.changes import Create, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, Conflict, SegmentExists, SegmentNotFound
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
 from chunkstore.operations.tables import TableEntry
@@ -86,7 +85,6 @@ class Job(NamedTuple):
 
     session_id: int
     outputs: tuple[tuple[Output | Offloaded, ...], ...]
-    ordered: bool
     leftovers: bool
     shared: bool = False
 
@@ -142,9 +140,8 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
     def judge(stored: SinkRow | None) -> Verdict:
         return judge_batch(stored, incoming)
 
-    def row(stored: SinkRow | None, verdict: Verdict) -> SinkRow:
-        overruled = verdict == "overrule" or (stored is not None and stored.is_reset and incoming.reset)
-        return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query, overruled)
+    def row() -> SinkRow:
+        return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query)
 
     def ends(stored: SinkRow | None, session: OpenSession) -> bool:
         old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
@@ -165,7 +162,7 @@ def commit_job(
     def judge(stored: SinkRow | None) -> Verdict:
         return "commit" if application is None else judge_job(stored, application, version, before, after)
 
-    def row(_stored: SinkRow | None, _verdict: Verdict) -> SinkRow:
+    def row() -> SinkRow:
         return SinkRow(version if application is not None else job.session_id, door.uuid, after, _token())
 
     return _commit(door, key, judge, row, job, lambda _stored, _session: True)
@@ -201,32 +198,19 @@ def give_up(door: Door, session_id: int) -> bool:
 
 
 def in_order(job: Job) -> dict[str, list[SessionChunk]]:
-    """The chunks of each segment as they are to be attached: by partition; where rows are ordered, by their ranges.
-
-    Raises ``InvalidArgument`` naming a segment where ranges of tasks overlap."""
-    parts: dict[str, list[Output]] = {}
-    for outputs in job.outputs:
-        for output in outputs:
-            if isinstance(output, Output):
-                parts.setdefault(output.segment, []).append(output)
-    if job.ordered:
-        for segment, found in parts.items():
-            found.sort(key=lambda item: (item.first, item.last))
-            for one, next_ in pairwise(found):
-                if next_.first < one.last:  # type: ignore[operator]
-                    text = (
-                        f"rows for segment {segment!r} are spread over tasks whose ranges overlap ({one.first!r} to {one.last!r}, "
-                        f"{next_.first!r} to {next_.last!r}): repartition by segment, or repartitionByRange by the column to order by"
-                    )
-                    raise InvalidArgument(text, argument="orderBy")
-    return {segment: [chunk for item in found for chunk in item.chunks] for segment, found in parts.items()}
+    """The chunks of each segment as they are to be attached: by partition."""
+    found: dict[str, list[SessionChunk]] = {}
+    for output in (item for outputs in job.outputs for item in outputs):
+        if isinstance(output, Output):
+            found.setdefault(output.segment, []).extend(output.chunks)
+    return found
 
 
 def _commit(
     door: Door,
     key: bytes,
     judge: Callable[[SinkRow | None], Verdict],
-    row: Callable[[SinkRow | None, Verdict], SinkRow],
+    row: Callable[[], SinkRow],
     job: Job,
     ends: Callable[[SinkRow | None, OpenSession], bool],
 ) -> Verdict:
@@ -246,7 +230,7 @@ def _commit(
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
         new = [Written(name, chunks, None if door.exists(name) else Create(name)) for name, chunks in attached]
         more, also = changes_of(behind_stored(door.contexts, offloaded))
-        once = TablePut(SINKS_NAMESPACE, key, encode_sink(row(stored, verdict)), 0 if entry is None else entry.version)
+        once = TablePut(SINKS_NAMESPACE, key, encode_sink(row()), 0 if entry is None else entry.version)
         try:
             door.attach(job.session_id, [*new, *more], once, also=also, end_session=ends(stored, session))
         except (Conflict, SegmentExists, SegmentNotFound) as error:

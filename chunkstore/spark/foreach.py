@@ -59,7 +59,7 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         plan = WritePlan(chosen, columns, uuid, session_id)
         rows = frame.mapInArrow(telling(partial(run_task, plan=plan)), TOLD).collect()
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
-        told, job = job_of(messages, chosen)
+        told, job = job_of(messages)
         incoming, run = incoming_of(told, door, chosen, batch, query)
         brought = _Brought(run, batch, _content_of(job))
         _require_one_frame(incoming, brought)

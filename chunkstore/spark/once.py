@@ -1,7 +1,7 @@
 """Exactly once: from the row of the last commit and what comes now, to what is to be done (decision 0028). Pure; no storage, no Spark.
 
 Promises: the same micro-batch is committed once, whatever was killed between our commit and Spark's; what does not follow the stored one is
-refused with both numbers. A refusal is overruled once. Leaves out: committing (``committing``).
+refused with both numbers. Leaves out: committing (``committing``).
 """
 
 from __future__ import annotations
@@ -13,37 +13,28 @@ from chunkstore.metadata.sinks import SinkRow
 
 __all__ = ["NOTHING", "Incoming", "Verdict", "judge_batch", "judge_job", "something_else"]
 
-Verdict: TypeAlias = Literal["commit", "done", "overrule"]
-"""``overrule``: commit, and remember that a refusal was overruled."""
+Verdict: TypeAlias = Literal["commit", "done"]
 NOTHING: Final = bytes(16)
 """The digest of what nobody can tell: a batch write's rows; and of nothing."""
-_RESET: Final = "sinkReset=true, once, goes on from here"
+_ANEW: Final = "begin with a new checkpoint, and another sinkId where one is given"
 
 
 class Incoming(NamedTuple):
-    """A micro-batch that is to be committed. ``container``: the uuid of where to; ``reset``: option ``sinkReset``."""
+    """A micro-batch that is to be committed. ``container``: the uuid of where to."""
 
     sink: str
     query: str
     batch: int
     container: bytes
-    reset: bool
 
 
 def judge_batch(stored: SinkRow | None, incoming: Incoming) -> Verdict:
     """What becomes of a micro-batch. Raises ``Conflict`` (expected and found): it is refused, and nothing is to be done."""
     refusal = _refusal(stored, incoming)
     is_here = stored is not None and (stored.query, stored.number) == (incoming.query, incoming.batch)
-    if is_here and (refusal is None or incoming.reset):
-        return "done"  # also in a copy of the container that it was committed to
-    if refusal is None:
-        return "commit"
-    if not incoming.reset:
+    if refusal is not None:
         raise refusal
-    if stored is not None and stored.is_reset:
-        remedy = "sinkReset has overruled one refusal already: start the query once without it, and set it again"
-        raise Conflict(refusal.subject, expected=refusal.expected, found=refusal.found, remedy=remedy)
-    return "overrule"
+    return "done" if is_here else "commit"
 
 
 def judge_job(
@@ -76,14 +67,14 @@ def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:
         if incoming.batch == 0:
             return None
         what = f"{sink} has no row in this container: this is another one than the checkpoint is of, or an older state; micro-batch"
-        return Conflict(what, expected=0, found=incoming.batch, remedy=_RESET)
+        return Conflict(what, expected=0, found=incoming.batch, remedy=_ANEW)
     if stored.container != incoming.container:
         what = f"{sink} wrote to another container, of which this one is a copy: what came there since is not here; container"
-        remedy = f"give this copy's query a checkpoint and a sinkId of its own, or {_RESET}"
+        remedy = "give this copy's query a checkpoint and a sinkId of its own"
         return Conflict(what, expected=stored.container.hex(), found=incoming.container.hex(), remedy=remedy)
     if stored.query != incoming.query:
         what = f"{sink} was written by another query (up to its micro-batch {stored.number}; this one brings {incoming.batch}); query"
-        remedy = f"put its checkpoint back, give this query a sinkId of its own, or {_RESET}, and writes what it brings"
+        remedy = "put its checkpoint back, or give this query a sinkId of its own"
         return Conflict(what, expected=stored.query, found=incoming.query, remedy=remedy)
     if incoming.batch < stored.number:
         what = f"{sink}: the checkpoint is older than the container, and its micro-batches were written; micro-batch"
@@ -91,7 +82,7 @@ def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:
             what,
             expected=stored.number + 1,
             found=incoming.batch,
-            remedy=f"put the newer checkpoint back, or {_RESET}, and writes again",
+            remedy=f"put the newer checkpoint back, or {_ANEW}: it writes again",
         )
     if incoming.batch > stored.number + 1:
         what = (
@@ -101,6 +92,6 @@ def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:
             what,
             expected=stored.number + 1,
             found=incoming.batch,
-            remedy=f"put the newer container back, or {_RESET} without them",
+            remedy=f"put the newer container back, or {_ANEW}",
         )
     return None

@@ -90,7 +90,7 @@ def warn_unframed(options: WriteOptions) -> None:
         )
 
 
-def job_of(messages: Sequence[object], options: WriteOptions) -> tuple[list[Message], Job]:
+def job_of(messages: Sequence[object]) -> tuple[list[Message], Job]:
     """What the tasks have written. Raises ``Conflict`` where they belong to different sessions."""
     told = [message for message in messages if isinstance(message, Message)]
     sessions = {(message.container_uuid, message.session_id) for message in told}
@@ -100,7 +100,7 @@ def job_of(messages: Sequence[object], options: WriteOptions) -> tuple[list[Mess
     session_id = told[0].session_id if told else 0
     leftovers = any(message.attempt for message in told)
     outputs = tuple(message.outputs for message in told)
-    return told, Job(session_id, outputs, options.order_by is not None, leftovers)
+    return told, Job(session_id, outputs, leftovers)
 
 
 def incoming_of(
@@ -118,7 +118,7 @@ def incoming_of(
             "no task has told which query this is: give option sinkId", feature="a micro-batch without tasks"
         )
     run = next((message.run for message in told if message.run), query)
-    return Incoming(options.sink_id or query, query, batch, door.uuid, options.sink_reset), run
+    return Incoming(options.sink_id or query, query, batch, door.uuid), run
 
 
 def _require_container(told: Sequence[Message], door: Door) -> None:
@@ -160,7 +160,7 @@ class BatchWriter(DataSourceArrowWriter):
             )
             return
         with annotated(container=self._options.container), AskerDoor(self._options, claims=True) as door:
-            told, job = job_of(messages, self._options)
+            told, job = job_of(messages)
             _require_container(told, door)
             job = job._replace(session_id=self._plan.session_id)
             commit_job(door, self._options.application, self._options.version, job)
@@ -204,15 +204,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         ):
             if batchId == 0:
                 warn_unframed(self._options)
-            told, job = job_of(messages, self._options)
+            told, job = job_of(messages)
             job = job._replace(shared=is_shared(self._options))
             _require_container(told, door)
             incoming, run = incoming_of(told, door, self._options, batchId)
             if not told:
                 job = job._replace(session_id=self._plan.session_id)
-            verdict = commit_batch(door, incoming, run, job)
-        if verdict == "overrule":
-            _LOG.warning("sink %r: sinkReset overruled a refusal at micro-batch %d", incoming.sink, batchId)
+            commit_batch(door, incoming, run, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""

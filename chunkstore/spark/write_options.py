@@ -15,58 +15,47 @@ from chunkstore.names import check_container_name, check_segment_name, utf8_byte
 from chunkstore.pulsar.contexts import check_topic
 from chunkstore.spark.options import known_values, unknown_name, whole_number
 
-__all__ = ["PREFIX", "WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
+__all__ = ["WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
 
 WRITE_OPTIONS: Final = (
     "path",
     "container",
     "segments",
     "topic",
-    "segmentsCount",
     "framing",
-    "orderBy",
     "chunkBytes",
     "takeOver",
     "sinkId",
-    "sinkReset",
     "txnAppId",
     "txnVersion",
     "as",
 )
-PREFIX: Final = "segment"
-"""What the names of segments begin with where rows go by their key and nothing says more."""
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Spark puts these among a stream's options."""
-_STREAM_ONLY: Final = ("sinkId", "sinkReset")
+_STREAM_ONLY: Final = ("sinkId",)
 _BATCH_ONLY: Final = ("takeOver", "txnAppId", "txnVersion")
 _CHUNK_BYTES: Final = 64 * MIB
 _CHUNK_BYTES_MAX: Final = 1 << 30
-_SEGMENTS_MAX: Final = 4_000
-"""Where all are new they are 8,000 of the 10,000 changes of one commit, and 2,000 are left for what is staged before: 8 million chunks."""
 _NUMBER_MAX: Final = (1 << 63) - 1
 _VALUES: Final = ("string", "binary")
 LEDGER_KINDS: Final = {"ledger": ("bigint",), "entry": ("bigint",), "payload": _VALUES}
 """The columns of entries, in this order, and their Spark types."""
-_ROW_KINDS: Final = {"value": _VALUES, "segment": ("string",), "key": _VALUES}
-_ROWS_ONLY: Final = ("segments", "segmentsCount", "framing", "orderBy")
-_ORDERED: Final = ("tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz", "string", "binary")
+_ROW_KINDS: Final = {"value": _VALUES, "segment": ("string",)}
+_ROWS_ONLY: Final = ("segments", "framing")
 
 
 class WriteOptions(NamedTuple):
-    """What one write asks for. ``target``: where all rows go that no column routes, or the first part of the names; empty: not given.
+    """What one write asks for. ``target``: where all rows go that no column routes; empty: not given.
     ``checkpoint``: what a stream that has no ``sink_id`` is known by before it runs; empty where it is the session's. ``ledgers``: rows are
     entries of ledgers, ``target`` is a topic, ``chunk_bytes`` those of an offload segment."""
 
     path: str
     container: str
     target: str
-    segments_count: int | None
     lines: bool
-    order_by: str | None
     chunk_bytes: int
     take_over: bool
     sink_id: str | None
-    sink_reset: bool
     application: str | None
     version: int
     checkpoint: str
@@ -74,11 +63,9 @@ class WriteOptions(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Which columns say what. ``segment`` None: all rows go to the option's; ``key``: one of ``segments_count`` by its hash."""
+    """Which columns say what. ``segment`` None: all rows go to the option's."""
 
     segment: str | None
-    key: str | None
-    order: str | None
 
 
 def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -110,18 +97,14 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
             raise InvalidArgument(f"option {name!r} is for {other}", argument=name)
     if ("txnAppId" in values) != ("txnVersion" in values):
         raise InvalidArgument("options 'txnAppId' and 'txnVersion' are given together", argument="txnVersion")
-    count = whole_number(values, "segmentsCount", 1, _SEGMENTS_MAX)
     return WriteOptions(
         path=path,
         container=values.get("container", "default"),
-        target=_target(values, count, ledgers=kind == "ledger"),
-        segments_count=count,
+        target=_target(values, ledgers=kind == "ledger"),
         lines=framing == "lines",
-        order_by=_name(values, "orderBy"),
         chunk_bytes=whole_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX) or _CHUNK_BYTES,
         take_over=_flag(values, "takeOver"),
         sink_id=_name(values, "sinkId"),
-        sink_reset=_flag(values, "sinkReset"),
         application=_name(values, "txnAppId"),
         version=whole_number(values, "txnVersion", 0, _NUMBER_MAX) or 0,
         checkpoint=values.get("checkpointLocation", ""),
@@ -133,11 +116,10 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
     """Which of these columns (name and Spark type) is what. Raises ``InvalidArgument`` for one that is missing, wrong or not stored."""
     kinds = dict(fields)
     allowed = {"topic": ("string",), **(LEDGER_KINDS if options.ledgers else _ROW_KINDS)}
-    known = {*allowed, *({options.order_by} if options.order_by else ())}
     for name, _ in fields:
-        if name not in known:
+        if name not in allowed:
             raise InvalidArgument(
-                f"{unknown_name('column', name, sorted(known))}; drop what is not to be stored", argument=name
+                f"{unknown_name('column', name, sorted(allowed))}; drop what is not to be stored", argument=name
             )
     if len(kinds) < len(fields):
         raise InvalidArgument("two columns have one name", argument=fields[-1][0])
@@ -155,24 +137,15 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
     if segment is not None and options.target:
         text = f"column {segment!r} says where a row goes, and so do the options 'segments' and 'topic': keep one"
         raise InvalidArgument(text, argument="segments")
-    if (options.segments_count is not None) != ("key" in kinds):
-        text = "column 'key' and option 'segmentsCount' go together: a key chooses one of so many segments, and is not stored"
-        raise InvalidArgument(text, argument="segmentsCount")
     if options.ledgers and segment is None and not options.target:
         raise InvalidArgument("whose ledgers are these? Give a column or an option 'topic'", argument="topic")
-    if segment is None and "key" not in kinds and not options.target:
-        text = "where do the rows go? Give a column 'segment' or 'topic', option 'segments', or column 'key' with option 'segmentsCount'"
+    if segment is None and not options.target:
+        text = "where do the rows go? Give a column 'segment' or 'topic', or option 'segments'"
         raise InvalidArgument(text, argument="segment")
-    if options.order_by is not None:
-        if options.order_by not in kinds:
-            raise InvalidArgument(f"there is no column {options.order_by!r} to order by", argument="orderBy")
-        if kinds[options.order_by] not in _ORDERED:
-            text = f"rows are not ordered by a column of type {kinds[options.order_by]}, only by {', '.join(_ORDERED)}"
-            raise InvalidArgument(text, argument="orderBy")
-    return Columns(segment, "key" if "key" in kinds else None, options.order_by)
+    return Columns(segment)
 
 
-def _target(values: Mapping[str, str], count: int | None, *, ledgers: bool) -> str:
+def _target(values: Mapping[str, str], *, ledgers: bool) -> str:
     if "segments" in values and "topic" in values:
         raise InvalidArgument("options 'segments' and 'topic' both say where rows go: keep one", argument="topic")
     name = "topic" if "topic" in values else "segments"
@@ -181,7 +154,7 @@ def _target(values: Mapping[str, str], count: int | None, *, ledgers: bool) -> s
     target = values[name]
     if ledgers:
         return check_topic(target)
-    check_segment_name(target if count is None else f"{target}-{count - 1}", name)
+    check_segment_name(target, name)
     return target
 
 

@@ -20,7 +20,6 @@ from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
 from chunkstore.spark.committing import StoreDoor, commit_job
 from chunkstore.spark.sink import BatchWriter, job_of
-from chunkstore.spark.write_options import parse_write_options
 from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
 __all__ = ["home", "store"]
@@ -235,7 +234,7 @@ def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.Chunk
     def commit(first: int, stop: int) -> str:
         table = frame(entries(1, first, stop))
         messages = told(BatchWriter(given, _schema([table]), overwrite=False), [table], {})
-        _, job = job_of(messages, parse_write_options(given, streaming=False))
+        _, job = job_of(messages)
         return commit_job(StoreDoor(store, messages[0].container_uuid), None, 0, job)
 
     assert commit(0, 9) == "commit"

@@ -31,7 +31,7 @@ A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
     ("row", "value"),
     [
         (SinkRow(0, A, B, C), "0100" + "00" * 8 + "61" * 16 + "62" * 16 + "63" * 16),
-        (SinkRow(513, A, B, C, "qü", True), "0101" + "0000000000000201" + "61" * 16 + "62" * 16 + "63" * 16 + "71c3bc"),
+        (SinkRow(513, A, B, C, "qü"), "0100" + "0000000000000201" + "61" * 16 + "62" * 16 + "63" * 16 + "71c3bc"),
         (SinkRow((1 << 63) - 1, A, bytes(16), C), "0100" + "7f" + "ff" * 7 + "61" * 16 + "00" * 16 + "63" * 16),
     ],
 )
@@ -60,7 +60,7 @@ def test_format_table() -> None:
         encode_sink(SinkRow(0, A, B, C))[:-1],
         pack(">BB", 0, 0) + bytes(56),
         pack(">BB", 2, 0) + bytes(56),
-        pack(">BB", 1, 2) + bytes(56),
+        pack(">BB", 1, 1) + bytes(56),
         pack(">BBQ", 1, 0, 1 << 63) + bytes(48),
         encode_sink(SinkRow(0, A, B, C)) + b"\xff",
         encode_sink(SinkRow(0, A, B, C, "x" * 256)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chunkstore.asks import AskedChange
 from chunkstore.attaching import Written
 from chunkstore.changes import Attach, Create, EndSession, TablePut
-from chunkstore.errors import Conflict, InvalidArgument, OutcomeUnknown, SegmentExists, SegmentNotFound
+from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import SinkRow
 from chunkstore.names import session_chunk_id
 from chunkstore.operations.tables import TableEntry
@@ -20,7 +20,7 @@ from chunkstore.pulsar.contexts import Context
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
-from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up, in_order
+from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up
 from chunkstore.spark.once import NOTHING, Incoming, judge_batch, judge_job
 
 HERE, THERE = b"h" * 16, b"t" * 16
@@ -115,7 +115,7 @@ class Container:
 
 def written(session_id: int, *numbers: int, leftovers: bool = False, segment: str = "s") -> Job:
     chunks = tuple(SessionChunk(session_chunk_id(session_id, number, 0), 1, 0) for number in numbers)
-    return Job(session_id, ((Output(segment, chunks, None, None),),), False, leftovers)
+    return Job(session_id, ((Output(segment, chunks),),), leftovers)
 
 
 STEPS = st.lists(
@@ -144,7 +144,7 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
                 container.apply(*container.late.pop(0))
         container.answers = [answer]
         try:
-            commit_batch(container, Incoming("q", "q", number, HERE, False), f"run {run}", tasks)
+            commit_batch(container, Incoming("q", "q", number, HERE), f"run {run}", tasks)
         except (OutcomeUnknown, Conflict):
             fate = "killed"  # the query ends; it is started again
         if fate == "killed":
@@ -164,13 +164,13 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
             if wrong >= 0:
                 tasks = written(container.find_session("query", 1.0), 1_000 + wrong)
                 with pytest.raises(Conflict) as caught:
-                    commit_batch(container, Incoming("q", "q", wrong, HERE, False), "run", tasks)
+                    commit_batch(container, Incoming("q", "q", wrong, HERE), "run", tasks)
                 assert (caught.value.expected, caught.value.found) == (len(found), wrong)
         assert container.segments == before
 
 
-def incoming(batch: int, *, query: str = "q", container: bytes = HERE, reset: bool = False) -> Incoming:
-    return Incoming("sink", query, batch, container, reset)
+def incoming(batch: int, *, query: str = "q", container: bytes = HERE) -> Incoming:
+    return Incoming("sink", query, batch, container)
 
 
 STORED = SinkRow(7, HERE, bytes(16), bytes(16), "q")
@@ -188,23 +188,16 @@ STORED = SinkRow(7, HERE, bytes(16), bytes(16), "q")
         (STORED, incoming(7, container=THERE), (HERE.hex(), THERE.hex())),
     ],
 )
-def test_a_refusal_says_both_and_is_overruled_once(stored: SinkRow | None, brought: Incoming, numbers: object) -> None:
-    with pytest.raises(Conflict, match="sinkReset") as caught:
+def test_a_refusal_says_both(stored: SinkRow | None, brought: Incoming, numbers: object) -> None:
+    with pytest.raises(Conflict, match="checkpoint") as caught:
         judge_batch(stored, brought)
     assert (caught.value.expected, caught.value.found) == numbers
-    overruled = brought._replace(reset=True)
-    is_here = stored is not None and (brought.query, brought.batch) == ("q", 7)
-    assert judge_batch(stored, overruled) == ("done" if is_here else "overrule")
-    if stored is not None and not is_here:
-        with pytest.raises(Conflict, match="without it"):
-            judge_batch(stored._replace(is_reset=True), overruled)
 
 
-def test_what_follows_needs_no_reset() -> None:
+def test_what_follows_is_committed_once() -> None:
     assert judge_batch(None, incoming(0)) == "commit"
     assert judge_batch(STORED, incoming(7)) == "done"
     assert judge_batch(STORED, incoming(8)) == "commit"
-    assert judge_batch(STORED._replace(is_reset=True), incoming(8, reset=True)) == "commit"
     rows = None, STORED, STORED._replace(number=6)
     assert [judge_job(row, "a", 7) for row in rows] == ["commit", "done", "commit"]
 
@@ -221,21 +214,6 @@ def test_a_job_is_compared_with_what_was_done_under_its_name() -> None:
         assert (caught.value.expected, caught.value.found) == (after.hex(), two.hex())
     with pytest.raises(Conflict):
         judge_job(None, "a", 1, one, two)  # the row is gone
-
-
-def test_resets_are_remembered_until_a_run_without() -> None:
-    container = Container()
-
-    def commit(batch: int, *, reset: bool) -> str:
-        session_id = container.find_session("query", 1.0)
-        return commit_batch(container, incoming(batch, reset=reset), "run", written(session_id, container.lsn))
-
-    assert commit(5, reset=True) == "overrule"
-    assert commit(6, reset=True) == "commit"
-    with pytest.raises(Conflict, match="without it"):
-        commit(3, reset=True)
-    assert commit(7, reset=False) == "commit"
-    assert commit(3, reset=True) == "overrule"
 
 
 def test_sessions_are_changed_for_another_when_they_may_hold_leftovers() -> None:
@@ -327,16 +305,3 @@ def test_others_move_the_rows_meanwhile() -> None:
     container.commit = meanwhile  # type: ignore[method-assign]
     assert commit_job(container, None, 0, written(one, 1)) == "commit", "the segment was created meanwhile"
     assert len(container.segments["s"]) == 2
-
-
-def test_ranges_of_tasks() -> None:
-    def ordered(*ranges: tuple[int, int]) -> Job:
-        chunks = [(SessionChunk(session_chunk_id(1, number, 0), 1, 0),) for number in range(len(ranges))]
-        outputs = [(Output("s", made, *found),) for made, found in zip(chunks, ranges, strict=True)]
-        return Job(1, tuple(outputs), True, False)
-
-    found = in_order(ordered((5, 9), (1, 5), (5, 5)))["s"]
-    assert [int.from_bytes(chunk.id[16:24], "big") for chunk in found] == [1, 2, 0]
-    with pytest.raises(InvalidArgument, match="overlap") as caught:
-        in_order(ordered((5, 9), (1, 6)))
-    assert caught.value.argument == "orderBy"

@@ -13,9 +13,7 @@ ROOT = {"path": "file:///r"}
 
 def test_what_is_not_given() -> None:
     options = parse_write_options({**ROOT, "SEGMENTS": "a"}, streaming=False)
-    assert options == (
-        ("file:///r", "default", "a", None, False, None, 64 << 20, False, None, False, None, 0, "", False)
-    )
+    assert options == (("file:///r", "default", "a", False, 64 << 20, False, None, None, 0, "", False))
     stream = parse_write_options({**ROOT, "checkpointlocation": "/c", "queryname": "q", "sinkid": "s"}, streaming=True)
     assert (stream.checkpoint, stream.sink_id) == ("/c", "s")
 
@@ -28,9 +26,7 @@ def test_what_is_not_given() -> None:
         ({"path": ""}, "path", "file:///"),
         ({"framing": "csv"}, "framing", "lines"),
         ({"segments": "a", "topic": "b"}, "topic", "keep one"),
-        ({"segments": "a" * 251, "segmentsCount": "4000"}, "segments", "255"),
-        ({"segmentsCount": "4001"}, "segmentsCount", "4000"),
-        ({"segmentsCount": "0"}, "segmentsCount", "from 1"),
+        ({"segments": "a" * 256}, "segments", "255"),
         ({"chunkBytes": "64m"}, "chunkBytes", "whole number"),
         ({"chunkBytes": "1" * 30}, "chunkBytes", "whole number"),
         ({"takeOver": "yes"}, "takeOver", "true or false"),
@@ -41,8 +37,6 @@ def test_what_is_not_given() -> None:
         ({"as": "table"}, "as", "segments"),
         ({"as": "ledger", "segments": "a"}, "segments", "takes topic"),
         ({"as": "ledger", "framing": "none"}, "framing", "takes topic"),
-        ({"as": "ledger", "orderBy": "entry"}, "orderBy", "takes topic"),
-        ({"as": "ledger", "segmentsCount": "2"}, "segmentsCount", "takes topic"),
         ({"as": "ledger", "topic": "a" * 201}, "topic", "200"),
         ({"Path": "file:///x"}, "path", "twice"),
     ],
@@ -82,15 +76,12 @@ ENTRIES = [("ledger", "bigint"), ("entry", "bigint"), ("payload", "binary")]
 @pytest.mark.parametrize(
     ("fields", "given", "columns"),
     [
-        ([V, ("segment", "string")], {}, Columns("segment", None, None)),
-        ([("value", "string"), ("topic", "string")], {}, Columns("topic", None, None)),
-        ([V], {"segments": "a"}, Columns(None, None, None)),
-        ([V], {"topic": "a"}, Columns(None, None, None)),
-        ([V, ("key", "binary")], {"segmentsCount": "3"}, Columns(None, "key", None)),
-        ([V, ("key", "string"), ("topic", "string")], {"segmentsCount": "3"}, Columns("topic", "key", None)),
-        ([V, ("at", "timestamp")], {"segments": "a", "orderBy": "at"}, Columns(None, None, "at")),
-        (ENTRIES, {"as": "ledger", "topic": "a"}, Columns(None, None, None)),
-        ([("topic", "string"), *ENTRIES], {"as": "ledger"}, Columns("topic", None, None)),
+        ([V, ("segment", "string")], {}, Columns("segment")),
+        ([("value", "string"), ("topic", "string")], {}, Columns("topic")),
+        ([V], {"segments": "a"}, Columns(None)),
+        ([V], {"topic": "a"}, Columns(None)),
+        (ENTRIES, {"as": "ledger", "topic": "a"}, Columns(None)),
+        ([("topic", "string"), *ENTRIES], {"as": "ledger"}, Columns("topic")),
     ],
 )
 def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: Columns) -> None:
@@ -108,10 +99,7 @@ def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: 
         ([V, ("segment", "string"), ("topic", "string")], {}, "topic"),
         ([V, ("segment", "string")], {"segments": "a"}, "segments"),
         ([V, ("segment", "string"), ("ts", "bigint")], {}, "ts"),
-        ([V, ("key", "string")], {"segments": "a"}, "segmentsCount"),
-        ([V], {"segments": "a", "segmentsCount": "2"}, "segmentsCount"),
-        ([V], {"segments": "a", "orderBy": "at"}, "orderBy"),
-        ([V, ("at", "double")], {"segments": "a", "orderBy": "at"}, "orderBy"),
+        ([V, ("key", "string")], {"segments": "a"}, "key"),
         (ENTRIES, {"as": "ledger"}, "topic"),
         ([("topic", "string"), *ENTRIES], {"as": "ledger", "topic": "a"}, "segments"),
         (ENTRIES[1:], {"as": "ledger", "topic": "a"}, "ledger"),

@@ -275,9 +275,9 @@ def _commit(
     known = runtime.token(16) if name is None else repr((name, number)).encode()
     session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", SESSION_TTL_S)
     try:
-        written = write(WritePlan(options, Columns(None, None, None), door.uuid, session_id))
+        written = write(WritePlan(options, Columns(None), door.uuid, session_id))
         outputs = tuple(one.outputs for one in written)
-        job = Job(session_id, outputs, False, any(one.attempt for one in written))
+        job = Job(session_id, outputs, any(one.attempt for one in written))
         commit_job(door, name, number, job, before=before, after=after)
     except BaseException:
         _give_up(door, session_id)
