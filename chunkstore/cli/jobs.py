@@ -97,7 +97,7 @@ def offload(
     from chunkstore.spark.jobs.source_files import find_files
     from chunkstore.spark.write_options import parse_write_options
 
-    given = {"path": root, "container": container, "as": "ledger", "topic": topic, "chunkBytes": str(segment_size)}
+    given = {"path": root, "container": container, "topic": topic, "chunkBytes": str(segment_size)}
     chosen, found = parse_write_options(given, streaming=False), find_files(files)
     with _runner(f"offload {topic}", master, dry_run=dry_run, as_json=as_json) as (run, width):
         parts = offload_files(

@@ -58,7 +58,7 @@ def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: i
             check_place(storage, container=options.container, uuid=plan.container_uuid)
             writer = SessionWriter(options.container, plan.session_id, attempt_id << 32)
             buffers = ChunkBuffers(storage, writer, options.chunk_bytes)
-            out = (LedgersOut if options.ledgers else _Out)(buffers, options, plan.columns)
+            out = (LedgersOut if plan.columns.ledgers else _Out)(buffers, options, plan.columns)
             for batch in batches:
                 out.add(batch)
             return list(out.finish())

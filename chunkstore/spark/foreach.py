@@ -43,7 +43,6 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
     chosen = parse_write_options(given, streaming=True)
     with closing(open_storage(chosen.path, Settings())) as storage:
         uuid = uuid_at(storage, store.container)
-    warn_unframed(chosen)
 
     def commit(frame: DataFrame, batch: int) -> None:
         with annotated(container=store.container, batch=batch):
@@ -53,6 +52,8 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         if type(frame).__module__.startswith("pyspark.sql.connect"):
             raise _elsewhere()
         columns = columns_of(frame.schema, chosen)
+        if batch == 0:
+            warn_unframed(chosen, columns)
         door = StoreDoor(store, uuid)
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         session_id = door.find_session(foreach_holder(chosen.sink_id or query or ""), SESSION_TTL_S)
@@ -99,8 +100,8 @@ def _require_one_frame(incoming: Incoming, brought: _Brought) -> None:
         return  # no task knew the run: its query stands for it, which repeats micro-batches
     text = f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: where a query writes several"
     raise InvalidArgument(
-        f"{text} frames, each needs a foreach_batch with a sinkId of its own, called once for each micro-batch",
-        argument="sinkId",
+        f"{text} frames, each needs a foreach_batch with a txnAppId of its own, called once for each micro-batch",
+        argument="txnAppId",
     )
 
 

@@ -16,7 +16,7 @@ __all__ = ["NOTHING", "Incoming", "Verdict", "judge_batch", "judge_job", "someth
 Verdict: TypeAlias = Literal["commit", "done"]
 NOTHING: Final = bytes(16)
 """The digest of what nobody can tell: a batch write's rows; and of nothing."""
-_ANEW: Final = "begin with a new checkpoint, and another sinkId where one is given"
+_ANEW: Final = "begin with a new checkpoint, and another txnAppId where one is given"
 
 
 class Incoming(NamedTuple):
@@ -70,11 +70,11 @@ def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:
         return Conflict(what, expected=0, found=incoming.batch, remedy=_ANEW)
     if stored.container != incoming.container:
         what = f"{sink} wrote to another container, of which this one is a copy: what came there since is not here; container"
-        remedy = "give this copy's query a checkpoint and a sinkId of its own"
+        remedy = "give this copy's query a checkpoint and a txnAppId of its own"
         return Conflict(what, expected=stored.container.hex(), found=incoming.container.hex(), remedy=remedy)
     if stored.query != incoming.query:
         what = f"{sink} was written by another query (up to its micro-batch {stored.number}; this one brings {incoming.batch}); query"
-        remedy = "put its checkpoint back, or give this query a sinkId of its own"
+        remedy = "put its checkpoint back, or give this query a txnAppId of its own"
         return Conflict(what, expected=stored.query, found=incoming.query, remedy=remedy)
     if incoming.batch < stored.number:
         what = f"{sink}: the checkpoint is older than the container, and its micro-batches were written; micro-batch"

@@ -82,9 +82,9 @@ def columns_of(schema: StructType, options: WriteOptions) -> Columns:
     return check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
 
-def warn_unframed(options: WriteOptions) -> None:
+def warn_unframed(options: WriteOptions, columns: Columns) -> None:
     """Say what ``framing=none`` means."""
-    if not options.lines and not options.ledgers:
+    if not options.lines and not columns.ledgers:
         _LOG.warning(
             "framing=none: values are put one behind the other, and cannot be told apart again; framing=lines ends each with a newline"
         )
@@ -115,7 +115,7 @@ def incoming_of(
         query = "" if entry is None else decode_sink(entry.key, entry.value).query
     if query is None:
         raise Unsupported(
-            "no task has told which query this is: give option sinkId", feature="a micro-batch without tasks"
+            "no task has told which query this is: give option txnAppId", feature="a micro-batch without tasks"
         )
     run = next((message.run for message in told if message.run), query)
     return Incoming(options.sink_id or query, query, batch, door.uuid), run
@@ -140,7 +140,7 @@ class BatchWriter(DataSourceArrowWriter):
             _refuse_overwriting(overwrite=overwrite)
             self._options = options = parse_write_options(given, streaming=False)
             columns = columns_of(schema, options)
-            warn_unframed(options)
+            warn_unframed(options, columns)
             with AskerDoor(options, claims=True) as door:
                 self._was_done = was_done(door, options.application, options.version)
                 session_id = 0 if self._was_done else door.find_session(batch_holder(options), SESSION_TTL_S)
@@ -203,7 +203,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             AskerDoor(self._options, claims=False) as door,
         ):
             if batchId == 0:
-                warn_unframed(self._options)
+                warn_unframed(self._options, self._plan.columns)
             told, job = job_of(messages)
             job = job._replace(shared=is_shared(self._options))
             _require_container(told, door)

@@ -25,15 +25,12 @@ WRITE_OPTIONS: Final = (
     "framing",
     "chunkBytes",
     "takeOver",
-    "sinkId",
     "txnAppId",
     "txnVersion",
-    "as",
 )
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Spark puts these among a stream's options."""
-_STREAM_ONLY: Final = ("sinkId",)
-_BATCH_ONLY: Final = ("takeOver", "txnAppId", "txnVersion")
+_BATCH_ONLY: Final = ("takeOver", "txnVersion")
 _CHUNK_BYTES: Final = 64 * MIB
 _CHUNK_BYTES_MAX: Final = 1 << 30
 _NUMBER_MAX: Final = (1 << 63) - 1
@@ -41,13 +38,12 @@ _VALUES: Final = ("string", "binary")
 LEDGER_KINDS: Final = {"ledger": ("bigint",), "entry": ("bigint",), "payload": _VALUES}
 """The columns of entries, in this order, and their Spark types."""
 _ROW_KINDS: Final = {"value": _VALUES, "segment": ("string",)}
-_ROWS_ONLY: Final = ("segments", "framing")
 
 
 class WriteOptions(NamedTuple):
     """What one write asks for. ``target``: where all rows go that no column routes; empty: not given.
-    ``checkpoint``: what a stream that has no ``sink_id`` is known by before it runs; empty where it is the session's. ``ledgers``: rows are
-    entries of ledgers, ``target`` is a topic, ``chunk_bytes`` those of an offload segment."""
+    ``checkpoint``: what a stream that has no ``sink_id`` is known by before it runs; empty where it is the session's.
+    ``named_by``: the option that gave ``target``; of entries of ledgers that is a topic, and ``chunk_bytes`` of an offload segment."""
 
     path: str
     container: str
@@ -59,13 +55,15 @@ class WriteOptions(NamedTuple):
     application: str | None
     version: int
     checkpoint: str
-    ledgers: bool
+    named_by: str
 
 
 class Columns(NamedTuple):
-    """Which columns say what. ``segment`` None: all rows go to the option's."""
+    """Which columns say what. ``segment`` None: all rows go to the option's. ``ledgers``: rows are entries of
+    ledgers."""
 
     segment: str | None
+    ledgers: bool = False
 
 
 def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -78,44 +76,45 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     if path.lower().startswith("memory:"):
         raise Unsupported("a memory:// root lives in one process; Spark writes from many", feature="memory")
     check_container_name(values.get("container", "default"))
-    kind = values.get("as", "segments")
-    if kind not in ("segments", "ledger"):
-        raise InvalidArgument(f"option 'as' must be segments or ledger, not {kind!r}", argument="as")
-    for name in _ROWS_ONLY if kind == "ledger" else ():
-        if name in values:
-            raise InvalidArgument(f"option {name!r} is for segments; as=ledger takes topic", argument=name)
     framing = values.get("framing", "none")
     if framing not in ("none", "lines"):
         raise InvalidArgument(f"option 'framing' must be none or lines, not {framing!r}", argument="framing")
-    for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
+    for name in _BATCH_ONLY if streaming else ():
         if name in values:
-            other = (
-                "batch writes; a stream asks the owner, and has sinkId"
-                if streaming
-                else "streams; a batch write has txnAppId and txnVersion"
-            )
-            raise InvalidArgument(f"option {name!r} is for {other}", argument=name)
-    if ("txnAppId" in values) != ("txnVersion" in values):
+            text = f"option {name!r} is for batch writes; a stream asks the owner, and counts its micro-batches"
+            raise InvalidArgument(text, argument=name)
+    if not streaming and ("txnAppId" in values) != ("txnVersion" in values):
         raise InvalidArgument("options 'txnAppId' and 'txnVersion' are given together", argument="txnVersion")
+    if "segments" in values and "topic" in values:
+        raise InvalidArgument("options 'segments' and 'topic' both say where rows go: keep one", argument="topic")
+    named_by = "topic" if "topic" in values else "segments"
+    target = values.get(named_by, "")
+    known_as = _name(values, "txnAppId")
+    if named_by in values:
+        check_segment_name(target, named_by)
     return WriteOptions(
         path=path,
         container=values.get("container", "default"),
-        target=_target(values, ledgers=kind == "ledger"),
+        target=target,
         lines=framing == "lines",
         chunk_bytes=whole_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX) or _CHUNK_BYTES,
         take_over=_flag(values, "takeOver"),
-        sink_id=_name(values, "sinkId"),
-        application=_name(values, "txnAppId"),
+        sink_id=known_as if streaming else None,
+        application=None if streaming else known_as,
         version=whole_number(values, "txnVersion", 0, _NUMBER_MAX) or 0,
         checkpoint=values.get("checkpointLocation", ""),
-        ledgers=kind == "ledger",
+        named_by=named_by if target else "",
     )
 
 
 def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Columns:
     """Which of these columns (name and Spark type) is what. Raises ``InvalidArgument`` for one that is missing, wrong or not stored."""
     kinds = dict(fields)
-    allowed = {"topic": ("string",), **(LEDGER_KINDS if options.ledgers else _ROW_KINDS)}
+    ledgers = not LEDGER_KINDS.keys().isdisjoint(kinds)
+    if ledgers and (options.lines or options.named_by == "segments"):
+        wrong = "framing" if options.lines else "segments"
+        raise InvalidArgument(f"option {wrong!r} is for segments; entries of ledgers take topic", argument=wrong)
+    allowed = {"topic": ("string",), **(LEDGER_KINDS if ledgers else _ROW_KINDS)}
     for name, _ in fields:
         if name not in allowed:
             raise InvalidArgument(
@@ -127,7 +126,7 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
         if kinds.get(name, types[0]) not in types:
             text = f"column {name!r} must be of type {' or '.join(types)}, not {kinds[name]}: cast it"
             raise InvalidArgument(text, argument=name)
-    for name in LEDGER_KINDS if options.ledgers else ("value",):
+    for name in LEDGER_KINDS if ledgers else ("value",):
         if name not in kinds:
             text = f"column {name!r} ({' or '.join(allowed[name])}) is missing: it is what is written"
             raise InvalidArgument(text, argument=name)
@@ -137,25 +136,14 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
     if segment is not None and options.target:
         text = f"column {segment!r} says where a row goes, and so do the options 'segments' and 'topic': keep one"
         raise InvalidArgument(text, argument="segments")
-    if options.ledgers and segment is None and not options.target:
+    if ledgers and options.target:
+        check_topic(options.target)
+    if ledgers and segment is None and not options.target:
         raise InvalidArgument("whose ledgers are these? Give a column or an option 'topic'", argument="topic")
     if segment is None and not options.target:
         text = "where do the rows go? Give a column 'segment' or 'topic', or option 'segments'"
         raise InvalidArgument(text, argument="segment")
-    return Columns(segment)
-
-
-def _target(values: Mapping[str, str], *, ledgers: bool) -> str:
-    if "segments" in values and "topic" in values:
-        raise InvalidArgument("options 'segments' and 'topic' both say where rows go: keep one", argument="topic")
-    name = "topic" if "topic" in values else "segments"
-    if name not in values:
-        return ""
-    target = values[name]
-    if ledgers:
-        return check_topic(target)
-    check_segment_name(target, name)
-    return target
+    return Columns(segment, ledgers)
 
 
 def _name(values: Mapping[str, str], name: str) -> str | None:

@@ -56,7 +56,7 @@ def silver(
 ) -> Any:
     """The query, started. The container knows it by the name of ``work``: where its checkpoint was lost, it is refused, not repeated."""
     rows = typed(departures(spark, root, starting, former))
-    return start(rows, root, work / "silver", running=running, sinkId=f"silver {work.name}")
+    return start(rows, root, work / "silver", running=running, txnAppId=f"silver {work.name}")
 
 
 def main(arguments: list[str] | None = None) -> None:

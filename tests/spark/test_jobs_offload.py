@@ -45,7 +45,7 @@ def lines_of(home: Path) -> list[list[bytes]]:
 
 
 def offloaded(home: Path, run: Here | None = None, topic: str = "t", **more: Any) -> list[OffloadedPart]:
-    given = {"path": f"file://{home}/root", "as": "ledger", "topic": topic, "chunkBytes": str(MIB)}
+    given = {"path": f"file://{home}/root", "topic": topic, "chunkBytes": str(MIB)}
     options = parse_write_options(given, streaming=False)
     return offload_files(run or Here(), find_files([str(home / "in")]), options, **more)
 

@@ -168,7 +168,7 @@ def test_micro_batches_are_committed_once(store: chunkstore.ChunkedSegmentStorag
     write_micro_batch(chosen, 3, tables[3], run="r3")
     assert text(store) == b"023"
     for number, query in ((2, "q"), (5, "q"), (0, "other")):
-        same = {**chosen, "sinkId": "mine"} if query == "other" else chosen
+        same = {**chosen, "txnAppId": "mine"} if query == "other" else chosen
         if query == "other":
             write_micro_batch(same, 0, tables[0].slice(0, 0))
         with pytest.raises(Conflict, match="checkpoint"):
@@ -313,7 +313,7 @@ def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Pa
     schema = _schema([rows(value=["x"])])
     BatchWriter(options(home, segments="s", txnAppId="nightly", txnVersion="1"), schema, overwrite=False)
     StreamWriter(options(home, segments="s", checkpointlocation="/c/orders"), schema, overwrite=False)
-    StreamWriter(options(home, segments="s", sinkId="ä" * 127, checkpointlocation="/c"), schema, overwrite=False)
+    StreamWriter(options(home, segments="s", txnAppId="ä" * 127, checkpointlocation="/c"), schema, overwrite=False)
     batch, stream, named = (session.holder for session in store.sessions())
     long = [holders.foreach_holder("\N{DOUBLE-STRUCK CAPITAL C}" * 63 + end) for end in "ab"]
     assert long[0] != long[1] and max(len(holder.encode()) for holder in long) < 255

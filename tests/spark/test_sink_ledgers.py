@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("ledger", pa.int64()), ("entry", pa.int64()), ("payload", p
 
 
 def options(home: Path, **more: str) -> Options:
-    return {"path": f"file://{home}/root", "as": "ledger", **more}
+    return {"path": f"file://{home}/root", **more}
 
 
 def payload(ledger: int, entry: int) -> bytes:

@@ -131,13 +131,13 @@ def test_two_frames_of_one_micro_batch(ground: Ground) -> None:
 
     with ground.open() as store:
         good, bad = (foreach_batch(store, segments=name, framing="lines") for name in ("good", "bad"))
-        with pytest.raises(Exception, match="each needs a foreach_batch with a sinkId of its own"):
+        with pytest.raises(Exception, match="each needs a foreach_batch with a txnAppId of its own"):
             run(store, 1, good, bad)
         assert not store.exists("bad")
-        with pytest.raises(Exception, match="each needs a foreach_batch with a sinkId of its own"):
+        with pytest.raises(Exception, match="each needs a foreach_batch with a txnAppId of its own"):
             run(store, 3, good, good)
         store.delete("good")
-        good, bad = (foreach_batch(store, segments=name, framing="lines", sinkId=name) for name in ("good", "bad"))
+        good, bad = (foreach_batch(store, segments=name, framing="lines", txnAppId=name) for name in ("good", "bad"))
         run(store, 2, good, bad)
         assert sorted(store.read("good", 0, 99).split(b"\n")) == [b"", b"row 0", b"row 2"]
         assert store.read("bad", 0, 99) == b"row 1\n"
@@ -161,7 +161,7 @@ def test_ledgers_are_read_again_as_they_were_written(ground: Ground) -> None:
     frame = ground.spark.range(0, 4000, 1, 4).selectExpr(*columns)  # two tasks for each ledger
 
     def write(**options: str) -> None:
-        chosen = {"as": "ledger", "topic": "orders", "chunkBytes": "20000", **options}
+        chosen = {"topic": "orders", "chunkBytes": "20000", **options}
         frame.write.format("chunkstore").options(**chosen).mode("append").save(ground.root)
 
     with ground.open() as store:

@@ -13,8 +13,10 @@ ROOT = {"path": "file:///r"}
 
 def test_what_is_not_given() -> None:
     options = parse_write_options({**ROOT, "SEGMENTS": "a"}, streaming=False)
-    assert options == (("file:///r", "default", "a", False, 64 << 20, False, None, None, 0, "", False))
-    stream = parse_write_options({**ROOT, "checkpointlocation": "/c", "queryname": "q", "sinkid": "s"}, streaming=True)
+    assert options == (("file:///r", "default", "a", False, 64 << 20, False, None, None, 0, "", "segments"))
+    stream = parse_write_options(
+        {**ROOT, "checkpointlocation": "/c", "queryname": "q", "txnappid": "s"}, streaming=True
+    )
     assert (stream.checkpoint, stream.sink_id) == ("/c", "s")
 
 
@@ -34,10 +36,7 @@ def test_what_is_not_given() -> None:
         ({"txnAppId": "", "txnVersion": "1"}, "txnAppId", "255"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion", "whole number"),
         ({"sinkId": "s"}, "sinkId", "txnAppId"),
-        ({"as": "table"}, "as", "segments"),
-        ({"as": "ledger", "segments": "a"}, "segments", "takes topic"),
-        ({"as": "ledger", "framing": "none"}, "framing", "takes topic"),
-        ({"as": "ledger", "topic": "a" * 201}, "topic", "200"),
+        ({"as": "ledger"}, "as", "unknown option"),
         ({"Path": "file:///x"}, "path", "twice"),
     ],
 )
@@ -61,7 +60,7 @@ def test_what_is_not_there(given: dict[str, str], streaming: bool, feature: str)
 
 
 def test_options_of_the_other_kind() -> None:
-    with pytest.raises(InvalidArgument, match="sinkId"):
+    with pytest.raises(InvalidArgument, match="micro-batches"):
         parse_write_options({**ROOT, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
     with pytest.raises(InvalidArgument, match="did you mean 'columns'"):
         parse_options({**ROOT, "segments": "a", "colums": "offset"})
@@ -80,8 +79,8 @@ ENTRIES = [("ledger", "bigint"), ("entry", "bigint"), ("payload", "binary")]
         ([("value", "string"), ("topic", "string")], {}, Columns("topic")),
         ([V], {"segments": "a"}, Columns(None)),
         ([V], {"topic": "a"}, Columns(None)),
-        (ENTRIES, {"as": "ledger", "topic": "a"}, Columns(None)),
-        ([("topic", "string"), *ENTRIES], {"as": "ledger"}, Columns("topic")),
+        (ENTRIES, {"topic": "a"}, Columns(None, ledgers=True)),
+        ([("topic", "string"), *ENTRIES], {}, Columns("topic", ledgers=True)),
     ],
 )
 def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: Columns) -> None:
@@ -100,12 +99,15 @@ def test_columns(fields: list[tuple[str, str]], given: dict[str, str], columns: 
         ([V, ("segment", "string")], {"segments": "a"}, "segments"),
         ([V, ("segment", "string"), ("ts", "bigint")], {}, "ts"),
         ([V, ("key", "string")], {"segments": "a"}, "key"),
-        (ENTRIES, {"as": "ledger"}, "topic"),
-        ([("topic", "string"), *ENTRIES], {"as": "ledger", "topic": "a"}, "segments"),
-        (ENTRIES[1:], {"as": "ledger", "topic": "a"}, "ledger"),
-        ([*ENTRIES[:2], V], {"as": "ledger", "topic": "a"}, "value"),
-        ([("ledger", "int"), *ENTRIES[1:]], {"as": "ledger", "topic": "a"}, "ledger"),
-        ([*ENTRIES, ("segment", "string")], {"as": "ledger", "topic": "a"}, "segment"),
+        (ENTRIES, {}, "topic"),
+        ([("topic", "string"), *ENTRIES], {"topic": "a"}, "segments"),
+        (ENTRIES, {"topic": "a" * 201}, "topic"),
+        (ENTRIES, {"segments": "a"}, "segments"),
+        (ENTRIES, {"topic": "a", "framing": "lines"}, "framing"),
+        (ENTRIES[1:], {"topic": "a"}, "ledger"),
+        ([*ENTRIES[:2], V], {"topic": "a"}, "value"),
+        ([("ledger", "int"), *ENTRIES[1:]], {"topic": "a"}, "ledger"),
+        ([*ENTRIES, ("segment", "string")], {"topic": "a"}, "segment"),
     ],
 )
 def test_refused_columns(fields: list[tuple[str, str]], given: dict[str, str], argument: str) -> None:

@@ -1,6 +1,6 @@
 """``jobs.offload``: files, or the rows of a frame, as ledgers of a topic (PIP-76 offload segments); executors write them.
 
-Promises: as of the sink with ``as=ledger``, whose tasks and commit these are: bytes are the offload writer's, a part appears whole in one
+Promises: as of the sink, whose tasks and commit these are: bytes are the offload writer's, a part appears whole in one
 commit with the row that says so, and the owner is asked. Files go in parts of some GiB, each a commit: a job that was killed goes on
 behind the last part that is there, and one that is run again does nothing. What nobody committed the sweep takes.
 * ``lines``: each file is a ledger, each of its lines an entry, in the order of the files' names; ``files``: all files are one ledger, each
@@ -130,7 +130,7 @@ def offload(
     files.
     """
     run = OnSpark(spark, f"chunkstore offload {topic}", progress)
-    given = {"path": root, "container": container, "as": "ledger", "topic": topic, "chunkBytes": str(chunk_bytes)}
+    given = {"path": root, "container": container, "topic": topic, "chunkBytes": str(chunk_bytes)}
     options = parse_write_options(given, streaming=False)
     if not isinstance(source, str | Sequence):
         parts = [_offload_frame(source, options, ledger, order_by, job, dry_run=dry_run)]
@@ -275,7 +275,7 @@ def _commit(
     known = runtime.token(16) if name is None else repr((name, number)).encode()
     session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", SESSION_TTL_S)
     try:
-        written = write(WritePlan(options, Columns(None), door.uuid, session_id))
+        written = write(WritePlan(options, Columns(None, ledgers=True), door.uuid, session_id))
         outputs = tuple(one.outputs for one in written)
         job = Job(session_id, outputs, any(one.attempt for one in written))
         commit_job(door, name, number, job, before=before, after=after)
