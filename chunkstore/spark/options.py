@@ -15,7 +15,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
-from chunkstore.config import GIB, MIB, Settings
+from chunkstore.config import MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
@@ -48,11 +48,8 @@ _BOTH: Final = (
     "topicsPattern",
     "columns",
     "framing",
-    "maxRecordBytes",
     "minPartitions",
-    "maxBytesPerPartition",
     "startingOffsets",
-    "startingTimestamp",
     "failOnDataLoss",
     "foreignRoots",
 )
@@ -60,13 +57,13 @@ OPTIONS: Final = (
     *_BOTH,
     "metadata",
     "endingOffsets",
-    "endingTimestamp",
     "lsnAsOf",
     "timestampAsOf",
     "mapFunction",
 )
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger")
+LINE_BYTES_MAX: Final = 16 * MIB
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Kafka's numbers for the two ends."""
@@ -80,8 +77,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
-    all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``record_bytes_max``: the longest line, with
-    ``lines``. ``starting_ms``, ``ending_ms``: times of chunks, in place of ``starting`` and ``ending``. ``trigger_*``: bytes and rows of a
+    all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``.
+    ``trigger_*``: bytes and rows of a
     micro-batch, None without a limit. ``foreign_roots``: as in ``Settings``."""
 
     path: str
@@ -94,12 +91,8 @@ class ReadOptions:
     segments_pattern: str | None = None
     topics_pattern: str | None = None
     lines: bool = False
-    record_bytes_max: int = 16 * MIB
-    partition_bytes: int | None = None
     starting: Positions = EARLIEST
     ending: Positions = LATEST
-    starting_ms: int | None = None
-    ending_ms: int | None = None
     fail_on_data_loss: bool = True
     as_of_lsn: int | None = None
     as_of_ms: int | None = None
@@ -117,12 +110,12 @@ class ReadOptions:
     @property
     def sizing(self) -> Sizing:
         """How large partitions are."""
-        return Sizing(self.min_partitions, self.partition_bytes)
+        return Sizing(self.min_partitions)
 
     @property
     def line_bytes_max(self) -> int:
         """The longest line; 0 where rows are no lines."""
-        return self.record_bytes_max if self.lines else 0
+        return LINE_BYTES_MAX if self.lines else 0
 
     @property
     def reads_topics(self) -> bool:
@@ -214,12 +207,8 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
         lines=one_of(values, "framing", ("none", "lines")) == "lines",
-        record_bytes_max=whole_number(values, "maxRecordBytes", 1, GIB) or 16 * MIB,
-        partition_bytes=whole_number(values, "maxBytesPerPartition", 1, _BYTES_MAX),
         starting=starting,
         ending=_positions(values, "endingOffsets", LATEST, segments),
-        starting_ms=_moment(values, "startingTimestamp"),
-        ending_ms=_moment(values, "endingTimestamp"),
         fail_on_data_loss=one_of(values, "failOnDataLoss", ("true", "false")) == "true",
         as_of_lsn=whole_number(values, "lsnAsOf", 1, _BYTES_MAX),
         as_of_ms=_moment(values, "timestampAsOf"),
@@ -229,7 +218,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         metadata=metadata,
         foreign_roots=_foreign_roots(values),
     )
-    _check_moments(options)
     return replace(options, columns=_columns(values, options))
 
 
@@ -264,13 +252,6 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     if "ledgers" in values and stream:
         raise InvalidArgument("option 'ledgers' is for batch reads", argument="ledgers")
     if not {"topic", "topicsPattern"}.isdisjoint(values):
-        for name in ("startingTimestamp", "endingTimestamp"):
-            if name in values:
-                raise InvalidArgument(
-                    f"option {name!r} is for raw segments: a topic is read in the order in which it was offloaded, and by ledgers; "
-                    "choose with option 'ledgers', or by column timestamp",
-                    argument=name,
-                )
         for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
             if name in values:
                 raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
@@ -278,11 +259,6 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
             raise InvalidArgument(
                 "option 'startingOffsets' is earliest or latest for topics", argument="startingOffsets"
             )
-    if "maxRecordBytes" in values and values.get("framing", "").lower() != "lines":
-        raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
-    for one, other in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
-        if one in values and other in values:
-            raise InvalidArgument(f"give option {one!r} or {other!r}, not both", argument=other)
     _check_pairs(values)
 
 
@@ -453,9 +429,3 @@ def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]
     if not columns:
         raise InvalidArgument("option 'columns' names no column", argument="columns")
     return tuple(columns)
-
-
-def _check_moments(options: ReadOptions) -> None:
-    start, stop = options.starting_ms, options.ending_ms
-    if start is not None and stop is not None and stop < start:
-        raise InvalidArgument("option 'endingTimestamp' lies before 'startingTimestamp'", argument="endingTimestamp")

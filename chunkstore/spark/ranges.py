@@ -14,7 +14,6 @@ from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, Segme
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.chunk_times import begin_since
 from chunkstore.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 
 __all__ = [
@@ -81,11 +80,7 @@ def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:
     for name, info in segments.items():
         clip = not options.fail_on_data_loss
         start = position_in(info, options.starting, "startingOffsets", EARLIEST, clip=clip)
-        if options.starting_ms is not None:
-            start = _since(replica, info, options, options.starting_ms)
         stop = position_in(info, options.ending, "endingOffsets", LATEST, clip=clip)
-        if options.ending_ms is not None:
-            stop = _since(replica, info, options, options.ending_ms)
         if stop < start:
             raise InvalidArgument(
                 f"segment {name!r} would be read from {start} to {stop}, which lies before that",
@@ -93,12 +88,6 @@ def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:
             )
         ranges.append(Range(name, info.id, start, stop))
     return ranges
-
-
-def _since(replica: Replica, info: SegmentInfo, options: ReadOptions, time_ms: int) -> int:
-    """Where what was begun at this time or later begins; the end where there is nothing."""
-    at = begin_since(replica, info, time_ms, options.line_bytes_max)
-    return info.length if at is None else at
 
 
 def require_named(options: ReadOptions, there: Mapping[str, object]) -> None:

@@ -3,7 +3,7 @@ or anybody who knows objects, blocks and ranges. Plain data and pure functions.
 
 Promises: tasks are plain data (names, ranges, CRCs) and need no metadata. A row of a raw segment is at most ``ROW_BYTES`` long: chunks are
 cut at multiples of that, counted from the chunk's first byte, and a row never spans two chunks. Partitions are cut between pieces;
-inside (at ends of rows) only where there are fewer than ``minPartitions``, or ``maxBytesPerPartition`` says so. Blocks of ledgers are
+inside (at ends of rows) only where there are fewer than ``minPartitions``. Blocks of ledgers are
 never cut. Leaves out: reading (``pieces``, ``batches``).
 """
 
@@ -133,14 +133,13 @@ class WholeObject(NamedTuple):
 
 
 class Sizing(NamedTuple):
-    """How large partitions are: at least so many, and of about so many bytes (None: ``PARTITION_BYTES``) at most."""
+    """How large partitions are: at least so many, and of about ``PARTITION_BYTES`` at most."""
 
     partitions_min: int = 1
-    partition_bytes: int | None = None
 
     def parts(self, sizes: Sequence[int]) -> int:
         """How many partitions share these bytes."""
-        return max(self.partitions_min, -(-sum(sizes) // (self.partition_bytes or PARTITION_BYTES)))
+        return max(self.partitions_min, -(-sum(sizes) // PARTITION_BYTES))
 
     def groups(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
         """The sizes as partitions; see ``share``."""
@@ -167,12 +166,9 @@ def share(sizes: Sequence[int], parts: int) -> list[tuple[int, int]]:
 
 def plan_pieces(pieces: Sequence[tuple[str, Piece]], sizing: Sizing) -> list[list[SegmentRun]]:
     """Partitions over pieces of raw segments, by name, in the order given."""
-    total = sum(piece.stop - piece.start for _, piece in pieces)
-    goals = [sizing.partition_bytes] if sizing.partition_bytes is not None else []
     if len(pieces) < sizing.partitions_min:
-        goals.append(total // sizing.partitions_min)
-    if goals:
-        rows = max(1, min(goals) // ROW_BYTES)
+        total = sum(piece.stop - piece.start for _, piece in pieces)
+        rows = max(1, total // sizing.partitions_min // ROW_BYTES)
         pieces = [(name, part) for name, piece in pieces for part in _cut(piece, rows)]
     sizes = [piece.stop - piece.start for _, piece in pieces]
     return [_segment_runs(pieces[begin:end]) for begin, end in sizing.groups(sizes)]

@@ -10,7 +10,6 @@ from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTrunc
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.chunk_times import begin_since
 from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_lines
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import plan_ranges
@@ -117,7 +116,7 @@ class SegmentFollower:
         self, replica: Replica, info: SegmentInfo, begin: int, stop: int, rows: int | None
     ) -> tuple[int, int]:
         """``_end`` at or before ``stop``; behind it only where not even the first line ends there."""
-        segment, limit = _handle(info), self._options.record_bytes_max
+        segment, limit = _handle(info), self._options.line_bytes_max
         known = self._unfinished.get(info.id)
         low = known[1] if known is not None and known[0] == begin else begin
         passed, found = 0, None
@@ -139,17 +138,12 @@ class SegmentFollower:
         return end, passed
 
     def _first(self, replica: Replica, info: SegmentInfo) -> int:
-        """``startingOffsets`` or ``startingTimestamp`` in this segment. What is latest of lines is behind the last finished one."""
-        since_ms = self._options.starting_ms
-        if since_ms is not None:
-            found = begin_since(replica, info, since_ms, self._options.line_bytes_max)
-            if found is not None:
-                return found
+        """``startingOffsets`` in this segment. What is latest of lines is behind the last finished one."""
         starting, clip = self._options.starting, not self._options.fail_on_data_loss
         at = position_in(info, starting, "startingOffsets", EARLIEST, clip=clip)
         said = starting if isinstance(starting, int) else starting.get(info.name, EARLIEST)
         if said == LATEST and self._options.lines and not info.sealed:
-            limit = self._options.record_bytes_max
+            limit = self._options.line_bytes_max
             return line_end_before(replica, _handle(info), info.start_offset, at, limit) or info.start_offset
         return at
 

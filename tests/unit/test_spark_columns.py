@@ -25,7 +25,6 @@ if "Java" not in missing() and missing():
 from pyspark import cloudpickle
 
 from chunkstore.spark.source import DefaultSource
-from tests.support.spark_streams import Stream
 
 BEGAN_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -141,79 +140,6 @@ def test_what_kafka_has_and_there_is_not_is_refused_with_the_reason(chosen: dict
     assert caught.value.argument == "columns"
 
 
-def test_a_batch_between_two_times(ground: Ground, clock: Clock) -> None:
-    begins = write_hours(ground, clock, "a")
-
-    def lines(**options: str) -> list[bytes]:
-        return [value for (value,) in rows_of(ground, segments="a", framing="lines", columns="value", **options)]
-
-    for hour in range(5):
-        windows = lines(endingTimestamp=ms(hour)), lines(startingTimestamp=ms(hour))
-        assert windows[0] + windows[1] == LINES, "windows share no line and lose none"
-        assert windows[1] == [line for number, line in enumerate(LINES) if max(0, number - 1) // 3 >= hour]
-    assert lines(startingTimestamp="2023-11-14T23:13:20.001+00:00", endingTimestamp=ms(3)) == LINES[7:10]
-    assert lines(startingTimestamp=ms(2), endingTimestamp=ms(2)) == []
-    assert lines(startingTimestamp=ms(2), endingOffsets="latest") == LINES[7:]
-    pieces = rows_of(ground, segments="a", columns="offset", startingTimestamp=ms(1), endingTimestamp=ms(3))
-    assert [offset for (offset,) in pieces] == begins[1:3]
-    with ground.open() as store:
-        store.truncate("a", begins[1] + 1)
-    assert [offset for (offset,) in rows_of(ground, segments="a", columns="offset", startingTimestamp="0")] == [
-        begins[1] + 1,
-        *begins[2:],
-    ]
-
-
-def test_a_chunk_behind_a_younger_one_is_not_looked_for(ground: Ground, clock: Clock) -> None:
-    """As Kafka has it: what comes first of what is young enough, whatever stands behind that."""
-    with ground.open() as store:
-        for name, hour in (("old", 1), ("young", 5)):
-            clock[0] = hour
-            store.create(name)
-            store.append(name, name.encode())
-            store.seal(name)
-        store.create("a")
-        store.concat("a", 0, "young")
-        store.concat("a", 5, "old")
-    assert rows_of(ground, segments="a", columns="value", startingTimestamp=ms(3)) == [(b"young",), (b"old",)]
-
-
-def test_a_stream_begins_at_a_time(ground: Ground, clock: Clock) -> None:
-    write_hours(ground, clock, "a")
-
-    def begun(hour: int) -> Stream:
-        return Stream(ground.url, segments="a", framing="lines", startingTimestamp=ms(hour))
-
-    streams = [begun(hour) for hour in range(5)]
-    with ground.open() as store:
-        store.append("a", b"new\n")
-        for hour, stream in enumerate(streams):
-            stream.drain()
-            read = [row[2] for rows in stream.rows for row in rows]
-            assert read == [line for number, line in enumerate(LINES) if max(0, number - 1) // 3 >= hour] + [b"new"]
-            stream.replay()
-            stream.planner.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "argument"),
-    [
-        ({"segments": "a", "startingOffsets": "5", "startingTimestamp": "5"}, "startingTimestamp"),
-        ({"segments": "a", "endingOffsets": "5", "endingTimestamp": "5"}, "endingTimestamp"),
-        ({"segments": "a", "startingTimestamp": "6", "endingTimestamp": "5"}, "endingTimestamp"),
-        ({"segments": "a", "startingTimestamp": "noon"}, "startingTimestamp"),
-        ({"segments": "a", "endingTimestamp": "2026-11-20T08:00:00"}, "endingTimestamp"),
-        ({"topic": "t", "startingTimestamp": "5"}, "startingTimestamp"),
-        ({"topicsPattern": "t", "endingTimestamp": "5"}, "endingTimestamp"),
-        ({"metadata": "segments", "startingTimestamp": "5"}, "startingTimestamp"),
-    ],
-)
-def test_what_contradicts_is_refused(options: dict[str, str], argument: str) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        parse_options({"path": "file:///x", **options})
-    assert caught.value.argument == argument
-
-
 def test_a_stream_has_no_end() -> None:
     with pytest.raises(InvalidArgument, match="batch reads"):
-        parse_options({"path": "file:///x", "segments": "a", "endingTimestamp": "5"}, stream=True)
+        parse_options({"path": "file:///x", "segments": "a", "endingOffsets": "5"}, stream=True)

@@ -82,11 +82,11 @@ def test_a_line_comes_once_whatever_partitions_do(
     with pytest.MonkeyPatch.context() as patched:
         # Bytes that rows of partitions are cut at; a MiB would be one partition here.
         patched.setattr(planning, "ROW_BYTES", unit)
+        patched.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 300)
         rows = read(
             ground,
             segments="a",
             framing="lines",
-            maxRecordBytes="300",
             minPartitions=str(parts),
             startingOffsets=str(start),
             endingOffsets=str(stop),
@@ -100,10 +100,11 @@ def test_a_longer_line_is_named(lined: tuple[Ground, bytes], parts: str, monkeyp
     monkeypatch.setattr(planning, "ROW_BYTES", 50)
     longest = max(len(row[2]) for row in lines_of(data))
     first = next(row[1] for row in lines_of(data) if len(row[2]) == longest)
-    limit = str(longest - 1)
+    limit = longest - 1
+    monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", limit)
     with pytest.raises(InvalidArgument, match=f"offset {first} of segment 'a' is longer than {limit}") as caught:
-        read(ground, segments="a", framing="lines", maxRecordBytes=limit, minPartitions=parts)
-    assert caught.value.argument == "maxRecordBytes"
+        read(ground, segments="a", framing="lines", minPartitions=parts)
+    assert caught.value.argument == "framing"
 
 
 def test_the_last_line_needs_no_newline_in_a_batch(tmp_path: Path) -> None:
@@ -116,15 +117,16 @@ def test_the_last_line_needs_no_newline_in_a_batch(tmp_path: Path) -> None:
     assert rows == [("a", 0, b"one\r"), ("a", 5, b""), ("a", 6, b"two")]
 
 
-def test_lines_of_more_than_a_mib(tmp_path: Path) -> None:
+def test_lines_of_more_than_a_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ground = Ground(tmp_path)
     data = b"x" * (3 * MIB) + b"\n" + b"y" * 10 + b"\n" + b"z" * (2 * MIB)
     with ground.open() as store:
         filled(store, "a", 0, 700_000)
         store.append("a", data)
         assert read(ground, segments="a", framing="lines", minPartitions="4") == lines_of(data)
+        monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 2 * MIB)
         with pytest.raises(InvalidArgument, match="offset 0 of"):
-            read(ground, segments="a", framing="lines", minPartitions="4", maxRecordBytes=str(2 * MIB))
+            read(ground, segments="a", framing="lines", minPartitions="4")
 
 
 def test_patterns_and_positions_of_batches(tmp_path: Path) -> None:
@@ -162,17 +164,6 @@ def test_states_of_the_past(tmp_path: Path) -> None:
         far = "2100-01-01T00:00:00Z"
         with pytest.raises(InvalidArgument):
             read(ground, segments="a", timestampAsOf=far)
-
-
-def test_partitions_of_at_most_so_many_bytes(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
-    with ground.open() as store:
-        filled(store, "a", 6 * MIB, 4 * MIB)
-        for options in ({}, {"framing": "lines"}):
-            source = DefaultSource(
-                {"path": ground.url, "segments": "a", "maxBytesPerPartition": str(2 * MIB), **options}
-            )
-            assert len(source.reader(source.schema()).partitions()) == 3
 
 
 # What Spark calls

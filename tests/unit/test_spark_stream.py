@@ -161,16 +161,18 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     assert {row[0] for row in found} == {"a", "b"}, "a line is given out whole, and one of each segment"
 
 
-def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store) -> None:
+def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.create("a")
     store.append("a", b"fine\n" + b"x" * 40 + b"\nfine\n")
     options = {"segments": "a", "framing": "lines", "startingOffsets": "earliest"}
     for limit in ({}, {"rows": 1}, {"size_bytes": 10}):
-        stream = Stream(ground.url, maxRecordBytes="39", **options)
+        monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 39)
+        stream = Stream(ground.url, **options)
         with pytest.raises(InvalidArgument, match=r"offset \d+ of segment 'a' is longer than 39") as caught:
             stream.drain(**limit)
-        assert caught.value.argument == "maxRecordBytes"
-        stream = Stream(ground.url, maxRecordBytes="40", **options)
+        assert caught.value.argument == "framing"
+        monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 40)
+        stream = Stream(ground.url, **options)
         stream.drain(**limit)
         assert [row[2] for rows in stream.rows for row in rows] == [b"fine", b"x" * 40, b"fine"]
     store.append("a", b"y" * 41)
@@ -304,7 +306,7 @@ def test_the_report_is_where_segments_end(ground: Ground, store: Store) -> None:
 def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     ground = Ground(tmp_path_factory.mktemp("model"))
     lines = data.draw(st.booleans(), "lines")
-    given_options = {"framing": "lines", "maxRecordBytes": "200"} if lines else {}
+    given_options = {"framing": "lines"} if lines else {}
     model: dict[str, bytearray] = {}
     with ground.open() as store:
         stream = Stream(
