@@ -13,7 +13,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.handles import SegmentHandle
 from chunkstore.reading import ReadableContainer
 
-__all__ = ["NEWLINE", "line_end_before", "line_too_long", "pass_lines"]
+__all__ = ["NEWLINE", "first_line_end", "line_end_before", "line_too_long"]
 
 _STEP_BYTES: Final = 64 * KIB
 _STEP_BYTES_MAX: Final = 4 * MIB
@@ -45,20 +45,13 @@ def line_end_before(replica: ReadableContainer, segment: SegmentHandle, low: int
     return None
 
 
-def pass_lines(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int, count: int) -> tuple[int, int]:
-    """Behind the first ``count`` lines that end in ``(low, high]``, and how many there are; ``low`` and 0 if none. Raises as ``read``."""
-    end, passed, step = low, 0, _STEP_BYTES
-    while low < high and passed < count:
+def first_line_end(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int) -> int | None:
+    """The lowest offset in ``(low, high]`` that has a newline in front of it. Raises as ``read``."""
+    step = _STEP_BYTES
+    while low < high:
         data = replica.read(segment, low, min(step, high - low))
-        there = data.count(NEWLINE)
-        if there:
-            at = -1
-            if there <= count - passed:
-                at = data.rfind(NEWLINE)
-            else:
-                there = count - passed
-                for _ in range(there):
-                    at = data.find(NEWLINE, at + 1)
-            end, passed = low + at + 1, passed + there
+        at = data.find(NEWLINE)
+        if at >= 0:
+            return low + at + 1
         low, step = low + len(data), min(_STEP_BYTES_MAX, step * 4)
-    return end, passed
+    return None

@@ -62,7 +62,7 @@ OPTIONS: Final = (
     "mapFunction",
 )
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
-STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger", "maxOffsetsPerTrigger")
+STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger")
 LINE_BYTES_MAX: Final = 16 * MIB
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -77,9 +77,8 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
-    all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``.
-    ``trigger_*``: bytes and rows of a
-    micro-batch, None without a limit. ``foreign_roots``: as in ``Settings``."""
+    all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``trigger_bytes``: of a micro-batch,
+    None without a limit. ``foreign_roots``: as in ``Settings``."""
 
     path: str
     container: str
@@ -98,7 +97,6 @@ class ReadOptions:
     as_of_ms: int | None = None
     function: str | None = None
     trigger_bytes: int | None = None
-    trigger_rows: int | None = None
     metadata: str | None = None
     foreign_roots: tuple[str, ...] = ()
 
@@ -214,7 +212,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         as_of_ms=_moment(values, "timestampAsOf"),
         function=values.get("mapFunction"),
         trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
-        trigger_rows=whole_number(values, "maxOffsetsPerTrigger", 1, _BYTES_MAX),
         metadata=metadata,
         foreign_roots=_foreign_roots(values),
     )

@@ -21,19 +21,19 @@ class Limit(NamedTuple):
     """Of one batch; None: none. What has something new gives one row (of a topic: one block) at least."""
 
     size_bytes: int | None = None
-    rows: int | None = None
 
 
-def share_out(backlog: Mapping[str, int], limit: Limit, go_on: Callable[[str, Limit], tuple[int, int]]) -> None:
-    """Call ``go_on`` for each name, the smallest backlog first, with its equal share of what is left; it answers with what it took."""
+def share_out(backlog: Mapping[str, int], limit: Limit, go_on: Callable[[str, Limit], int]) -> None:
+    """Call ``go_on`` for each name, the smallest backlog first, with its equal share of what is left; it answers with how many bytes it
+    took."""
     busy = sum(size > 0 for size in backlog.values())
-    left = limit
+    left = limit.size_bytes
     for size, name in sorted((size, name) for name, size in backlog.items()):
         if size <= 0:
-            go_on(name, left)
+            go_on(name, Limit(left))
             continue
-        used = go_on(name, Limit(*(None if most is None else max(1, most // busy) for most in left)))
-        left = Limit(*(None if most is None else max(0, most - took) for most, took in zip(left, used, strict=True)))
+        took = go_on(name, Limit(None if left is None else max(1, left // busy)))
+        left = None if left is None else max(0, left - took)
         busy -= 1
 
 

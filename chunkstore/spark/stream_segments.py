@@ -10,12 +10,12 @@ from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTrunc
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.line_ends import line_end_before, line_too_long, pass_lines
+from chunkstore.spark.line_ends import first_line_end, line_end_before, line_too_long
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import plan_ranges
 from chunkstore.spark.positions import Reached, StreamOffset
 from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
-from chunkstore.spark.runs import ROW_BYTES, ReadTask
+from chunkstore.spark.runs import ReadTask
 from chunkstore.spark.sharing import Limit, lose, share_out
 
 __all__ = ["SegmentFollower"]
@@ -70,15 +70,15 @@ class SegmentFollower:
                 begins[name] = self._begin(info, 0)
                 lost_bytes += begins[name]
 
-        def go_on(name: str, share: Limit) -> tuple[int, int]:
+        def go_on(name: str, share: Limit) -> int:
             info, begin = there[name], begins[name]
-            end, rows = self._end(replica, info, begin, share) if begin < info.length else (begin, 0)
+            end = self._end(replica, info, begin, share.size_bytes) if begin < info.length else begin
             held = start.segments.get(name)
             follows = held is not None and held.identity == info.id and held.at == begin
             if held is not None or end:  # else it has nothing yet
                 done = info.sealed and end == info.length
                 reached[name] = Reached(info.id, end, done, None if follows else begin)
-            return end - begin, rows
+            return end - begin
 
         share_out({name: there[name].length - begin for name, begin in begins.items()}, limit, go_on)
         return start._replace(segments=reached, lost_bytes=lost_bytes, lost_segments=lost_segments)
@@ -102,40 +102,27 @@ class SegmentFollower:
                 found[name] = info._replace(length=length, sealed=info.sealed and target.sealed)
         return found
 
-    def _end(self, replica: Replica, info: SegmentInfo, begin: int, limit: Limit) -> tuple[int, int]:
-        """Where the batch ends in a segment that has something behind ``begin``, and how many rows that are (counted if it matters)."""
-        size, rows = limit
-        stop = info.length if size is None else min(info.length, begin + size)
-        if not self._options.lines:
-            if rows is not None:
-                stop = min(stop, (begin // ROW_BYTES + rows) * ROW_BYTES)
-            return stop, -(-stop // ROW_BYTES) - begin // ROW_BYTES
-        return self._end_of_lines(replica, info, begin, stop, rows)
+    def _end(self, replica: Replica, info: SegmentInfo, begin: int, size_bytes: int | None) -> int:
+        """Where the batch ends in a segment that has something behind ``begin``."""
+        stop = info.length if size_bytes is None else min(info.length, begin + size_bytes)
+        return self._end_of_lines(replica, info, begin, stop) if self._options.lines else stop
 
-    def _end_of_lines(
-        self, replica: Replica, info: SegmentInfo, begin: int, stop: int, rows: int | None
-    ) -> tuple[int, int]:
+    def _end_of_lines(self, replica: Replica, info: SegmentInfo, begin: int, stop: int) -> int:
         """``_end`` at or before ``stop``; behind it only where not even the first line ends there."""
         segment, limit = _handle(info), self._options.line_bytes_max
         known = self._unfinished.get(info.id)
         low = known[1] if known is not None and known[0] == begin else begin
-        passed, found = 0, None
-        if rows is None:
-            found = line_end_before(replica, segment, low, stop, limit)
-        else:
-            found, passed = pass_lines(replica, segment, low, stop, rows)
-        end = found if found is not None and found > low else begin
+        end = line_end_before(replica, segment, low, stop, limit) or begin
         if end == begin and stop < info.length:
             high = min(info.length, begin + limit + 1)
-            found, passed = pass_lines(replica, segment, max(low, stop), high, 1)
-            end, stop = (found if passed else begin), max(stop, high)
-        if info.sealed and stop == info.length and passed != rows and info.length - end <= limit:
-            return info.length, passed + (end < info.length)
+            end, stop = first_line_end(replica, segment, max(low, stop), high) or begin, max(stop, high)
+        if info.sealed and stop == info.length and info.length - end <= limit:
+            return info.length
         if end == begin and stop - begin > limit:
             line_too_long(info.name, begin, limit)
         if end == begin:
             self._unfinished[info.id] = begin, stop
-        return end, passed
+        return end
 
     def _first(self, replica: Replica, info: SegmentInfo) -> int:
         """``startingOffsets`` in this segment. What is latest of lines is behind the last finished one."""

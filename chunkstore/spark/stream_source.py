@@ -26,7 +26,6 @@ try:
         ReadAllAvailable,
         ReadLimit,
         ReadMaxBytes,
-        ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
 except ImportError:  # before 4.2
@@ -43,7 +42,7 @@ class StreamReader(DataSourceStreamReader):
     def __init__(self, options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> None:
         self._columns = tuple(columns)
         self._stream = Stream(options)
-        self._limit = Limit(options.trigger_bytes, options.trigger_rows)
+        self._limit = Limit(options.trigger_bytes)
 
     def initialOffset(self) -> dict[str, Any]:
         """Raises as ``Stream.initial``."""
@@ -57,11 +56,7 @@ class StreamReader(DataSourceStreamReader):
         """What Spark asks for goes before the options: all that is there is all."""
         if limit is None or isinstance(limit, ReadAllAvailable):
             return Limit()
-        size, rows = self._limit
-        return Limit(
-            limit.max_bytes if isinstance(limit, ReadMaxBytes) else size,
-            limit.max_rows if isinstance(limit, ReadMaxRows) else rows,
-        )
+        return Limit(limit.max_bytes) if isinstance(limit, ReadMaxBytes) else self._limit
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Raises as ``Stream.tasks``."""
@@ -82,11 +77,9 @@ if HAS_LIMITS:
         """With what Spark 4.2 brought."""
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """The limit of the options; with both, ``latestOffset`` heeds the other one, too."""
-            size, rows = self._limit
-            if size is not None:
-                return ReadMaxBytes(size)
-            return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+            """The limit of the options."""
+            size_bytes = self._limit.size_bytes
+            return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
 
         def reportLatestOffset(self) -> dict[str, Any]:
             """What is there, for the progress report. Raises as ``Stream.report``."""
@@ -102,11 +95,6 @@ def stream_reader(options: ReadOptions, columns: Sequence[tuple[str, bool]]) -> 
     with annotated(container=options.container):
         if HAS_LIMITS:
             return LimitedStreamReader(options, columns)
-        asked = {
-            "maxBytesPerTrigger": options.trigger_bytes,
-            "maxOffsetsPerTrigger": options.trigger_rows,
-        }
-        for name, value in asked.items():
-            if value is not None:
-                raise Unsupported(f"option {name!r} needs Spark 4.2 or newer", feature=name)
+        if options.trigger_bytes is not None:
+            raise Unsupported("option 'maxBytesPerTrigger' needs Spark 4.2 or newer", feature="maxBytesPerTrigger")
         return StreamReader(options, columns)

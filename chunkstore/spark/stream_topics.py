@@ -7,9 +7,6 @@ opening and closing (``stream``), where blocks lie (``chunkstore.pulsar``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from chunkstore.codec.pulsar.frames import ENTRY_ID_MAX
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
@@ -80,10 +77,10 @@ class TopicFollower:
                 end = min(end, self._target.get(topic, begins[topic]))
             ends[topic] = max(end, begins[topic])
 
-        def go_on(topic: str, share: Limit) -> tuple[int, int]:
+        def go_on(topic: str, share: Limit) -> int:
             nonlocal lost
             begin, contexts = begins[topic], there[topic]
-            end, rows = self._end(replica, contexts, begin, ends[topic], share)
+            end = self._end(replica, contexts, begin, ends[topic], share)
             before = start.topics.get(topic)
             if before is not None or end > TopicPosition(0, 0):  # else it has nothing yet
                 lost += self._lose(topic, _missing(contexts, begin.sequence + 1, end.sequence))
@@ -91,7 +88,7 @@ class TopicFollower:
                 found[topic] = _reached(contexts, end)._replace(
                     begin=None if follows else (begin.sequence, begin.offset)
                 )
-            return _distance(contexts, begin, end), rows
+            return _distance(contexts, begin, end)
 
         share_out({topic: _distance(there[topic], begins[topic], ends[topic]) for topic in there}, limit, go_on)
         return start._replace(topics=found, lost_segments=lost)
@@ -135,38 +132,19 @@ class TopicFollower:
 
     def _end(
         self, replica: Replica, contexts: list[Context], begin: TopicPosition, end: TopicPosition, limit: Limit
-    ) -> tuple[TopicPosition, int]:
-        """Where the batch ends, and how many entries it has at most (counted if that matters): one block at least."""
-        size, rows = limit
-        if limit == Limit() or begin == end:
-            return end, 0
-        planner = self._planner(replica, contexts[0].topic)
-        counts = _entries(contexts, planner.between(begin, end)) if rows is not None else {}
-        at, size_taken, rows_taken = begin, 0, 0
-        for border in planner.borders(begin, end):
-            # A last block whose entries nobody has counted may be more than all that is left.
-            count = counts.get(border, 0 if rows is None else rows)
-            size_taken += border.offset - (at.offset if border.sequence == at.sequence else 0)
-            is_over = (size is not None and size_taken > size) or (rows is not None and rows_taken + count > rows)
-            if is_over and at != begin:
-                return at, rows_taken
-            at, rows_taken = border, rows_taken + count
-            if is_over:
+    ) -> TopicPosition:
+        """Where the batch ends: one block at least."""
+        if limit.size_bytes is None or begin == end:
+            return end
+        at, taken_bytes = begin, 0
+        for border in self._planner(replica, contexts[0].topic).borders(begin, end):
+            taken_bytes += border.offset - (at.offset if border.sequence == at.sequence else 0)
+            if taken_bytes > limit.size_bytes and at != begin:
+                return at
+            at = border
+            if taken_bytes > limit.size_bytes:
                 break
-        return at, rows_taken
-
-
-def _entries(contexts: list[Context], parts: Iterable[LedgerRange]) -> dict[TopicPosition, int]:
-    """By where a block ends, how many entries it has at most, where that is known: ids may be left out."""
-    sequences = {context.data: context.sequence for context in contexts}
-    counts: dict[TopicPosition, int] = {}
-    for part in parts:
-        behind = [block.first_entry for block in part.blocks[1:]]
-        if part.last_entry < ENTRY_ID_MAX:
-            behind.append(part.last_entry + 1)
-        for block, following in zip(part.blocks, behind, strict=False):
-            counts[TopicPosition(sequences[part.segment], block.stop)] = following - block.first_entry
-    return counts
+        return at
 
 
 def _begin(contexts: list[Context], before: TopicReached | None) -> tuple[TopicPosition, int]:

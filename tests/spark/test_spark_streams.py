@@ -66,12 +66,12 @@ def test_a_query_goes_on_where_it_was(
     store.create("log-a")
     add("log-a", 20)
     query = Query(spark, ground, tmp_path / "checkpoint")
-    new = {"maxOffsetsPerTrigger": "8"}
+    new = {"maxBytesPerTrigger": "18"}
     if HAS_LIMITS:
         query.available_now = False
         query.run(**new)
         query.available_now = True
-        assert [len(rows) for rows in query.batches.values()] == [8, 8, 4]
+        assert [len(rows) for rows in query.batches.values()] == [9, 6, 5]
     else:
         for name, value in new.items():
             with pytest.raises(Exception, match=f"option '{name}' needs Spark 4.2 or newer"):

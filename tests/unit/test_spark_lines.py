@@ -182,16 +182,14 @@ def test_limits_come_from_spark(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     with ground.open() as store:
         filled(store, "a", 100, 30)
-        reader = stream_reader(ground, maxBytesPerTrigger="40", maxOffsetsPerTrigger="1")
+        reader = stream_reader(ground, maxBytesPerTrigger="40")
         assert pickle.loads(cloudpickle.dumps(reader)) is not None  # type: ignore[no-untyped-call]
         assert reader.getDefaultReadLimit() == limits.ReadMaxBytes(40)
         assert stream_reader(ground).getDefaultReadLimit() == limits.ReadAllAvailable()
-        assert stream_reader(ground, maxOffsetsPerTrigger="3").getDefaultReadLimit() == limits.ReadMaxRows(3)
         start = reader.initialOffset()
         for limit, at in (
             (limits.ReadMaxBytes(40), 40),
             (limits.ReadMaxBytes(7), 7),
-            (limits.ReadMaxRows(1), 40),
             (limits.ReadAllAvailable(), 100),
         ):
             end = reader.latestOffset(start, limit)
@@ -209,10 +207,9 @@ def test_before_spark_4_2_limits_are_refused(tmp_path: Path, monkeypatch: pytest
     ground = Ground(tmp_path)
     with ground.open() as store:
         filled(store, "a", 100, 30)
-        for name, value in (("maxBytesPerTrigger", "5"), ("maxOffsetsPerTrigger", "5")):
-            with pytest.raises(Unsupported, match=r"needs Spark 4\.2") as caught:
-                stream_reader(ground, **{name: value})
-            assert caught.value.feature == name
+        with pytest.raises(Unsupported, match=r"needs Spark 4\.2") as caught:
+            stream_reader(ground, maxBytesPerTrigger="5")
+        assert caught.value.feature == "maxBytesPerTrigger"
         reader = stream_reader(ground)
         start = reader.initialOffset()
         end = reader.latestOffset()

@@ -52,9 +52,9 @@ def test_the_closest_name_is_told(given: str, meant: str | None) -> None:
 
 
 def test_streams_have_options_of_their_own() -> None:
-    stream = {**ROOT, "segments": "a", "maxBytesPerTrigger": "5", "maxoffsetspertrigger": "6"}
+    stream = {**ROOT, "segments": "a", "maxBytesPerTrigger": "5"}
     options = parse_options(stream, stream=True)
-    assert (options.trigger_bytes, options.trigger_rows) == (5, 6)
+    assert options.trigger_bytes == 5
     assert options.starting == LATEST
     assert parse_options({**ROOT, "segments": "a"}).starting == EARLIEST
     assert parse_options(stream, stream=None) == replace(options, starting=EARLIEST), "a schema is the same for both"

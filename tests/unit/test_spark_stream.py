@@ -104,7 +104,6 @@ def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store
     assert [row[1] for row in first] == [3, MIB]
     stream.drain()
     assert [row[1] for row in stream.rows[1]] == [MIB + 3, 2 * MIB]
-    assert [row[1] for row in Stream(ground.url, segments="a", startingOffsets="3").step(rows=2)] == [3, MIB]
     assert stream.bytes_of("a", 3) == pattern(3, 2 * MIB + 2)
     assert store.defrag("a", policy=MERGES).chunks_after == 1
     stream.replay()
@@ -133,13 +132,13 @@ def test_limits_are_shared_out_and_nobody_starves(ground: Ground, store: Store) 
     assert stream.bytes_of("big") == pattern(0, 5000)
 
 
-def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
+def test_lines_are_never_torn(ground: Ground, store: Store) -> None:
     store.create("a")
     store.create("b")
     store.append("a", b"1\n22\n333\n4444\n5")
     store.append("b", b"x" * 50 + b"\n" + b"y\n" * 10)
     stream = Stream(ground.url, segments="a", framing="lines", startingOffsets="earliest")
-    assert stream.step(rows=2) == [("a", 0, b"1"), ("a", 2, b"22")]
+    assert stream.step(size_bytes=5) == [("a", 0, b"1"), ("a", 2, b"22")]
     assert stream.step(size_bytes=9) == [("a", 5, b"333"), ("a", 9, b"4444")]
     assert stream.step() == [], "an unfinished line of an open segment is no row"
     store.append("a", b"5555\n\n6")
@@ -155,8 +154,7 @@ def test_lines_are_counted_and_never_torn(ground: Ground, store: Store) -> None:
     assert stream.step() == []
     stream.replay()
     both = Stream(ground.url, segments="a,b", framing="lines", startingOffsets="earliest")
-    found = both.step(rows=6)
-    assert [sum(row[0] == name for row in found) for name in "ab"] == [3, 3]
+    assert {row[0] for row in both.step(size_bytes=10)} == {"a", "b"}
     found = both.step(size_bytes=2)
     assert {row[0] for row in found} == {"a", "b"}, "a line is given out whole, and one of each segment"
 
@@ -165,7 +163,7 @@ def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store, monkeypa
     store.create("a")
     store.append("a", b"fine\n" + b"x" * 40 + b"\nfine\n")
     options = {"segments": "a", "framing": "lines", "startingOffsets": "earliest"}
-    for limit in ({}, {"rows": 1}, {"size_bytes": 10}):
+    for limit in ({}, {"size_bytes": 10}):
         monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 39)
         stream = Stream(ground.url, **options)
         with pytest.raises(InvalidArgument, match=r"offset \d+ of segment 'a' is longer than 39") as caught:
@@ -330,9 +328,7 @@ def test_every_byte_and_line_comes_once(tmp_path_factory: pytest.TempPathFactory
                     store.append(name, part)
                     model[name] += part
                 case "batch":
-                    limits = st.fixed_dictionaries(
-                        {}, optional={"rows": st.integers(1, 9), "size_bytes": st.integers(1, 90)}
-                    )
+                    limits = st.fixed_dictionaries({}, optional={"size_bytes": st.integers(1, 90)})
                     stream.step(**data.draw(limits))
                 case "seal":
                     if name in model and not lines:
