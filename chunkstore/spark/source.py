@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -54,8 +53,6 @@ _TYPES: dict[str, DataType] = {
     "BOOLEAN": BooleanType(),
     "TIMESTAMP": TimestampType(),
     "MAP<STRING, STRING>": MapType(StringType(), StringType()),
-    "MAP<STRING, LONG>": MapType(StringType(), LongType()),
-    "ARRAY<STRING>": ArrayType(StringType()),
 }
 
 

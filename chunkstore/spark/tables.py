@@ -1,7 +1,7 @@
 """A container's metadata as tables of Spark: rows from one replica, in the driver, and what a task makes of them.
 
-Promises: everything comes from one point of history, but for orphans, which are a LIST, and journal and snapshot bytes of usage; no byte
-of data is read, but of a ledger that still grows, whose last block says where it ends. Rows come in the order of their keys (segments by
+Promises: everything comes from one point of history; no byte of data is read, but of a ledger that still grows, whose last block says
+where it ends. Rows come in the order of their keys (segments by
 name, chunks by segment and offset, ledgers by topic and id, records by lsn). They are cut into ranges of that order of some 20,000
 rows or 4 MiB: each is encoded as it is full and travels with a task of its own, so that neither planner nor task holds a million rows as
 objects, and executors open nothing. Leaves out: columns and options (``metadata_tables``), Spark (``source``).
@@ -41,8 +41,6 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
     "TIMESTAMP": pa.timestamp("us", "UTC"),
     "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
-    "MAP<STRING, LONG>": pa.map_(pa.string(), pa.int64()),
-    "ARRAY<STRING>": pa.list_(pa.string()),
 }
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 """The driver's JVM holds the tasks of a plan, all of them."""
@@ -125,7 +123,7 @@ def _text_bytes(row: _Row) -> int:
         if type(cell) is str:
             size += len(cell)
         elif type(cell) is list:
-            size += sum(len(key) + (len(value) if isinstance(value, str) else 8) for key, value in cell)
+            size += sum(len(key) + len(value) for key, value in cell)
     return size
 
 
@@ -137,7 +135,7 @@ def _plain(kind: str, value: object) -> object:
         assert isinstance(value, int)
         return min(value, _TIME_MS_MAX) * 1000
     if isinstance(value, Mapping):
-        return [(key, _text(item) if kind == "MAP<STRING, STRING>" else item) for key, item in value.items()]
+        return [(key, _text(item)) for key, item in value.items()]
     return value.hex() if isinstance(value, bytes) else value
 
 
@@ -197,35 +195,10 @@ def _journal(replica: Replica, options: ReadOptions, _columns: Sequence[str]) ->
             yield tuple({**record, "digest": f"{digest:064x}"}.values())
 
 
-def _pins(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
-    yield from replica.pins()
-
-
-def _sessions(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
-    yield from replica.sessions()
-
-
-def _usage(replica: Replica, options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
-    if not options.segments and options.segments_pattern is None:
-        yield (None, *replica.usage())
-        return
-    for info in _chosen(replica, options):
-        yield (info.name, *replica.usage(info.name))
-
-
-def _orphans(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -> Iterator[_Row]:
-    for item in replica.find_orphans(age_s_min=0).orphans:
-        yield (item.info.name, item.kind, item.info.length, item.info.modified_ms)
-
-
 _ROWS: Final[Mapping[str, Callable[[Replica, ReadOptions, Sequence[str]], Iterator[_Row]]]] = {
     "segments": _segments,
     "chunks": _chunks,
     "ledgers": _ledgers,
     "garbage": _garbage,
     "journal": _journal,
-    "pins": _pins,
-    "sessions": _sessions,
-    "usage": _usage,
-    "orphans": _orphans,
 }

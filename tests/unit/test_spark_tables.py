@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,10 +13,9 @@ import pytest
 
 import chunkstore
 from chunkstore.assembly import journal_records
-from chunkstore.attaching import find_session
 from chunkstore.config import KIB
 from chunkstore.errors import InvalidArgument, SegmentNotFound
-from chunkstore.records import GarbageRecord, LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
+from chunkstore.records import GarbageRecord, LayoutChunk, SegmentInfo
 from chunkstore.spark.metadata_tables import TABLES
 from chunkstore.spark.options import OPTIONS, parse_options
 
@@ -25,8 +23,6 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches
 
 from chunkstore.pulsar import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter
 from chunkstore.pulsar.planning import TopicPlanner
-from chunkstore.registry import open_storage
-from chunkstore.sessions import SessionWriter
 from chunkstore.spark import tables
 from chunkstore.spark.tables import plan_table, table_batches
 from tests.support.spark_ground import Ground, filled
@@ -73,10 +69,6 @@ def test_columns_are_the_fields_of_the_records() -> None:
         "ledgers": LedgerSummary._fields,
         "garbage": GarbageRecord._fields[:-1],
         "journal": RecordInfo._fields,
-        "pins": Pin._fields,
-        "sessions": OpenSession._fields,
-        "usage": ("segment", *Usage._fields),
-        "orphans": ("name", "kind", "length", "modified_at"),
     }
     assert {name: list(table.columns) for name, table in TABLES.items()} == {
         name: named(fields) for name, fields in expected.items()
@@ -91,11 +83,9 @@ def test_rows_are_what_the_replica_says(ground: Tables) -> None:
         filled(store, "gone", 250, 100)
         store.delete("gone")
         store.seal("b")
-        pin = store.pin("p", "why", 60, offsets={"b": 3}, prefixes=("a/", "b"))
-        session_id = find_session(store, "job").session_id
         lsn = store._container.current.store.head().position.lsn
         with ground.replica() as replica:
-            infos, used, garbage = list(replica.segments()), replica.usage(), replica.garbage()
+            infos, garbage = list(replica.segments()), replica.garbage()
             layouts = [(info.name, *chunk) for info in infos for chunk in replica.layout(info.name)]
     segments = ground.rows("segments")
     assert [row["name"] for row in segments] == ["a/\N{GREEK SMALL LETTER ALPHA}", "b"]
@@ -108,17 +98,7 @@ def test_rows_are_what_the_replica_says(ground: Tables) -> None:
         ground.rows("chunks", segments="b,gone")
     (removed,) = ground.rows("garbage")
     assert (removed["count"], removed["size_bytes"]) == garbage and ground.file(removed["first"]).exists()
-    (pinned,) = ground.rows("pins")
-    assert (pinned["name"], pinned["lsn"], dict(pinned["offsets"])) == ("p", pin.lsn, {"b": 3})
-    assert pinned["prefixes"] == ["a/", "b"]
-    assert ms(pinned, "expires_at") - ms(pinned, "created_at") == 60_000
-    assert [(row["id"], row["holder"]) for row in ground.rows("sessions")] == [(session_id, "job")]
-    (usage,) = ground.rows("usage")
-    assert (usage["segment"], usage["live_bytes"], usage["quota_bytes"]) == (None, used.live_bytes, None)
-    assert usage["listed_at"] is not None and usage["orphans_at"] is None
-    assert [(row["segment"], row["chunks"]) for row in ground.rows("usage", segments="b")] == [("b", 10)]
     # The past
-    assert ground.rows("pins", lsnAsOf=str(pin.lsn - 1)) == []
     records = ground.rows("journal")
     stored = list(journal_records(ground.url))
     assert [row["lsn"] for row in records] == [record["lsn"] for record in stored]
@@ -150,21 +130,6 @@ def test_what_lies_in_the_journal_and_what_spilling_left(ground: Tables) -> None
     assert [row["size_bytes"] for row in rows if row["first"]] == [10]
     for table in TABLES:
         ground.rows(table)
-
-
-def test_orphans_are_what_a_sweep_would_take(ground: Tables) -> None:
-    assert TABLES["orphans"].options == ()
-    with ground.open() as store, closing(open_storage(ground.url, ground.settings)) as storage:
-        ended, kept = store.session("ended"), find_session(store, "killed")
-        ended.writer().write_chunk(storage, 0, b"12345")
-        SessionWriter(store.container, kept.session_id).write_chunk(storage, 0, b"123")
-        ended.end()
-    (row,) = ground.rows("orphans")
-    assert (row["kind"], row["length"]) == ("session chunk", 5)
-    assert ground.file(row["name"]).read_bytes() == b"12345" and row["modified_at"] is not None
-    for past in ({"lsnAsOf": "1"}, {"timestampAsOf": "1"}):
-        with pytest.raises(InvalidArgument, match="says nothing"):
-            ground.rows("orphans", **past)
 
 
 def test_ledgers_are_counted_without_reading(ground: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,16 +183,19 @@ def test_tasks_are_ranges_of_keys(ground: Tables, monkeypatch: pytest.MonkeyPatc
     assert keys == [(name, offset) for name in "abc" for offset in range(0, 1500, 100)]
     if rows == 10:
         assert [len(part) for part in parts] == [10, 10, 10, 10, 5]
-    assert ground.tasks("pins") == []
+    assert ground.tasks("ledgers") == []
 
 
 def test_a_null_where_there_may_be_none_is_refused(ground: Tables) -> None:
+    ground.settings = replace(ground.settings, inline_bytes_max=None, spill_s=3600)
     with ground.open() as store:
         store.create("a")
-    (task,) = ground.tasks("usage", ["segment"])
-    with pytest.raises(InvalidArgument, match="'segment' of metadata=usage"):
-        list(table_batches(task, [("segment", False)]))
-    (batch,) = table_batches(task, [("segment", True)])
+        store.append("a", b"small")
+        store.spill()
+    (task,) = ground.tasks("garbage", ["first"])
+    with pytest.raises(InvalidArgument, match="'first' of metadata=garbage"):
+        list(table_batches(task, [("first", False)]))
+    (batch,) = table_batches(task, [("first", True)])
     assert batch.num_rows == 1
 
 
@@ -237,7 +205,7 @@ def test_options_that_say_nothing_are_refused(table: str) -> None:
     values |= {"timestampAsOf": "1", "segments": "a", "segmentsPattern": "a", "topic": "t", "topicsPattern": "t"}
     always = {"path": "file:///x", "container": "c", "metadata": table.upper()}
     assert parse_options(always).columns == tuple(TABLES[table].columns)
-    assert parse_options({**always, "columns": "name"} if table == "pins" else always).metadata == table
+    assert parse_options(always).metadata == table
     for option in set(OPTIONS) - set(always) - {"columns", "mapFunction"}:
         given = {**always, option: values.get(option, "1"), **({"topic": "t"} if option == "ledgers" else {})}
         if option in TABLES[table].options:
@@ -251,12 +219,13 @@ def test_options_that_say_nothing_are_refused(table: str) -> None:
     ("given", "argument"),
     [
         ({"metadata": "segment"}, "metadata"),
+        ({"metadata": "pins"}, "metadata"),
         ({"metadata": ""}, "metadata"),
         ({"metadata": "segments", "columns": "value"}, "columns"),
         ({"metadata": "segments", "segments": "a", "segmentsPattern": "a"}, "segmentsPattern"),
         ({"metadata": "ledgers", "topicsPattern": "t", "ledgers": "1"}, "ledgers"),
         ({"metadata": "ledgers", "topic": ""}, "topic"),
-        ({"metadata": "pins", "lsnAsOf": "1", "timestampAsOf": "1"}, "lsnAsOf"),
+        ({"metadata": "journal", "lsnAsOf": "1", "timestampAsOf": "1"}, "lsnAsOf"),
     ],
 )
 def test_contradictions(given: dict[str, str], argument: str) -> None:
