@@ -121,7 +121,7 @@ CEILINGS = {
     "chunkstore": 10_391,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
-    "chunkstore/backup": 6_803,
+    "chunkstore/backup": 6_765,
     "chunkstore/cli": 4_883,
     "chunkstore/demo": 850,
     "chunkstore/metadata": 4_810,

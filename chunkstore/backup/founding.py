@@ -52,7 +52,7 @@ from chunkstore.operations.bring_chunks import (
 from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, RootRecord, SegmentRecord, TableRecord
 from chunkstore.storage import iter_listing
 
-__all__ = ["Carry", "Chunks", "State", "carry_here"]
+__all__ = ["Chunks", "State"]
 
 Pair: TypeAlias = tuple[bytes, bytes]
 _Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int | None, int]
@@ -62,18 +62,9 @@ _Piece: TypeAlias = tuple[bytes, int, int | None, int, str, Borders | None]
 """Of a chunk here: id, length, CRC, label, ``object``, and borders where there are several blocks."""
 
 _PAGE: Final = 1_024
-_PAGES: Final = 16
-Carry: TypeAlias = Callable[[Source, Place, Sequence[ChunkToBring]], list[Brought]]
-"""Brings chunks from the source to a place; in order. Raises ``Damaged``, ``ChunkNotFound``, and what the storages raise."""
 _FIRST_VERSION: Final = 1
 """Of rows of tables: the OPEN's lsn."""
 _by_key = itemgetter(0)
-
-
-def carry_here(source: Source, place: Place, items: Sequence[ChunkToBring]) -> list[Brought]:
-    """The ``Carry`` of this process."""
-    call = partial(bring_chunk, place, source.storage)
-    return side_by_side(place, call, items, sum(item.chunk.length for item in items))
 
 
 class Chunks:
@@ -114,8 +105,7 @@ class _Run(NamedTuple):
 
 
 class State:
-    """The rows of one claim: ``pairs``, once. ``adopt``: the root where the source's own chunks stay; None: they are copied, by ``carry``,
-    which is given pages of chunks until they are about ``carry_bytes`` together."""
+    """The rows of one claim: ``pairs``, once. ``adopt``: the root where the source's own chunks stay; None: they are copied."""
 
     def __init__(
         self,
@@ -127,12 +117,8 @@ class State:
         goes_on: bool,
         adopt: RootRecord | None = None,
         progress: Callable[[int], object] | None = None,
-        carry: Carry = carry_here,
-        carry_bytes: int = 0,
     ) -> None:
         self._source = source
-        self._carry = carry
-        self._carry_bytes = carry_bytes
         self._chunks = chunks
         self._place = place
         self._epoch = epoch
@@ -195,7 +181,7 @@ class State:
 
     def _rows_as_they_come(self) -> Iterator[list[Pair]]:
         begun: _Begun | None = None
-        for runs in self._loads():
+        for runs in self._pages():
             fence = self._place.names.epoch(self._epoch + 1)
             if self._place.storage.exists(fence):
                 raise NotOwner(epoch=self._epoch, owner=self._epoch + 1)
@@ -242,20 +228,6 @@ class State:
         for key, raw in view.scan(start, stop):
             row = encode_table(TableRecord(_FIRST_VERSION, decode_table(key, raw).value))
             self._writers.add([(writer_key(here, key[len(start) :]), row)])
-
-    def _loads(self) -> Iterator[list[_Run]]:
-        """Pages that are brought together."""
-        load: list[_Run] = []
-        size_bytes = pages = 0
-        for runs in self._pages():
-            load += runs
-            size_bytes += sum(item[1] for run in runs for item in run.chunks)
-            pages += 1
-            if size_bytes >= self._carry_bytes or pages == _PAGES:
-                yield load
-                load, size_bytes, pages = [], 0, 0
-        if load:
-            yield load
 
     def _pages(self) -> Iterator[list[_Run]]:
         """Everything that there is to bring, about so much at a time."""
@@ -312,7 +284,8 @@ class State:
                     jobs.append((run, number, item))
                 number += self._pieces_of(item)
         size_bytes = sum(item[1] for _, _, item in jobs)
-        copies = iter(self._carry(self._source, self._place, [self._to_bring(job) for job in jobs]))
+        bring = partial(bring_chunk, self._place, self._source.storage)
+        copies = iter(side_by_side(self._place, bring, [self._to_bring(job) for job in jobs], size_bytes))
         for run in runs:
             yield self._mixed(run, copies) if jobs else self._adopted(run)
         if jobs:

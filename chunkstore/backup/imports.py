@@ -19,7 +19,6 @@ from chunkstore.assembly import open_replica
 from chunkstore.backup.adopting import adopt as adopt_from
 from chunkstore.backup.adopting import pin_for_new
 from chunkstore.backup.exporting import read_export
-from chunkstore.backup.founding import Carry, carry_here
 from chunkstore.backup.importing import drop_merge, merge_into
 from chunkstore.backup.merging import merge_id, require_room
 from chunkstore.backup.renaming import NamePlan, plan_names
@@ -142,8 +141,6 @@ def import_file(
     no_pin: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
-    carry: Carry = carry_here,
-    carry_bytes: int = 0,
 ) -> RestoreReport:
     """Make a new container under ``new_root`` of what ``source`` holds, or of some segments of it. Chunks are copied, or adopted.
 
@@ -156,8 +153,6 @@ def import_file(
     ``adopt``: chunks are not copied, they stay where they are, and are pinned there; ``no_pin``: without (``chunkstore.backup.adopt``), as
     it has to be for an export, whose own pin keeps them as long as nobody gives it up. What is foreign there, too, is copied. A moment has
     to lie behind the pin, which the first such import of ``source`` makes.
-
-    ``carry``: who brings the chunks, about ``carry_bytes`` at a time.
 
     Raises, too: ``SegmentNotFound`` (of ``segments``), ``InvalidArgument`` (names; another container at ``source_root``), ``Damaged`` (the
     file), ``RootRefused`` (the file or a row leads to a root that ``Settings.foreign_roots`` does not name). Retry: safe, and goes on where
@@ -180,8 +175,6 @@ def import_file(
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
-            carry=carry,
-            carry_bytes=carry_bytes,
         )
         if dry_run or not adopt:
             return make(looked_at)

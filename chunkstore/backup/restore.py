@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
-from chunkstore.backup.founding import Carry, Chunks, State, carry_here
+from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.sources import Caches, Moment, open_past
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
 from chunkstore.backup.target import make_container
@@ -108,11 +108,9 @@ def into_new(
     progress: Callable[[int], object] | None = None,
     cache: MetadataCache | None = None,
     adopt: RootRecord | None = None,
-    carry: Carry = carry_here,
-    carry_bytes: int = 0,
 ) -> RestoreReport:
-    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks stay.
-    ``carry``, ``carry_bytes``: as of ``State``."""
+    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks
+    stay."""
     with closing(Chunks()) as chunks:
         found = survey(source, None if dry_run else chunks.keep)
         if not dry_run:
@@ -127,8 +125,6 @@ def into_new(
                     goes_on=goes_on,
                     adopt=adopt,
                     progress=progress,
-                    carry=carry,
-                    carry_bytes=carry_bytes,
                 ).pages()
 
             make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
