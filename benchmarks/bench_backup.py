@@ -22,6 +22,7 @@ from unittest import mock
 import chunkstore
 from benchmarks.big import CHUNK_BYTES, build, open_big, settings_for
 from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, scratch, time_s
+from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore import backup
 from chunkstore.assembly import open_store_on
 from chunkstore.backup.importing import merge_into
@@ -35,7 +36,6 @@ from chunkstore.records import ACTIVE, RootRecord
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.wrappers.length_only import LengthOnlyChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 
 __all__ = ["main"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from benchmarks.big import CHUNK_BYTES, build, open_big, settings_for
 from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_replica_on
 from chunkstore.checksum import BytesLike
 from chunkstore.replica import Replica
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.wrappers.length_only import LengthOnlyChunkStorage
 
 __all__ = ["main"]
 
