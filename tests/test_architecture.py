@@ -134,7 +134,7 @@ CEILINGS = {
     "tests/backup": 2_277,
     "tests/backup_restore": 2_271,
     "tests/chaos": 2_384,
-    "tests/cli": 2_812,
+    "tests/cli": 2_795,
     "tests/contract": 1_794,
     "tests/engine": 14_759,
     "tests/faults": 7_520,
