@@ -152,8 +152,8 @@ CEILINGS = {
     "tests/servers": 147,
     "tests/simulation": 5_815,
     "tests/simulator": 12_730,
-    "tests/spark": 3_553,
-    "tests/support": 10_221,
+    "tests/spark": 3_452,
+    "tests/support": 10_028,
     "tests/unit": 15_012,
 }
 CEILING_SLACK = 100
