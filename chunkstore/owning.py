@@ -108,10 +108,7 @@ class Claim(NamedTuple):
                 if begin is not None
                 else service.take_over(own=None, accept_rollback=accept_rollback, first_rows=rows)
             )
-            store = self.serve(service, ownership, closing, observer, optimiser)
-            if settings.verify_chunks_at_open:
-                parts.verify_chunks(store)
-            return store
+            return self.serve(service, ownership, closing, observer, optimiser)
         except BaseException:
             if self.cache is None:
                 cache.close()
