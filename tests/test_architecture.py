@@ -112,10 +112,10 @@ BUDGETS = {
 }
 # A ceiling is what the folder has today. It may only fall: lower it when the folder becomes shorter (CEILING_SLACK).
 CEILINGS = {
-    "bindings/chunkstore_bindings": 579,
+    "bindings/chunkstore_bindings": 575,
     "bindings/chunkstore_bindings/filesystem": 1_934,
-    "bindings/chunkstore_bindings/hdfs": 2_106,
-    "bindings/chunkstore_bindings/s3": 2_384,
+    "bindings/chunkstore_bindings/hdfs": 2_102,
+    "bindings/chunkstore_bindings/s3": 2_271,
     "bindings/chunkstore_bindings/wrappers": 1_116,
     "bindings/pyspark_chunkstore": 5,
     "chunkstore": 10_398,
@@ -148,7 +148,7 @@ CEILINGS = {
     "tests/models": 1_532,
     "tests/offload": 709,
     "tests/regressions": 3_680,
-    "tests/s3": 3_201,
+    "tests/s3": 3_195,
     "tests/servers": 147,
     "tests/simulation": 5_810,
     "tests/simulator": 12_730,
