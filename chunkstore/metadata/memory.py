@@ -394,16 +394,6 @@ class MemoryMetadataCache(MetadataCache):
             self._current = self._shelf.take(self._key)
         return None if self._current is None else self._handle(self._current)
 
-    def seed(self, store: MetadataStore) -> MetadataStore | None:
-        best = self.open_current()
-        if best is not None and best.head().position.lsn >= store.head().position.lsn:
-            return best
-        if best is not None:
-            best.close(clean=False)
-        self._current = self._content(store).copy()
-        self._shelf.add(self._key, self._current)
-        return self._handle(self._current)
-
     def create(self) -> MetadataStore:
         self._check()
         return self._handle(_Content())

@@ -83,8 +83,6 @@ def test_reading_a_backup_that_was_given_up_is_no_damage(place: Place) -> None:
         with pytest.raises(errors.PastCollected, match="given up") as caught:
             past.read("b", 0, 10)
         assert caught.value.lsn == first.lsn
-        with pytest.raises(errors.Unsupported):
-            past.promote()
 
 
 def test_an_export_that_is_gone_is_damage_and_says_how_to_go_on(place: Place) -> None:

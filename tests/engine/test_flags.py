@@ -44,8 +44,6 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         for argument in ("dry_run", "adopt", "no_pin"):
             refuses(lambda **given: backup.merge_file(store, file, settings=settings, **given), argument)
             refuses(bound(backup.import_file, other, file), argument)
-        with chunkstore.open_replica(root, settings=settings) as replica:
-            refuses(replica.promote, "accept_rollback")
         assert store._container.current.store.head() == head
     for argument in ("create", "accept_rollback"):
         refuses(bound(chunkstore.open, root), argument)

@@ -177,15 +177,4 @@ BACKUP_MUTANTS: Final = (
         ),
         tests=("tests/backup_restore/test_founding.py",),
     ),
-    _mutant(
-        "promote-own-state",
-        "whoever claims with a warm state goes on from there, and does not look which stream was opened last",
-        Patch(
-            "chunkstore_journal.takeover:TakeOver._after_claim",
-            "    if attempt.previous_epoch is None:",
-            "    if attempt.previous_epoch is None and self._store is not None and self._store.head().position.epoch:\n"
-            "        attempt.previous_epoch = self._store.head().position.epoch\n"
-            "    if attempt.previous_epoch is None:",
-        ),
-    ),
 )
