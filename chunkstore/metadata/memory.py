@@ -345,11 +345,6 @@ class MemoryShelf:
                 self._stores[key] = [kept for kept in stores if kept.handles] + [found]
             return found
 
-    def add(self, key: _Key, content: _Content) -> None:
-        """Lay ``content`` here, beside those that somebody holds."""
-        with self._lock:
-            self._stores[key] = [kept for kept in self._stores.get(key, []) if kept.handles] + [content]
-
     def put(self, key: _Key, content: _Content) -> None:
         """Lay ``content`` here, in the place of all others."""
         with self._lock:

@@ -39,7 +39,7 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         refuses(store.sweep, "delete")
         refuses(lambda **given: store.reader("a", **given), "follow")
         refuses(lambda **given: backup.export(store, tmp_path / "b.cks", **given), "pin")
-        for argument in ("pin", "verify", "audit"):
+        for argument in ("pin", "link", "verify"):
             refuses(lambda **given: backup.backup(store, other, **given), argument)
         for argument in ("dry_run", "adopt", "no_pin"):
             refuses(lambda **given: backup.merge_file(store, file, settings=settings, **given), argument)
