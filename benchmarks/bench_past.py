@@ -1,4 +1,4 @@
-"""The past and stand-bys: a view at a past position beside a rebuild from the same snapshot; a warm replica that is promoted.
+"""The past: a view at a past position beside a rebuild from the same snapshot.
 
 ``python -m benchmarks.bench_past [--dir DIR] [--quick]``.
 """
@@ -11,29 +11,16 @@ from pathlib import Path
 
 from benchmarks.big import CHUNK_BYTES, build, open_big, settings_for
 from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_replica_on
-from chunkstore.checksum import BytesLike
 from chunkstore.replica import Replica
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.wrappers.length_only import LengthOnlyChunkStorage
 
 __all__ = ["main"]
 
 
-class _Claims(FilesystemChunkStorage):
-    """Remembers when an epoch was claimed last."""
-
-    claimed_s = 0.0
-
-    def create_if_absent(self, name: str, data: BytesLike) -> bool:
-        made = super().create_if_absent(name, data)
-        if "/epoch/" in name:
-            _Claims.claimed_s = time_s()
-        return made
-
-
 def _replica(path: Path, at_lsn: int | None = None) -> Replica:
-    storage = LengthOnlyChunkStorage(_Claims(str(path / "root")), assume_length=CHUNK_BYTES)
+    storage = LengthOnlyChunkStorage(FilesystemChunkStorage(str(path / "root")), assume_length=CHUNK_BYTES)
     return open_replica_on(storage, settings=settings_for(path), close_storage=True, at_lsn=at_lsn)
 
 
@@ -63,24 +50,6 @@ def view_of_the_past(report: Report, path: Path, many: int, behind: int, rounds:
     )
 
 
-def promotion(report: Report, path: Path, many: int, rounds: int) -> None:
-    """On a machine that never owned it: from the call, and from the claim, to the first committed append."""
-    called, claimed = [], []
-    for number in range(rounds):
-        shutil.rmtree(path / "cache")
-        replica = _replica(path)
-        began = time_s()
-        with replica.promote() as store:
-            store.table("t").put(b"promoted", b"%d" % number)
-            done = time_s()
-            assert store.report.source == "cache"
-            assert store.report.replayed_records <= 2
-            called.append(done - began)
-            claimed.append(done - _Claims.claimed_s)
-    report.add(f"promotion, {many:,} chunks, from the claim to a commit", median(claimed), "s", at_most=1)
-    report.add(f"promotion, {many:,} chunks, from the call to a commit", median(called), "s", at_most=5)
-
-
 def main() -> None:
     """Run all and save ``results/past.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -91,7 +60,6 @@ def main() -> None:
     many, behind, rounds = (20_000, 2_000, 3) if options.quick else (1_000_000, 50_000, 3)
     with scratch(options.dir) as path:
         view_of_the_past(report, path, many, behind, rounds)
-        promotion(report, path, many, rounds)
     report.save()
 
 

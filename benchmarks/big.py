@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import chunkstore
+from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Attach, Concat, Create, Seal
 from chunkstore.checksum import crc32c
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.wrappers.length_only import LengthOnlyChunkStorage
 
 __all__ = ["CHUNK_BYTES", "build", "build_concats", "open_big", "settings_for"]
 

@@ -27,7 +27,7 @@ from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
-from chunkstore.owning import Claim, Seen, check_layout, check_ownership, promote
+from chunkstore.owning import Claim, check_layout, check_ownership
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_storage, require_named, routed
 from chunkstore.replica import JournalFollower, Replica
@@ -42,7 +42,6 @@ __all__ = [
     "list_containers",
     "open_asker",
     "open_asker_on",
-    "open_metered_replica",
     "open_metered_store",
     "open_replica",
     "open_replica_on",
@@ -203,33 +202,9 @@ def open_replica(
         container=names.container,
         settings=chosen,
         close_storage=True,
-        root=root,
-        reopen=partial(open_storage, root, chosen),
         at_lsn=at_lsn,
         at_time=at_time,
     )
-
-
-def open_metered_replica(
-    root: str, *, container: str, settings: Settings
-) -> tuple[Replica, Callable[[], Mapping[str, CallCounts]]]:
-    """As ``open_replica``; and what counts its calls of the storage, by operation, or those of the owner that it has become."""
-    from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
-
-    made: list[MeteredChunkStorage] = []
-
-    def opened() -> ChunkStorage:
-        made.append(MeteredChunkStorage(open_storage(root, settings)))
-        return made[-1]
-
-    replica = open_replica_on(
-        opened(), container=container, settings=settings, close_storage=True, root=root, reopen=opened
-    )
-
-    def counts() -> Mapping[str, CallCounts]:
-        return made[-1].snapshot()
-
-    return replica, counts
 
 
 def open_replica_on(
@@ -238,18 +213,11 @@ def open_replica_on(
     container: str = "default",
     settings: Settings | None = None,
     cache: MetadataCache | None = None,
-    owner_cache: MetadataCache | None = None,
     close_storage: bool = False,
-    root: str | None = None,
-    reopen: Callable[[], ChunkStorage] | None = None,
     at_lsn: int | None = None,
     at_time: datetime | int | None = None,
 ) -> Replica:
-    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own.
-
-    For a promotion: ``owner_cache``, with ``cache``, keeps its state; ``reopen`` opens the storage that the owner shall have, else it is
-    this one, and stays the caller's; ``root`` as in ``open_store_on``.
-    """
+    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own."""
     from chunkstore_bindings.wrappers.guarded import guarded
     from chunkstore_journal.container import read_format
     from chunkstore_journal.findings import journal_findings
@@ -279,11 +247,6 @@ def open_replica_on(
                     found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
                 return found
 
-            release = partial(_release_root, chosen, _own_pins(storage, names, format_.uuid))
-            seen = Seen(storage, names, format_.uuid, chosen, owner_cache, root, reopen, release)
-            promotes = (
-                not past and (cache is None or owner_cache is not None) and (reopen is not None or not close_storage)
-            )
             door, close = _behind_door(storage, names, chosen, follower, close_storage=close_storage)
             replica = Replica(
                 storage=door,
@@ -296,7 +259,6 @@ def open_replica_on(
                 uuid=format_.uuid,
                 passes=streams.passes,
                 why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed) if fixed else None,
-                promote=partial(promote, seen, follower) if promotes else None,
                 close_cache=made.close if cache is None else None,
                 close_storage=close,
             )

@@ -192,7 +192,7 @@ class Settings:
       header_s: under CODE_ONLY_UPGRADE, how often headers follow at most where storages do not append; elsewhere it is at once.
       read_fence: "fenced" checks the fence on every owner read (linearizable); "tail" only where a read touches the segment's end, or asks
         for anything but bytes: what lies before never changes, but a newer owner's truncation, deletion or new segment of the name is not
-        seen there; "none" may serve a deposed owner's view.
+        seen there.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
       resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
@@ -222,7 +222,6 @@ class Settings:
         most; it says itself when its next beat is due. Not above ``lease_s``: it never rests.
       follow_s_max: how often a follower that waits behind a network looks for news: each 0.05 s while they come, then after an eighth of
         the silence, and this at most. ``wait`` begins with a look. Local storages: each 0.05 s.
-      verify_chunks_at_open: stat every referenced chunk when opening.
       log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
       slot_roll_records: a SLOT stream longer than this is rolled (protocol.md A11).
       roll_interval_s_min: at most one roll in this time.
@@ -244,7 +243,7 @@ class Settings:
     journal_mode: JournalMode = "auto"
     layout: Layout = "INSTALL_NEW"
     header_s: float = 60.0
-    read_fence: Literal["fenced", "tail", "none"] = "fenced"
+    read_fence: Literal["fenced", "tail"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
     resolve_s: float = 5.0
@@ -266,7 +265,6 @@ class Settings:
     lease_s: float = 5.0
     lease_rest_s: float = 90.0
     follow_s_max: float = 10.0
-    verify_chunks_at_open: bool = False
     log_roll_bytes: int = 256 * MIB
     slot_roll_records: int = 65_536
     roll_interval_s_min: float = 600.0
@@ -290,7 +288,7 @@ class Settings:
         for name, allowed, rule in (
             ("journal_mode", ("auto", "slot", "append"), "auto, slot or append"),
             ("layout", LAYOUTS, ", ".join(LAYOUTS)),
-            ("read_fence", ("fenced", "tail", "none"), "'fenced', 'tail' or 'none'"),
+            ("read_fence", ("fenced", "tail"), "'fenced' or 'tail'"),
             ("verify", ("blocks", "off"), "'blocks' or 'off'"),
         ):
             _require(self, getattr(self, name) in allowed, name, rule)
@@ -315,7 +313,6 @@ class Settings:
             raise InvalidArgument(
                 "Settings.foreign_roots must be a tuple of URLs with a scheme", argument="foreign_roots"
             )
-        _require(self, isinstance(self.verify_chunks_at_open, bool), "verify_chunks_at_open", "a bool")
         _require(self, isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy")
 
     @classmethod

@@ -121,9 +121,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
         self._maintenance.snapshots.worker = snapshot_worker
-        fenced = settings.read_fence != "none"
-        check = container.check_fence if fenced else container.check_open
-        beside = fenced and container.remote
+        check = container.check_fence
         self._context = ReadContext(
             storage=storage,
             names=names,
@@ -132,9 +130,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: container.current.store,
-            check_open=container.check_owner if fenced else container.check_open,
-            check=SharedCheck(check, settings.op_deadline_s) if beside else check,
-            check_beside=beside,
+            check_open=container.check_owner,
+            check=SharedCheck(check, settings.op_deadline_s) if container.remote else check,
+            check_beside=container.remote,
             tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,
             rebuild=container.rebuild,

@@ -25,7 +25,7 @@ A class exists only where a caller would act differently::
       ChunksMissing          a state cannot be copied whole: choose another one, or bring the chunks back
       PastCollected          choose a later moment; pins and pitr_horizon_s keep more
       Unsupported            this storage cannot do it safely
-      Damaged                stored bytes are not what was written: restore or salvage
+      Damaged                stored bytes are not what was written: restore them from a copy
         RolledBack           this root is older than what was seen here: put it right, or accept it
       Closed                 the store (or storage) was closed
       ChunkNotFound          storage port: no such chunk

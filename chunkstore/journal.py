@@ -88,7 +88,6 @@ class RecordKind(IntEnum):
     CLOSE = 7
     PIN = 8
     UNPIN = 9
-    EXPORT_NOTE = 10
 
 
 class Batch(NamedTuple):

@@ -14,10 +14,10 @@ from chunkstore import parts
 from chunkstore.arguments import check_flags
 from chunkstore.config import Layout, OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.layouts import choose_layout
-from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
@@ -25,10 +25,9 @@ from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_copy, routed
-from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Claim", "Seen", "check_layout", "check_ownership", "promote"]
+__all__ = ["Claim", "check_layout", "check_ownership"]
 
 
 def check_ownership(observer: object, optimiser: object, wait_s: object, accept_rollback: object) -> None:
@@ -75,11 +74,9 @@ class Claim(NamedTuple):
         *,
         accept_rollback: bool,
         created: bool = False,
-        warm: MetadataStore | None = None,
         begin: Callable[[Any], Ownership] | None = None,
     ) -> ChunkedSegmentStorage:
-        """Take over and serve. ``warm``: a replica's store, which spares the owner's cache making one. ``begin`` takes over in another
-        way, by the ``ContainerJournal`` it is given."""
+        """Take over and serve. ``begin`` takes over in another way, by the ``ContainerJournal`` it is given."""
         from chunkstore_bindings.probe import confirm_storage
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely
@@ -98,9 +95,7 @@ class Claim(NamedTuple):
         closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
         if self.close_storage:
             closing.append(storage.close)
-        seeded: MetadataStore | None = None
         try:
-            seeded = None if warm is None else cache.seed(warm)
             service = ContainerJournal(storage, names, format_, cache, settings)
             rows = parts.first_rows(settings)
             ownership = (
@@ -108,17 +103,11 @@ class Claim(NamedTuple):
                 if begin is not None
                 else service.take_over(own=None, accept_rollback=accept_rollback, first_rows=rows)
             )
-            store = self.serve(service, ownership, closing, observer, optimiser)
-            if settings.verify_chunks_at_open:
-                parts.verify_chunks(store)
-            return store
+            return self.serve(service, ownership, closing, observer, optimiser)
         except BaseException:
             if self.cache is None:
                 cache.close()
             raise
-        finally:
-            if seeded is not None:
-                seeded.close(clean=False)  # the owner has a handle of its own
 
     def serve(
         self,
@@ -177,59 +166,6 @@ class Claim(NamedTuple):
             store.close()
             raise
         return store
-
-
-class Seen(NamedTuple):
-    """What a replica follows. ``reopen`` opens the storage that an owner shall have; None: this one, which stays the caller's."""
-
-    storage: ChunkStorage
-    names: ContainerNames
-    uuid: bytes
-    settings: Settings
-    owner_cache: MetadataCache | None
-    root: str | None
-    reopen: Callable[[], ChunkStorage] | None
-    release_root: Callable[[RootRecord], bool]
-
-
-def promote(
-    seen: Seen,
-    follower: Shown,
-    observer: Observer | None,
-    optimiser: OptimiserPolicy | None,
-    wait_s: float,
-    accept_rollback: bool,
-) -> ChunkedSegmentStorage:
-    """An owner with the state of ``follower``. Raises as ``Replica.promote``."""
-    from chunkstore_bindings.wrappers.guarded import guarded
-    from chunkstore_journal.container import read_format
-    from chunkstore_journal.service import ContainerJournal
-
-    check_ownership(observer, optimiser, wait_s, accept_rollback)
-    names, again = seen.names, seen.reopen is not None
-    # What lies there now, not what the replica holds on to: that may have been moved away.
-    storage = seen.storage if seen.reopen is None else guarded(seen.reopen())
-    try:
-        format_ = read_format(storage, names)
-        if format_.uuid != seen.uuid:
-            raise Damaged("another container lies here by now: open it anew", object=names.format)
-        warm = follower.store if storage.address == seen.storage.address else None
-        claim = Claim(storage, names, format_, seen.settings, seen.owner_cache, seen.root, again, seen.release_root)
-
-        def begin(service: ContainerJournal) -> Ownership:
-            if not accept_rollback:
-                follower.require_on_history(
-                    storage
-                )  # only now: the owner's cache has what was shown, and stays a witness of it
-            return service.take_over(
-                own=None, accept_rollback=accept_rollback, first_rows=parts.first_rows(seen.settings)
-            )
-
-        return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, warm=warm, begin=begin)
-    except BaseException:
-        if again:
-            storage.close()
-        raise
 
 
 def _layout(storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership) -> Layout:

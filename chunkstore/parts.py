@@ -11,9 +11,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument, PastCollected, Unsupported
-from chunkstore.invariants import PINNED
+from chunkstore.errors import InvalidArgument, PastCollected, Unsupported
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.importing import find_import
 from chunkstore.metadata.inline_index import held_from
@@ -42,7 +40,6 @@ __all__ = [
     "storage_of",
     "stored_sizes",
     "sweep_unfinished",
-    "verify_chunks",
     "watch_s",
     "why_absent",
 ]
@@ -222,17 +219,3 @@ def sweep_unfinished(storage: ChunkStorage) -> int:
     from chunkstore_bindings.wrappers.wrapping import layers
 
     return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
-
-
-def verify_chunks(store: ChunkedSegmentStorage) -> None:
-    """Raise ``Damaged``, and close the store, unless every chunk is there."""
-    try:
-        # What only a pin needs does not keep anybody from opening: it may have to be removed for that very reason.
-        found = (item for item in store.check("exists") if item.severity == "damage" and item.invariant != PINNED)
-        damage = next(found, None)
-    except BaseException:
-        store.close()
-        raise
-    if damage is not None:
-        store.close()
-        raise Damaged(f"segment {damage.segment!r}: {damage.message}", object=damage.object, position=damage.position)

@@ -3,24 +3,22 @@
 Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of what its owner has answered.
 ``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; behind a network the
 catching up itself continues in the background, because it may take longer. In a forked child it is closed: the
-threads and the locks are its parent's. ``promote`` makes an owner of it. Leaves out: changing anything.
+threads and the locks are its parent's. Leaves out: changing anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from chunkstore import processes, runtime
 from chunkstore.arguments import check_namespace
-from chunkstore.config import OptimiserPolicy, Settings
+from chunkstore.config import Settings
 from chunkstore.deadline import paced_s
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
 from chunkstore.invariants import ORPHANED, Finding
 from chunkstore.metadata.port import Head, MetadataStore, Position
 from chunkstore.names import ContainerNames
-from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
@@ -34,9 +32,6 @@ __all__ = ["JournalFollower", "Replica", "Shown"]
 
 
 _POLL_S: Final = 0.05
-
-Promote: TypeAlias = Callable[[Observer | None, OptimiserPolicy | None, float, bool], ChunkedSegmentStorage]
-"""Makes the owner: observer, optimiser, ``wait_s``, whether a rollback is accepted."""
 
 
 class JournalFollower(Protocol):
@@ -76,7 +71,6 @@ class Replica(ReadableContainer):
         uuid: bytes = b"",
         passes: Callable[[Position, int, int], bool] | None = None,
         why_absent: Callable[[str], ChunkstoreError | None] | None = None,
-        promote: Promote | None = None,
         fetch: Callable[[str], bool] | None = None,
         close_cache: Callable[[], None] | None = None,
         close_storage: Callable[[], None] | None = None,
@@ -91,7 +85,6 @@ class Replica(ReadableContainer):
         self.storage = storage
         """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
         self._passes = passes
-        self._promote = promote
         self._close_cache = close_cache
         self._close_storage = close_storage
         self._is_past = why_absent is not None
@@ -188,50 +181,6 @@ class Replica(ReadableContainer):
         """Raises as ``ReadableContainer.check``. At a state of the past chunks that were collected are findings, orphans not."""
         found = super().check(level)
         return [item for item in found if not (self._is_past and item.invariant == ORPHANED)]
-
-    def promote(
-        self,
-        wait_s: float = 0,
-        *,
-        observer: Observer | None = None,
-        accept_rollback: bool = False,
-        optimiser: OptimiserPolicy | None = None,
-    ) -> ChunkedSegmentStorage:
-        """Claim the next epoch and serve it, with the state that is here: no snapshot is loaded, and only what is missing is replayed.
-
-        That is what was committed behind the last ``refresh``. A copy of the metadata is made for the owner before the claim, which takes
-        local space as they do. Settings are the replica's, arguments those of ``chunkstore.open``. The root is looked up anew. Afterwards
-        the replica is closed; after an error it is as it was.
-
-        Raises what ``chunkstore.open`` raises: ``InvalidArgument``, ``ContainerBusy``, ``NotOwner``, ``Damaged``, ``RolledBack`` (here also
-        where others have gone on with an older state, however far),
-        ``StorageFull``, ``StorageUnavailable``, and ``Unsupported`` also for a state of the past; ``DeadlineExceeded`` where another
-        thread is catching up; ``Closed``. Retry: safe.
-        """
-        self._check_open()
-        if self._promote is None:
-            what = (
-                "a state of the past is none to go on from: restore it"
-                if self._is_past
-                else "this replica has no cache for an owner; one of a backup never has: restore it"
-            )
-            raise Unsupported(what, feature="promote")
-        held = runtime.interruptible_lock(self._lock)
-        try:
-            if not held.wait(self.settings.op_deadline_s):
-                raise DeadlineExceeded("promoting a replica", deadline_s=self.settings.op_deadline_s)
-            self._check_open()
-            store = self._promote(observer, optimiser, wait_s, accept_rollback)
-            self._closed = True
-            try:
-                self._release()
-            except BaseException:
-                store.close()
-                raise
-            return store
-        finally:
-            if held.got:
-                held.lock.release()
 
     def close(self) -> None:
         """Release everything. Raises nothing. Safe to repeat. Waits ``op_deadline_s`` at most for a thread that is catching up;

@@ -63,10 +63,6 @@ class ServerBacked(Protocol):
         """Look for rules of the server that work against a container; what was seen. Raises ``Unsupported`` naming one."""
         ...
 
-    def observe_server(self, name_prefix: str) -> Mapping[str, str]:
-        """What else the server does: recorded, required nowhere."""
-        ...
-
 
 def _server_of(storage: ChunkStorage) -> ServerBacked | None:
     for layer in layers(storage):
@@ -84,7 +80,7 @@ def probe_storage(storage: ChunkStorage, name_prefix: str) -> dict[str, int | st
     rules = None if server is None else server.check_root()
     found = probe_create_if_absent(storage, name_prefix).to_plain()
     if server is not None and rules is not None:
-        found |= {"lifecycle": rules, **server.observe_server(name_prefix), **server.server_identity()}
+        found |= {"lifecycle": rules, **server.server_identity()}
     return found
 
 

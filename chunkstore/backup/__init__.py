@@ -19,8 +19,8 @@ from chunkstore.backup.header_import import HeaderImport, import_headers
 from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.imports import drop_import, import_, import_file, merge_file
 from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
-from chunkstore.backup.keeping import Audit, Removed, audit, check_keep, remove
 from chunkstore.backup.merging import PendingImport, pending_imports
+from chunkstore.backup.removing import Removed, Verified, remove, verify_copies
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
@@ -28,7 +28,6 @@ from chunkstore.backup.survey import MissingChunk
 
 __all__ = [
     "Adoption",
-    "Audit",
     "BackupInfo",
     "BackupPlan",
     "BackupReport",
@@ -43,12 +42,11 @@ __all__ = [
     "Removed",
     "RestoreReport",
     "SegmentChange",
+    "Verified",
     "WriterChange",
     "adopt",
-    "audit",
     "backup",
     "backup_figures",
-    "check_keep",
     "check_path",
     "check_roots",
     "drop_import",
@@ -66,4 +64,5 @@ __all__ = [
     "restore",
     "restore_in_place",
     "verify",
+    "verify_copies",
 ]

@@ -7,7 +7,7 @@ backup needs no journal, and nothing of the journal is kept for it but by the pi
 that what is there is right, whoever put it there.
 
 Promises: bytes are verified on the way, where their CRC32C is known; so are those that a server copies, before it does, unless that is
-switched off; a hard link, on one file system, reads none, and shares the fate of what it is a link to.
+switched off; a hard link reads none, and shares the fate of what it is a link to.
 Memory: about 64 MiB and a few names. What failed is told at the end, with all else copied.
 Leaves out: which copies are there already (``rounds``).
 """
@@ -94,7 +94,7 @@ def without(wanted: Iterable[Copy], *others: Iterable[Copy]) -> Iterator[Copy]:
 
 
 class Copier:
-    """Copies chunks of ``source`` into ``target``. ``copied`` and ``copied_bytes`` count what was not there."""
+    """Copies chunks of ``source`` into ``target``. ``copied``, ``linked`` and their bytes count what was not there."""
 
     def __init__(
         self,
@@ -121,6 +121,8 @@ class Copier:
         self.failed = 0
         self.copied = 0
         self.copied_bytes = 0
+        self.linked = 0
+        self.linked_bytes = 0
 
     def copy(self, wanted: Iterator[Copy], present: Callable[[Copy], bool]) -> None:
         """Copy what is not ``present``; ``on_step`` is told the bytes of each step. Raises the first failure once all else is copied:
@@ -130,7 +132,9 @@ class Copier:
         while step := list(islice(missing, _LINKS if self._link is not None else _BATCH)):
             left = self._linked(step) if self._link is not None else step
             for batch in _batches(left):
-                self._run([partial(self._stream, item) for item in batch])
+                counts = self._run([partial(self._stream, item) for item in batch])
+                self.copied += counts[0]
+                self.copied_bytes += counts[1]
             self._on_step(sum(item.length for item in step))
         if self._failure is not None:
             raise self._failure
@@ -154,7 +158,9 @@ class Copier:
             # Another file system, or one that is gone, which the copying will name.
             self._link = None
             return step
-        self._run([partial(self._check_length, item, new=new) for item, new in zip(closed, done, strict=True)])
+        counts = self._run([partial(self._check_length, item, new=new) for item, new in zip(closed, done, strict=True)])
+        self.linked += counts[0]
+        self.linked_bytes += counts[1]
         linked = {item.identity for item in closed}
         return [item for item in step if item.identity not in linked]
 
@@ -162,14 +168,17 @@ class Copier:
         """Whether its bytes are an object of ours that does not grow: a foreign chunk is a part of somebody else's."""
         return item.growing < 0 and item.source == self._own.chunk(item.identity)
 
-    def _run(self, calls: list[Callable[[], int]]) -> None:
+    def _run(self, calls: list[Callable[[], int]]) -> tuple[int, int]:
+        """How many chunks were made, and their bytes."""
+        made = size_bytes = 0
         for call in self._pool.run_all([partial(_guarded, call) for call in calls]) if calls else ():
             if isinstance(call, ChunkstoreError):
                 self.failed += 1
                 self._failure = self._failure or call
             elif call >= 0:
-                self.copied += 1
-                self.copied_bytes += call
+                made += 1
+                size_bytes += call
+        return made, size_bytes
 
     def _stream(self, item: Copy) -> int:
         """Copy one chunk, on the server or through memory; its bytes, or -1 where it was there."""

@@ -112,11 +112,11 @@ class BackupFollower:
         return []
 
     def why_absent(self, chunk: str) -> PastCollected | None:
-        """Why a copy is absent: the backup that is shown was given up since; None: it is lost. Raises as ``find_done``."""
+        """Why a copy is absent: the backup that is shown was dropped since; None: it is lost. Raises as ``find_done``."""
         if find_done(self._storage, self._names, self._shown) is not None:
             return None
         lsn = self.store.head().position.lsn
-        return PastCollected(f"the backup of lsn {lsn} was given up, and {chunk} deleted", lsn=lsn, chunk=chunk)
+        return PastCollected(f"the backup of lsn {lsn} was dropped, and {chunk} deleted", lsn=lsn, chunk=chunk)
 
     def close(self) -> None:
         """Release the stores."""

@@ -10,7 +10,7 @@
 Promises: a backup counts only if every copy that it names is there; killed at any moment, a run leaves copies for the next one, a pin
 that ends by itself, and no backup. Runs may work side by side. The container is only read, but for the pin,
 and for what an owner spills before.
-Leaves out: what is given up (``keeping``), reading backups (``opened``).
+Leaves out: what is dropped (``removing``), reading backups (``opened``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from chunkstore.backup.files import (
     stored_sink,
     write_export,
 )
-from chunkstore.backup.keeping import Given, check_keep, give_up
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
 from chunkstore.backup.subjects import Subject, opened_to_read
@@ -77,22 +76,21 @@ class BackupPlan(NamedTuple):
 
 
 class BackupReport(NamedTuple):
-    """The backup that was made, and what was given up for it (None: nothing was to be)."""
+    """The backup that was made, and the chunks that were linked for it; what was copied, the backup says."""
 
     backup: BackupInfo
-    given_up: Given | None
+    linked_chunks: int
+    linked_bytes: int
 
 
 def backup(
     store: Subject,
     backup_root: str | ChunkStorage,
     *,
-    keep: int | None = None,
-    keep_days: float | None = None,
     pin: bool = True,
     pins: Pins | None = None,
+    link: bool = False,
     verify: bool = True,
-    audit: bool = False,
     before: Callable[[BackupPlan], object] | None = None,
     progress: Callable[[int], object] | None = None,
     container: str = "default",
@@ -102,12 +100,11 @@ def backup(
     """Make one more backup of what the container holds now: copy the chunks that the last one does not name, then the metadata.
 
     ``store``, ``container``, ``settings``, ``wait_s``: as for ``export``. ``backup_root``: a root of its own, or a storage of one, which
-    stays open; one may hold backups of several containers. ``keep``, ``keep_days``: afterwards only the newest so many stay, and those that
-    are no older (either suffices; without both all stay). ``pin``: keep what is copied until then; without one the run fails where a chunk
+    stays open; one may hold backups of several containers. ``pin``: keep what is copied until then; without one the run fails where a chunk
     is collected meanwhile. ``pins``: as for ``export``.
     ``verify``: what a server is to copy (from bucket to bucket of one S3) is read first and compared with its CRC; else the server is
-    trusted with it. What passes through here always is, what is linked on one file system never. ``audit``: list all copies first, and
-    copy anew what the last backup names and is lost. ``before`` is told what it is going to cost, ``progress`` bytes.
+    trusted with it. What passes through here always is. ``link``: make hard links where both roots lie on one file system; links are not
+    read, and do not protect from rot. ``before`` is told what it is going to cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
     backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
@@ -115,8 +112,8 @@ def backup(
     ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
-    check_flags(pin=pin, verify=verify, audit=audit)
-    kept, claims = check_keep(keep, keep_days), pin and pins is None
+    check_flags(pin=pin, link=link, verify=verify)
+    claims = pin and pins is None
     with (
         opened_to_read(store, pins=claims, container=container, settings=settings, wait_s=wait_s) as shown,
         parts.storage_of(backup_root, shown.settings) as target,
@@ -130,14 +127,8 @@ def backup(
         if isinstance(shown, ChunkedSegmentStorage):
             with suppress(ChunkstoreError):
                 shown.spill()  # one object instead of many; what stays in records is copied from there
-        run = _Run(shown, target, names, pool, maker, progress or (lambda _: None), audit, verify=verify)
-        made = run.make(before or (lambda _: None))
-        try:
-            given = None if kept is None else give_up(target, names, kept, made, pool)
-        except Damaged as error:
-            text = f"the new backup counts, and no old ones were given up: {error.message}"
-            raise Damaged(text, object=error.object, position=error.position) from error
-        return BackupReport(made, given)
+        run = _Run(shown, target, names, pool, maker, progress or (lambda _: None), link=link, verify=verify)
+        return run.make(before or (lambda _: None))
 
 
 def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
@@ -187,10 +178,11 @@ class _Run:
         pool: runtime.Pool,
         maker: Pins | None,
         progress: Callable[[int], object],
-        audits: bool,
         *,
+        link: bool,
         verify: bool,
     ) -> None:
+        self._link = link
         self._verify = verify
         self._store = store
         self._target = target
@@ -199,13 +191,12 @@ class _Run:
         self._pool = pool
         self._maker = maker
         self._progress = progress
-        self._audits = audits
         self._run = runtime.token(16).hex()
         self._began_ms = runtime.now_ms()
         self._seen_s = runtime.monotonic_s()
         self._has_copied = False
 
-    def make(self, before: Callable[[BackupPlan], object]) -> BackupInfo:
+    def make(self, before: Callable[[BackupPlan], object]) -> BackupReport:
         base = self._begin()
         try:
             with self._pinned() as rows, tempfile.TemporaryDirectory(prefix="chunkstore-backup-") as folder:
@@ -238,7 +229,7 @@ class _Run:
                 raise _base_gone("one that was given up, and this run taken for dead: run it again") from error
             raise
         self._end()
-        return found
+        return BackupReport(found, copier.linked, copier.linked_bytes)
 
     def _begin(self) -> BackupInfo | None:
         """B1: in this order, so that whoever gives a backup up sees that it is relied on, or we see that it counts no more."""
@@ -260,6 +251,8 @@ class _Run:
         with suppress(ChunkstoreError):
             runs.note_newest(self._target, self._names, self._run)
             runs.forget(self._target, self._names, self._run)
+            if self._has_copied:
+                runs.under_way(self._target, self._names)
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
@@ -311,12 +304,11 @@ class _Run:
         self, path: str, header: ExportHeader, base: BackupInfo | None, before: Callable[[BackupPlan], object]
     ) -> Copier:
         """B3."""
-        present = self._present() if self._audits else None
 
         def missing() -> Iterator[Copy]:
             wanted = copies(read_export(path).of_kind(CHUNK), self._own, header.position.epoch)
             there = iter(()) if base is None else named_copies(self._target, self._names, base.lsn, base.run)
-            return without(wanted, there if present is None else filter(present, there))
+            return without(wanted, there)
 
         chunks = size_bytes = requests = 0
         for item in missing():
@@ -329,7 +321,7 @@ class _Run:
             self._target,
             self._names,
             self._pool,
-            link=linker(source, self._target),
+            link=linker(source, self._target) if self._link else None,
             server=server_copier(source, self._target),
             verify=self._verify,
             on_step=self._step,
@@ -337,7 +329,7 @@ class _Run:
         if chunks:
             self._has_copied = True
             try:
-                copier.copy(missing(), present or self._present())
+                copier.copy(missing(), self._present())
             except ChunkNotFound as error:
                 raise self._gone(error) from error
         return copier
@@ -350,10 +342,10 @@ class _Run:
         )
 
     def _present(self) -> Callable[[Copy], bool]:
-        """What a run that did not end has left is there already; without such a run, or an audit, nobody lists anything."""
+        """What a run that did not end has left is there already; without such a run nobody lists anything."""
         others = [other for other in runs.iter_running(self._target, self._names) if other.run != self._run]
         there = dict[tuple[bytes, int], int]()
-        for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others or self._audits else ():
+        for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others else ():
             for info in iter_listing(self._target, prefix):
                 found = self._names.parse_copy(info.name)
                 if found is not None:

@@ -3,7 +3,7 @@
 A run is one attempt to make a backup. It counts once the object ``done/<run>`` says so, which is put once: by the run, when its export
 has been written and read back, or by somebody else, to say that it never will. So it is decided for ever, whoever wakes up when.
 
-Promises: read-only but for the few calls that say what they put. Leaves out: copying (``copies``), what is given up (``keeping``).
+Promises: read-only but for the few calls that say what they put. Leaves out: copying (``copies``), what is dropped (``removing``).
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ __all__ = [
     "decide",
     "find_done",
     "forget",
-    "forget_withdrawn",
     "iter_complete",
     "iter_running",
     "newest_complete",
     "newest_known",
     "note_newest",
     "note_running",
+    "under_way",
     "void",
     "withdraw",
 ]
 
 _HASH_BYTES: Final = 16
 _DEADLINE_S: Final = 60.0
+_SILENT_MS: Final = 86_400_000
+"""A run that has said nothing for so long is given up. One that was only slow notices, and fails."""
 _TEXT_MAX: Final = 255
 
 
@@ -190,6 +192,22 @@ def iter_running(storage: ChunkStorage, names: BackupNames) -> Iterator[Running]
             yield Running(run, 0, info.modified_ms or 0)
 
 
+def under_way(storage: ChunkStorage, names: BackupNames) -> list[Running]:
+    """Runs that may still come to count. Those that have said nothing for a day never will; marks of runs that have ended go. Raises what
+    listing and putting raise."""
+    live, now_ms = [], runtime.now_ms()
+    for item in list(iter_running(storage, names)):
+        decided = storage.exists(names.done(item.run))
+        if not decided and now_ms - item.seen_ms > _SILENT_MS:
+            void(storage, names, item.run)
+            decided = True
+        if decided:
+            forget(storage, names, item.run)
+        else:
+            live.append(item)
+    return live
+
+
 def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
     """Let a run's backup count, for ever. Raises ``Conflict`` (somebody else has given the run up), and as ``put_once``."""
     found = put_once(storage, names.done(info.run), small_object(DONE, (True, *info[1:])), _DEADLINE_S)
@@ -200,27 +218,11 @@ def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
 def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
     """Let a backup that counts do so no more: said in its place, durably, for a deletion may be undone by a power cut, and a name that is
     free be taken by a request of long ago. Raises what putting raises."""
-    storage.put(names.done(run), small_object(DONE, (False, True)))
-
-
-def forget_withdrawn(storage: ChunkStorage, names: BackupNames, age_ms: int) -> None:
-    """Delete what is said of backups that count no more, where it was said so long ago. (Of a run that never counted it stays said: that
-    may be asleep.) Assumes that no put of a ``done/<run>`` is carried out so long behind another one of it. Goes by the storage's clock,
-    as the newest ``done/`` shows that, or by ours, whichever is behind: one that is wrong makes nothing older. Raises what listing and
-    deleting raise."""
-    listed = list(iter_listing(storage, names.done("")))
-    newest_ms = max((info.modified_ms or 0 for info in listed), default=0)
-    before_ms = min(newest_ms, runtime.now_ms()) - age_ms
-    for info in listed:
-        if (info.modified_ms or before_ms) < before_ms:
-            fields = read_small(storage, info.name, DONE)
-            if fields is not None and not fields.flag() and not fields.is_at_end and fields.flag():
-                with suppress(ChunkNotFound):
-                    storage.delete(info.name)
+    storage.put(names.done(run), small_object(DONE, (False,)))
 
 
 def void(storage: ChunkStorage, names: BackupNames, run: str) -> None:
-    """Say that a run will never count, unless it does already. Its mark stays for ``forget``. Raises as ``put_once``."""
+    """Say that a run will never count, unless it does already. Its mark stays for ``under_way``. Raises as ``put_once``."""
     put_once(storage, names.done(run), small_object(DONE, (False,)), _DEADLINE_S)
 
 

@@ -1,7 +1,8 @@
 """Verbs about backups: ``export``, ``backup``.
 
 Promises: both claim the container for their pin, or with ``--ask`` ask its live owner, and with ``--no-pin`` claim nothing; ``--list``,
-``--verify`` and ``backup ls`` only read, ``backup rm`` looks at the backup root alone. Arguments are looked at before anybody is fenced.
+``--verify``, ``backup ls`` and ``backup verify`` only read, ``backup rm`` looks at the backup root alone. Arguments are looked at before
+anybody is fenced.
 Leaves out: what exports and backups are (``chunkstore.backup``).
 """
 
@@ -17,7 +18,6 @@ import typer
 import chunkstore
 from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
-from chunkstore.backup.keeping import Given
 from chunkstore.backup.selection import check_choice
 from chunkstore.cli import access
 from chunkstore.cli.headers import export_headers
@@ -168,18 +168,13 @@ def _verify(here: access.Reading, path: str, root: str | None, *, deep: bool) ->
 
 
 def backup(
-    root: Annotated[str, typer.Argument(metavar="ROOT|ls|rm", help="As everywhere; 'ls' lists, 'rm' drops one.")],
+    root: Annotated[str, typer.Argument(metavar="ROOT|ls|verify|rm", help="As everywhere; or a verb, see below.")],
     backup_root: Annotated[str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.")],
     dropped: Annotated[str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.")] = None,
     *,
-    keep: Annotated[
-        int | None, typer.Option(metavar="N", help="Afterwards keep the newest N.", show_default="all")
-    ] = None,
-    keep_days: Annotated[
-        float | None, typer.Option(metavar="D", help="Afterwards keep those of the last D days.", show_default="all")
-    ] = None,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="Copy anew what was lost there; then compare all copies with what is named.")
+    link: Annotated[
+        bool,
+        typer.Option("--link", help="Hard links instead of copies, on one file system: they do not protect from rot."),
     ] = False,
     no_pin: NoPin = False,
     no_verify: Annotated[
@@ -193,8 +188,9 @@ def backup(
 ) -> None:
     """Back a container up into another root: what is new is copied. 'backup ls BACKUPROOT' lists what is there.
 
-    'backup rm BACKUPROOT NAME' drops one backup, also one that cannot be read. A backup root is read like a root: ls, cat, check,
-    open_replica. Exit code 1: no backup was made, old ones were not given up, or the audit found damage.
+    'backup verify BACKUPROOT' looks whether every copy is there and long enough. 'backup rm BACKUPROOT NAME' drops one backup, also one
+    that cannot be read. A backup root is read like a root: ls, cat, check, open_replica. Exit code 1: no backup was made, or damage
+    was found.
     """
     if (dropped is None) == (root == "rm") or (dry_run and root != "rm"):
         raise InvalidArgument("'rm' takes the NAME of a backup, and --dry-run; nothing else does", argument="NAME")
@@ -205,10 +201,12 @@ def backup(
     if root == "rm":
         _remove(here, backup_root, str(dropped), dry_run=dry_run)
         return
+    if root == "verify":
+        _verify_copies(here, backup_root)
+        return
     if root == "ls":
         (_tell_age if metrics else _list_backups)(here, backup_root)
         return
-    backups.check_keep(keep, keep_days)
     settings = here.settings
     backups.check_roots(root, backup_root, container=here.container, settings=settings)
     with (
@@ -216,16 +214,20 @@ def backup(
         _progress(as_json=here.as_json) as (before, progress),
     ):
         report = backups.backup(
-            store, backup_root, keep=keep, keep_days=keep_days, pin=not no_pin, pins=pins, verify=not no_verify, audit=audit,
-            before=before, progress=progress,
-        )  # fmt: skip
-    found = backups.audit(backup_root, container=here.container, settings=settings) if audit else None
+            store,
+            backup_root,
+            pin=not no_pin,
+            pins=pins,
+            link=link,
+            verify=not no_verify,
+            before=before,
+            progress=progress,
+        )
     if here.as_json:
-        print_json({**_info(report.backup), "given_up": report.given_up, "audit": found})
+        linked = {"linked_chunks": report.linked_chunks, "linked_bytes": report.linked_bytes}
+        print_json({**_info(report.backup), **linked})
     else:
-        _print_backup(report, found)
-    if found is not None and not found.ok:
-        raise typer.Exit(1)
+        _print_backup(report, link=link)
 
 
 @contextmanager
@@ -251,43 +253,41 @@ def _info(found: backups.BackupInfo) -> dict[str, object]:
     return {**fields, "hash": found.hash.hex()}
 
 
-def _print_backup(report: backups.BackupReport, found: backups.Audit | None) -> None:
-    made, given = report
-    facts: dict[str, object] = {
-        "backup": made.run,
-        "lsn": made.lsn,
-        "holds": f"{made.segments} segments, {made.chunks} chunks, {human_bytes(made.chunk_bytes)}",
-        "copied": f"{made.copied_chunks} chunks, {human_bytes(made.copied_bytes)}",
-    }
-    if given is not None:
-        facts |= _given(given)
-    if found is not None:
-        facts["audit"] = f"{'sound' if found.ok else 'DAMAGED'}: {found.backups} backups, {found.chunks} copies"
-        facts["unnamed"] = f"{found.unnamed} copies, {human_bytes(found.unnamed_bytes)}"
-    print_facts(facts)
-    if found is not None and found.findings:
-        print_table(Finding._fields, found.findings)
+def _print_backup(report: backups.BackupReport, *, link: bool) -> None:
+    made = report.backup
+    copied = f"copied {made.copied_chunks}"
+    print_facts(
+        {
+            "backup": made.run,
+            "lsn": made.lsn,
+            "holds": f"{made.segments} segments, {made.chunks} chunks, {human_bytes(made.chunk_bytes)}",
+            "new": f"linked {report.linked_chunks}, {copied}" if link else copied,
+            "bytes": human_bytes(report.linked_bytes + made.copied_bytes),
+        }
+    )
+    if report.linked_chunks:
+        typer.echo("links share their bytes with the container: they do not protect from rot", err=True)
 
 
-def _given(given: Given) -> dict[str, object]:
-    facts: dict[str, object] = {
-        "given up": f"{given.backups} backups, {given.chunks} chunks, {human_bytes(given.size_bytes)}"
-    }
-    if given.swept:
-        facts["swept"] = f"{given.swept} copies of runs that never counted, {human_bytes(given.swept_bytes)}"
-    if given.put_off:
-        facts["put off"] = f"{given.put_off} backups that a run under way relies on"
-    if given.refused:
-        until = "" if given.locked_until_ms is None else f", locked until {human_time(given.locked_until_ms)}"
-        facts["refused"] = f"{given.refused} objects that the storage does not let go{until}"
-    return facts
+def _verify_copies(here: access.Reading, backup_root: str) -> None:
+    found = backups.verify_copies(backup_root, container=here.container, settings=here.settings)
+    if here.as_json:
+        print_json({"ok": found.ok, **found._asdict()})
+    else:
+        if found.findings:
+            print_table(Finding._fields, found.findings)
+        size = f"{found.backups} backups, {found.chunks} copies"
+        typer.echo(f"{backup_root}: {'sound' if found.ok else 'DAMAGED'} ({size})")
+    if not found.ok:
+        raise typer.Exit(1)
 
 
 def _remove(here: access.Reading, backup_root: str, run: str, *, dry_run: bool) -> None:
     done = backups.remove(backup_root, run, container=here.container, settings=here.settings, dry_run=dry_run)
     state = "its metadata can be read" if done.readable else "it CANNOT be read"
     facts = {"would drop" if dry_run else "dropped": f"{run}; {state}"}
-    here.show(done, facts if dry_run else {**facts, **_given(done.given_up)})
+    deleted = f"{done.chunks} copies, {human_bytes(done.size_bytes)}"
+    here.show(done, facts if dry_run else {**facts, "deleted": deleted})
 
 
 def _tell_age(here: access.Reading, backup_root: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice, repeat
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -37,8 +37,6 @@ __all__ = ["containers", "layout", "layout_rows", "ls", "owner", "stat"]
 
 _BAR_CELLS = 24
 _SHOWN_AT_EACH_END = 50
-_WITH_BLOCKS_MAX = 1_000
-"""Blocks of more chunks than that are not seen, and take longer to read than all else."""
 
 
 def ls(
@@ -112,11 +110,7 @@ def layout(
 
 
 def _picture(store: Replica, segment: str, **bounds: int) -> Picture:
-    info = store.info(segment)
-    few = info.chunk_count <= _WITH_BLOCKS_MAX
-    borders = (found.at if found is not None else () for found in store.borders(segment)) if few else repeat(())
-    chunks = zip(store.layout(segment), borders, strict=False)
-    return gather(info, chunks, garbage_bytes=store.usage().garbage_bytes, **bounds)
+    return gather(store.info(segment), store.layout(segment), **bounds)
 
 
 def layout_rows(chunks: Iterable[LayoutChunk], *, shorten: bool) -> Iterator[tuple[object, ...]]:

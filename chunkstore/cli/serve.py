@@ -116,8 +116,6 @@ class _Serving:
         self.container = container
         self.port: int | None = None
         self._calls: Callable[[], Mapping[str, CallCounts]] = dict
-        self._warm: tuple[chunkstore.Replica, Callable[[], Mapping[str, CallCounts]]] | None = None
-        """What follows the owner that is waited for; and what counts its calls."""
         self._store: chunkstore.ChunkedSegmentStorage | None = None
         self.told = False
         """To end."""
@@ -171,17 +169,11 @@ class _Serving:
 
     def claim_and_serve(self, *, stand_by: bool, take_over: bool) -> str:
         """Serve until there is a reason to end, and return it. Raises ``ContainerBusy`` and ``NotOwner``, but not to ``stand_by``."""
-        try:
-            return self._claim_and_serve(stand_by=stand_by, take_over=take_over)
-        finally:
-            self._cool()
-
-    def _claim_and_serve(self, *, stand_by: bool, take_over: bool) -> str:
         waiting = False
         pause_s = self._settings.lease_s
         while not self.told:
             try:
-                store = self._open(take_over=take_over)
+                store = self._open(0.0 if take_over else self._watch_s(waiting=waiting))
             except KeyboardInterrupt:
                 break
             except (ContainerBusy, NotOwner) as error:
@@ -191,7 +183,6 @@ class _Serving:
                 if not waiting:
                     self.say("standing by", f"standing by: {error}")
                 waiting, take_over, pause_s = True, False, self._settings.lease_s
-                self._keep_warm()
                 self._sleep(pause_s)
                 continue
             except (*_AWAY, ContainerNotFound) as error:
@@ -214,56 +205,31 @@ class _Serving:
                 waiting, take_over = True, False
         return "signal"
 
-    def _watch_s(self) -> float:
+    def _watch_s(self, *, waiting: bool) -> float:
         """How long to watch the owner. Who stands by has the time to wait for a lease that rests: ringing each time would keep it awake."""
         usual_s = parts.watch_s(self._settings)
-        if self._warm is not None:
+        if waiting:
             with suppress(ChunkstoreError):
                 lease = assembly.describe_owner(self._root, self.container)["lease"]
                 next_s = float(lease["next_ms"]) / 1000 if isinstance(lease, dict) else 0.0
                 return usual_s + min(3600.0, next_s) if next_s > self._settings.lease_s else usual_s
         return usual_s
 
-    def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
+    def _open(self, wait_s: float) -> chunkstore.ChunkedSegmentStorage:
         self._opening = True
         try:
-            wait_s = 0.0 if take_over else self._watch_s()
-            if self._warm is not None:
-                replica, self._calls = self._warm
-                store = replica.promote(wait_s, accept_rollback=self._accept_rollback, optimiser=self._policy)
-                self._warm = None
-            else:
-                store, self._calls = assembly.open_metered_store(
-                    self._root,
-                    container=self.container,
-                    settings=self._settings,
-                    wait_s=wait_s,
-                    accept_rollback=self._accept_rollback,
-                    optimiser=self._policy,
-                )
+            store, self._calls = assembly.open_metered_store(
+                self._root,
+                container=self.container,
+                settings=self._settings,
+                wait_s=wait_s,
+                accept_rollback=self._accept_rollback,
+                optimiser=self._policy,
+            )
         finally:
             self._opening = False
         self._store = store
         return store
-
-    def _keep_warm(self) -> None:
-        """Follow the owner, so that taking over does not begin with loading its state. Where that fails, taking over says why."""
-        self._opening = True
-        try:
-            if self._warm is None:
-                self._warm = assembly.open_metered_replica(
-                    self._root, container=self.container, settings=self._settings
-                )
-            self._warm[0].refresh()
-        except (KeyboardInterrupt, ChunkstoreError):
-            self._cool()
-        finally:
-            self._opening = False
-
-    def _cool(self) -> None:
-        if self._warm is not None:
-            self._warm[0].close()
-            self._warm = None
 
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
         where = "" if self.port is None else f", metrics at http://127.0.0.1:{self.port}/metrics"

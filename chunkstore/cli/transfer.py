@@ -12,7 +12,6 @@ import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO
@@ -22,7 +21,7 @@ import typer
 import chunkstore
 from chunkstore.changes import Append, Create
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, fields_of, meter, print_error
+from chunkstore.cli.output import Meter, fields_of, meter
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.config import MIB, RollingPolicy
 from chunkstore.errors import (
@@ -35,7 +34,6 @@ from chunkstore.errors import (
 )
 from chunkstore.layout import check_chunk_count
 from chunkstore.names import check_segment_name
-from chunkstore.reader import SkippedRange
 from chunkstore.reading import ReadableContainer
 from chunkstore.runtime import Future
 
@@ -68,18 +66,6 @@ class FileUnreadable(ChunkstoreError):
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"cannot read {file}: {reason}")
         self.file = file
-
-
-class BytesSkipped(ChunkstoreError):
-    """``cat --salvage``: these bytes are damaged and were left out."""
-
-    fields = ("segment", "start", "stop", "object", "position")
-
-    def __init__(self, segment: str, item: SkippedRange) -> None:
-        super().__init__(f"bytes {item.start} to {item.stop} of segment {segment!r} left out: {item.error.message}")
-        self.segment = segment
-        self.start, self.stop = item.start, item.stop
-        self.object, self.position = item.error.object, item.error.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,9 +243,6 @@ def cat(
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
     ] = False,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="Leave out damaged blocks, name each on standard error, and exit with 1.")
-    ] = False,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
     container: options.Container = "default",
@@ -290,14 +273,11 @@ def cat(
                 prefetch_bytes=0,
                 follow=follow,
                 piece_bytes=PIECE_BYTES,
-                on_damage="skip" if salvage else "raise",
             ) as reader,
             meter(f"cat {segment}", shown_bytes, as_json=as_json or sys.stdout.isatty()) as progress,
         ):
-            reported = 0
             try:
                 for data in reader:
-                    reported = _report_skipped(segment, reader.skipped, reported, as_json=as_json)
                     write_all(out, data)
                     if follow:
                         out.flush()
@@ -306,12 +286,3 @@ def cat(
                 if not follow:
                     raise
             out.flush()
-            if _report_skipped(segment, reader.skipped, reported, as_json=as_json):
-                raise typer.Exit(1)
-
-
-def _report_skipped(segment: str, skipped: Sequence[SkippedRange], reported: int, *, as_json: bool) -> int:
-    """Name on standard error what was skipped after the first ``reported`` ranges; how many there are."""
-    for item in skipped[reported:]:
-        print_error(BytesSkipped(segment, item), as_json=as_json)
-    return len(skipped)

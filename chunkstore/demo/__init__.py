@@ -17,7 +17,7 @@ from rich.console import Console
 
 from chunkstore import runtime
 from chunkstore.demo.flights import FLIGHTS
-from chunkstore.demo.report import print_next, print_picture, print_report
+from chunkstore.demo.report import print_next, print_report
 from chunkstore.demo.stage import DemoFailed, DemoReport, Stage
 from chunkstore.errors import InvalidArgument
 
@@ -48,6 +48,4 @@ def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None =
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         return
     print_report(console, report)
-    picture = stage.picture()
-    print_picture(console, picture)
-    print_next(console, report, picture.segment, stage.cache, folder)
+    print_next(console, report, stage.longest_segment(), stage.cache, folder)

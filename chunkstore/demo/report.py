@@ -1,4 +1,4 @@
-"""How the demonstration shows what happened: a table, a picture of a segment, and what to try next. Leaves out: the steps."""
+"""How the demonstration shows what happened: a table, and what to try next. Leaves out: the steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from chunkstore.config import MIB
-from chunkstore.demo.stage import DemoReport, Picture
+from chunkstore.demo.stage import DemoReport
 
-__all__ = ["draw", "print_next", "print_picture", "print_report"]
-
-_COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "red")
-_FULL, _SHADED, _LIGHT = "\u2588", "\u2593", "\u2592"
+__all__ = ["print_next", "print_report"]
 
 
 def print_report(console: Console, report: DemoReport) -> None:
@@ -72,36 +69,6 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _rate(events: int, of: int, mib: float, seconds: float) -> str:
     seconds = max(seconds, 1e-6)
     return f"{events / seconds:,.0f} events/s, {mib * events / of / seconds:,.0f} MiB/s ({seconds:.2f} s)"
-
-
-def print_picture(console: Console, picture: Picture) -> None:
-    """One segment, drawn."""
-    console.print(draw(picture, min(console.width, 100) - 22))
-
-
-def draw(picture: Picture, width: int) -> Text:
-    """The segment in ``width`` cells, to scale: its chunks, coloured by epoch; below the blocks of each of its ledgers."""
-    epochs = sorted({chunk.epoch for chunk in picture.chunks})
-    drawn = Text(f"{picture.segment}\n{'chunks':>10} ")
-    for number, chunk in enumerate(picture.chunks):
-        start, stop = _cells(chunk.offset, chunk.offset + chunk.length, picture.length, width)
-        colour = _COLOURS[epochs.index(chunk.epoch) % len(_COLOURS)]
-        drawn.append((_FULL, _SHADED)[number % 2] * (stop - start), style=colour)
-    for item in picture.ranges:
-        first, last = _cells(item.blocks[0].start, item.blocks[-1].stop, picture.length, width)
-        drawn.append(f"\n{item.ledger:>10} " + " " * first)
-        drawn.append(_LIGHT * max(1, last - first))
-        drawn.append(f" {len(item.blocks)} blocks")
-    drawn.append("\n           ")
-    for epoch in epochs:
-        drawn.append(_FULL + " ", style=_COLOURS[epochs.index(epoch) % len(_COLOURS)])
-        count = sum(chunk.epoch == epoch for chunk in picture.chunks)
-        drawn.append(f"written by epoch {epoch}: {count} chunks   ")
-    return drawn
-
-
-def _cells(start: int, stop: int, length: int, width: int) -> tuple[int, int]:
-    return start * width // length, stop * width // length
 
 
 def print_next(console: Console, report: DemoReport, segment: str, cache: str, folder: str) -> None:

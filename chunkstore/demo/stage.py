@@ -31,10 +31,9 @@ from chunkstore.demo.scribe import writers
 from chunkstore.demo.sql import count_by_spark, missing
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import TakeOverReport
-from chunkstore.pulsar import LedgerRange, LedgerReader, plan
-from chunkstore.records import LayoutChunk
+from chunkstore.pulsar import LedgerReader, plan
 
-__all__ = ["DemoFailed", "DemoReport", "Picture", "Stage", "compare_counts"]
+__all__ = ["DemoFailed", "DemoReport", "Stage", "compare_counts"]
 
 CONTAINER = "demo"
 
@@ -105,15 +104,6 @@ class _Recovered(NamedTuple):
     resume_s: float
 
 
-class Picture(NamedTuple):
-    """A data segment: its length, its chunks, and the parts of ledgers in it."""
-
-    segment: str
-    length: int
-    chunks: tuple[LayoutChunk, ...]
-    ranges: tuple[LedgerRange, ...]
-
-
 def compare_counts(step: str, expected: Mapping[tuple[str, str], int], found: Mapping[tuple[str, str], int]) -> None:
     """``DemoFailed`` unless the counts by origin and carrier are the same."""
     for key in sorted({*expected, *found}):
@@ -124,7 +114,7 @@ def compare_counts(step: str, expected: Mapping[tuple[str, str], int], found: Ma
 
 
 class Stage:
-    """One run. ``play`` once; then ``picture``."""
+    """One run. ``play`` once; then ``longest_segment``."""
 
     def __init__(self, root: str, folder: str, seed: int, rows: int, console: Console, *, spark: bool = True) -> None:
         self.root = root
@@ -204,16 +194,13 @@ class Stage:
         compare_counts("spark", source.counts, count_by_spark(self.root, self.container, TOPICS))
         return "equal", runtime.monotonic_s() - began_s
 
-    def picture(self) -> Picture:
-        """The data segment that most epochs have written; among those the longest."""
+    def longest_segment(self) -> str:
+        """The data segment with the most bytes."""
         with chunkstore.open_replica(self.root, container=self.container, settings=self._settings()) as replica:
-            found = []
-            ranges = [item for topic in TOPICS for item in plan(replica, topic)]
-            for segment in sorted({item.segment for item in ranges}):
-                chunks = tuple(replica.layout(segment))
-                parts = tuple(item for item in ranges if item.segment == segment)
-                found.append(Picture(segment, replica.info(segment).length, chunks, parts))
-        return max(found, key=lambda item: (len({chunk.epoch for chunk in item.chunks}), item.length))
+            return max(
+                {item.segment for topic in TOPICS for item in plan(replica, topic)},
+                key=lambda name: replica.info(name).length,
+            )
 
     def _settings(self) -> Settings:
         return Settings(cache_dir=self.cache)

@@ -345,11 +345,6 @@ class MemoryShelf:
                 self._stores[key] = [kept for kept in stores if kept.handles] + [found]
             return found
 
-    def add(self, key: _Key, content: _Content) -> None:
-        """Lay ``content`` here, beside those that somebody holds."""
-        with self._lock:
-            self._stores[key] = [kept for kept in self._stores.get(key, []) if kept.handles] + [content]
-
     def put(self, key: _Key, content: _Content) -> None:
         """Lay ``content`` here, in the place of all others."""
         with self._lock:
@@ -393,16 +388,6 @@ class MemoryMetadataCache(MetadataCache):
         if self._current is None or not self._current.handles:
             self._current = self._shelf.take(self._key)
         return None if self._current is None else self._handle(self._current)
-
-    def seed(self, store: MetadataStore) -> MetadataStore | None:
-        best = self.open_current()
-        if best is not None and best.head().position.lsn >= store.head().position.lsn:
-            return best
-        if best is not None:
-            best.close(clean=False)
-        self._current = self._content(store).copy()
-        self._shelf.add(self._key, self._current)
-        return self._handle(self._current)
 
     def create(self) -> MetadataStore:
         self._check()

@@ -218,11 +218,6 @@ class MetadataCache(ABC):
         """
 
     @abstractmethod
-    def seed(self, store: MetadataStore) -> MetadataStore | None:
-        """As ``open_current``, or a copy of ``store``, which another cache object of this container and address holds, if that stands
-        further on: it is current then. The handle keeps it so until it is closed."""
-
-    @abstractmethod
     def create(self) -> MetadataStore:
         """A new, empty store at genesis, not yet current. Raises ``StorageFull``, ``StorageUnavailable``."""
 

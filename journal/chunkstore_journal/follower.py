@@ -29,7 +29,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
-from chunkstore_journal.ends import naming_repair, require_held, require_seen, was_cut_off
+from chunkstore_journal.ends import naming_repair, require_seen, was_cut_off
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
@@ -228,12 +228,6 @@ class Follower:
             # In this order: a concurrent reader always finds one of the two.
             self._lost = error
             self._store = None
-
-    def require_on_history(self, storage: ChunkStorage) -> None:
-        """Raise ``RolledBack`` where the journal in ``storage`` no longer has what was shown, and does not say that it goes on without it:
-        an older state stands in the root's place. Raises ``Damaged``, too, and what the storage raises."""
-        if self._seen is not None:
-            require_held(Streams(storage, self._names, self._format), self._seen)
 
     def close(self) -> None:
         """Release the stores."""

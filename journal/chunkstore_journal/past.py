@@ -295,7 +295,8 @@ class FixedState:
         return found.store
 
     def require_on_history(self, storage: ChunkStorage) -> None:
-        """As ``Follower.require_on_history``."""
+        """Raise ``RolledBack`` where the journal in ``storage`` no longer has what was shown, and does not say that it goes on without it:
+        an older state stands in the root's place. Raises ``Damaged``, too, and what the storage raises."""
         names = self._streams.names
         require_held(Streams(storage, names, read_format(storage, names)), self._moment.leg)
 

@@ -12,6 +12,7 @@ import pytest
 import chunkstore
 from chunkstore import backup, parts
 from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.backup import Removed
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage, iter_listing
@@ -38,6 +39,9 @@ class Place:
     def backup(self, **more: Any) -> backup.BackupReport:
         return backup.backup(self.store, self.url, **more)
 
+    def drop(self, run: str) -> Removed:
+        return backup.remove(self.url, run, settings=self.settings)
+
     def replica(self, **moment: Any) -> chunkstore.Replica:
         cache = MemoryMetadataCache(bytes(16), "test", "replica", shelf=MemoryShelf())
         return open_replica_on(self.target(), settings=self.settings, cache=cache, close_storage=True, **moment)
@@ -54,7 +58,7 @@ class Place:
 
     def assert_sound(self) -> None:
         """What counts is whole, and what is opened is one of the states that were backed up."""
-        assert backup.audit(self.url, settings=self.settings).findings == ()
+        assert backup.verify_copies(self.url, settings=self.settings).findings == ()
         if list(backup.list_backups(self.url, settings=self.settings)):
             with self.replica() as replica:
                 assert replica.check("deep") == []

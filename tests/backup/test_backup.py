@@ -16,6 +16,7 @@ from chunkstore.changes import Concat
 from chunkstore.names import BackupNames
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.backup.conftest import SMALL, Place
+from tests.support.backups import drop_old
 from tests.support.forwarding import Hook, Hooked
 
 NAMES = BackupNames("default")
@@ -91,7 +92,8 @@ def test_a_replica_takes_up_the_next_backup(place: Place) -> None:
     with place.replica() as replica:
         begun = replica.reader("c")
         place.store.append("c", b"new" * 100)
-        place.backup(keep=1)
+        place.backup()
+        drop_old(place.url, settings=place.settings)
         replica.refresh()
         assert place.content(replica) == place.content()
         assert b"".join(map(bytes, begun)).startswith(b"c" * 250)
@@ -116,9 +118,6 @@ def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(errors.InvalidArgument, match="a container 'default' lies at"):
         place.backup()
     monkeypatch.undo()
-    for arguments in ({"keep": 0}, {"keep": True}, {"keep_days": 0}, {"keep_days": "1"}):
-        with pytest.raises(errors.InvalidArgument):
-            place.backup(**arguments)
 
 
 def test_a_root_of_another_container_is_refused(tmp_path: Path) -> None:
@@ -144,26 +143,30 @@ def test_links_on_one_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
         store.create("a", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=100))
         store.append("a", os.urandom(250))
-        made = backup.backup(store, (tmp_path / "linked").as_uri()).backup
-        assert made.copied_chunks == 3
+        made = backup.backup(store, (tmp_path / "linked").as_uri(), link=True)
+        assert (made.linked_chunks, made.linked_bytes) == (2, 200)
+        assert (made.backup.copied_chunks, made.backup.copied_bytes) == (1, 50)
         *closed, growing = [chunk.name for chunk in store.layout("a")]
         for name in closed:
             assert os.path.samefile(tmp_path / "root" / name, tmp_path / "linked" / name)
         assert not (tmp_path / "linked" / growing).exists(), "what may grow is copied, under another name"
         monkeypatch.setattr("chunkstore_bindings.filesystem.linking.os.link", _across)
-        again = backup.backup(store, (tmp_path / "copied").as_uri()).backup
-        assert (again.copied_chunks, again.copied_bytes) == (3, 250), "they are copied where they cannot be linked"
+        again = backup.backup(store, (tmp_path / "copied").as_uri(), link=True)
+        assert (again.backup.copied_chunks, again.linked_chunks) == (3, 0), (
+            "they are copied where they cannot be linked"
+        )
         assert not os.path.samefile(tmp_path / "root" / closed[0], tmp_path / "copied" / closed[0])
         monkeypatch.undo()
+        plain = backup.backup(store, (tmp_path / "plain").as_uri())
+        assert (plain.backup.copied_chunks, plain.linked_chunks) == (3, 0), "without being asked nothing is linked"
         (tmp_path / "root" / closed[0]).write_bytes(b"short")
         with pytest.raises(errors.Damaged, match="5 bytes"):
-            backup.backup(store, (tmp_path / "other").as_uri())
+            backup.backup(store, (tmp_path / "other").as_uri(), link=True)
         assert list(backup.list_backups((tmp_path / "other").as_uri())) == [] and store.pins() == []
 
 
 def test_nobody_else_reads_a_backup_on_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
-    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
     mask = os.umask(0o022)
     try:
         with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
@@ -191,7 +194,6 @@ def _across(source: str, target: str, **more: Any) -> None:
 
 
 def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
     chunk = next(iter(place.store.layout("b"))).name
     real = Copier._stream
 
@@ -217,7 +219,6 @@ def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypat
 def test_chunks_longer_than_a_batch_go_in_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("_BATCH_BYTES", 60), ("_PIECE_BYTES", 16)):
         monkeypatch.setattr(f"chunkstore.backup.copies.{name}", size)
-    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
     place.backup()
     assert not any(name.startswith("tmp/") for name in place.names())
     with place.replica() as replica:
@@ -241,13 +242,13 @@ def test_exports_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
     assert (parts > 3) == (not target.capabilities.append)
     target.close()
     place.store.delete("a")
-    place.backup(keep=1)
+    place.backup()
+    drop_old(place.url, settings=place.settings)
     assert sum(".sn.p" in name for name in place.names()) <= parts
     place.assert_sound()
 
 
 def test_without_a_pin_it_fails_where_a_chunk_is_collected(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "linker", lambda source, target: None)
 
     def meanwhile(_plan: Any) -> None:
         place.store.delete("b")

@@ -1,8 +1,6 @@
-"""What a backup root has lost: it is told, and copied anew as long as the container has it."""
+"""What a backup root has lost: it is told."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -28,40 +26,6 @@ def lose(place: Place, prefix: str, left: int | None = None) -> str:
     return name
 
 
-@pytest.mark.parametrize("prefix", ["d/", "o/"])
-def test_an_audited_backup_copies_anew_what_its_base_names_and_is_lost(place: Place, prefix: str) -> None:
-    place.store.append("c", b"grows")
-    place.backup()
-    if not any(name.startswith(prefix) for name in place.names()):
-        prefix = "d/"  # nothing grows here
-    lose(place, prefix)
-    assert place.backup().backup.copied_chunks == 0, "nobody lists anything without being asked"
-    assert not backup.audit(place.url, settings=place.settings).ok
-    plans: list[Any] = []
-    healed = place.backup(audit=True, before=plans.append).backup
-    assert healed.copied_chunks == 1 == plans[0].chunks
-    place.assert_sound()
-    with place.replica() as replica:
-        assert place.content(replica) == place.content()
-    assert place.backup(audit=True).backup.copied_chunks == 0
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_short_copy_is_named_also_beside_another_run(place: Place, beside: bool) -> None:
-    place.backup()
-    name = lose(place, "d/", 10)
-    target = place.target()
-    if beside:
-        runs.note_running(target, NAMES, "ab" * 16, 0)
-    with pytest.raises(errors.Damaged, match="delete it, and run the backup again") as caught:
-        place.backup(audit=True)
-    assert caught.value.object == name and len(list(backup.list_backups(place.url, settings=place.settings))) == 1
-    target.delete(name)
-    target.close()
-    assert place.backup(audit=True).backup.copied_chunks == 1
-    place.assert_sound()
-
-
 def test_a_copy_that_a_killed_run_left_short_is_not_taken(place: Place) -> None:
     """Its ``running/<run>`` is still there, so that copies are listed."""
     made = place.backup().backup
@@ -75,16 +39,15 @@ def test_a_copy_that_a_killed_run_left_short_is_not_taken(place: Place) -> None:
     assert caught.value.object == name and list(backup.list_backups(place.url, settings=place.settings)) == []
 
 
-def test_reading_a_backup_that_was_given_up_is_no_damage(place: Place) -> None:
+def test_reading_a_backup_that_was_dropped_is_no_damage(place: Place) -> None:
     first = place.backup().backup
     with place.replica(at_lsn=first.lsn) as past:
         place.store.delete("b")
-        place.backup(keep=1)
-        with pytest.raises(errors.PastCollected, match="given up") as caught:
+        place.backup()
+        place.drop(first.run)
+        with pytest.raises(errors.PastCollected, match="dropped") as caught:
             past.read("b", 0, 10)
         assert caught.value.lsn == first.lsn
-        with pytest.raises(errors.Unsupported):
-            past.promote()
 
 
 def test_an_export_that_is_gone_is_damage_and_says_how_to_go_on(place: Place) -> None:
@@ -110,11 +73,11 @@ def test_a_dead_run_whose_clock_ran_ahead_holds_nothing_up_for_ever(
     mark = files.small_object(files.RUNNING, (first.lsn, now_ms + 3650 * DAY_MS, "host", 1))
     target.put(NAMES.running("ab" * 16), mark)
     place.store.delete("b")
-    given = place.backup(keep=1).given_up
-    assert given is not None and (given.backups, given.put_off) == (0, 1)
+    place.backup()
+    with pytest.raises(errors.Conflict):
+        place.drop(first.run)
     monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * DAY_MS)
-    given = place.backup(keep=1).given_up
-    assert given is not None and given.backups > 0 and given.put_off == 0
+    assert place.drop(first.run).chunks > 0
     target.close()
     place.assert_sound()
 

@@ -213,20 +213,6 @@ def test_check_tells_extents_that_the_index_does_not_know(world: World, monkeypa
     assert {"younger" in item.message for item in problems(store.check("quick"))} == {True}
 
 
-def test_a_promoted_replica_goes_on_with_them(world: World) -> None:
-    store = filled(world)
-    expected = content(store)
-    world.forget_cache()
-    replica = world.replica(**INLINE_ON)
-    store.append("a", b"behind the refresh;")
-    expected["a"] += b"behind the refresh;"
-    world.crash(store)
-    promoted = replica.promote()
-    world._open.append(promoted)
-    world.still(promoted)
-    require(worn(world, promoted), expected)
-
-
 def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> None:
     store = filled(world)
     expected = content(store)

@@ -76,18 +76,21 @@ def test_backup_and_what_is_read_of_it(call: Call, filled: str, tmp_path: Path) 
     target = (tmp_path / "backups").as_uri()
     made = call("backup", filled, target, "--json").document
     assert list(made) == [
-        "run", "lsn", "hash", "time_ms", "segments", "chunks", "chunk_bytes", "copied_chunks", "copied_bytes", "given_up", "audit"
+        "run", "lsn", "hash", "time_ms", "segments", "chunks", "chunk_bytes", "copied_chunks", "copied_bytes",
+        "linked_chunks", "linked_bytes",
     ]  # fmt: skip
     assert (made["segments"], made["chunk_bytes"], made["copied_bytes"]) == (2, 10, 10)
     claimed = call("owner", filled, "--json").document["claimed_epoch"]
-    again = call("backup", filled, target, "--no-pin", "--keep", "1", "--audit", "--json").document
+    again = call("backup", filled, target, "--no-pin", "--json").document
     assert call("owner", filled, "--json").document["claimed_epoch"] == claimed
-    assert again["given_up"]["backups"] == 1 and again["audit"]["findings"] == [] and again["audit"]["unnamed"] == 0
-    [listed] = call("backup", "ls", target, "--json").lines
-    assert listed == {**{key: again[key] for key in again if key not in ("given_up", "audit")}, "complete": True}
+    _, listed = call("backup", "ls", target, "--json").lines
+    assert listed == {**{key: again[key] for key in again if not key.startswith("linked_")}, "complete": True}
     assert again["run"].encode() in call("backup", "ls", target).out
-    result = call("backup", filled, target, "--keep-days", "1", "--audit")
-    assert b"sound" in result.out and b"to copy: " in result.err
+    result = call("backup", filled, target)
+    assert b"copied 2" in result.out and b"to copy: " in result.err
+    assert b"sound (3 backups" in call("backup", "verify", target).out
+    linked = call("backup", filled, (tmp_path / "links").as_uri(), "--link")
+    assert b"linked 2, copied 0" in linked.out and b"do not protect from rot" in linked.err
     assert call("ls", target, "--json").lines == call("ls", filled, "--json").lines
     assert call("cat", target, "a").out == b"12345"
     assert call("check", target, "--deep", "--json").document == {"ok": True, "level": "deep", "findings": []}
@@ -103,8 +106,6 @@ def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path
     for arguments in (
         [filled, filled],
         [filled, "nowhere"],
-        [filled, target, "--keep", "0"],
-        [filled, target, "--keep-days", "-1"],
     ):
         assert call("backup", *arguments, "--json", code=2).error["error"] == "InvalidArgument"
     assert call("backup", "ls", target, "--json", code=1).error["error"] == "ContainerNotFound"
@@ -114,11 +115,11 @@ def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path
         call("backup", filled, target)  # the second finds chunks that grow no more
     [copy, *_] = (tmp_path / "backups" / "default" / "d").glob("*/*")
     copy.unlink()
-    healed = call("backup", filled, target, "--audit", "--json").document
-    assert healed["copied_chunks"] == 1 and healed["audit"]["findings"] == []
+    found = call("backup", "verify", target, "--json", code=1).document
+    assert not found["ok"] and [item["severity"] for item in found["findings"]] == ["damage"]
     [export, *_] = sorted((tmp_path / "backups" / "default" / "backups").iterdir())
     export.unlink()
-    assert b"DAMAGED" in call("backup", filled, target, "--audit", code=1).out
+    assert b"DAMAGED" in call("backup", "verify", target, code=1).out
 
 
 def test_a_backup_is_dropped_by_its_name(call: Call, filled: str, tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ import pytest
 
 import chunkstore
 from chunkstore.demo import flights, stage
-from chunkstore.demo.report import draw
-from chunkstore.demo.stage import DemoFailed, Picture, compare_counts
+from chunkstore.demo.stage import DemoFailed, compare_counts
 from chunkstore.errors import Damaged, Unsupported
-from chunkstore.pulsar import Block, LedgerRange, LedgerReader
+from chunkstore.pulsar import LedgerReader
 from tests.cli.conftest import Call
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
@@ -86,7 +85,6 @@ def test_what_people_see(start: Start, root: str, tmp_path: Path, monkeypatch: p
         "seed 3",
         "only recoverable from the journal",
         "clean",
-        "blocks",
         "what to try next",
     ):
         assert words in text
@@ -145,20 +143,3 @@ def test_the_kill_lies_between_20_and_80_percent(tmp_path: Path) -> None:
         )._moment()
         assert 0.2 <= share < 0.8
         assert 0 <= delay_s < 0.01
-
-
-def test_picture() -> None:
-    chunks = tuple(
-        chunkstore.LayoutChunk(f"c{number}", number * 50, 50, 0, number + 1, "closed", "object") for number in range(2)
-    )
-    ranges = (
-        LedgerRange("t", 1, 0, 9, "s", (Block(0, 0, 25), Block(5, 25, 50)), complete=True),
-        LedgerRange("t", 2, 0, 9, "s", (Block(0, 50, 100),), complete=True),
-    )
-    assert draw(Picture("s", 100, chunks, ranges), 8).plain.splitlines() == [
-        "s",
-        "    chunks \u2588\u2588\u2588\u2588\u2593\u2593\u2593\u2593",
-        "         1 \u2592\u2592\u2592\u2592 2 blocks",
-        "         2     \u2592\u2592\u2592\u2592 1 blocks",
-        "           \u2588 written by epoch 1: 1 chunks   \u2588 written by epoch 2: 1 chunks   ",
-    ]

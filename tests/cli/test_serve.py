@@ -143,24 +143,6 @@ def test_somebody_takes_over(
     assert reason == "signal" if stand_by else isinstance(reason, NotOwner)
 
 
-def test_standing_by_it_is_warm(filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    owner = chunkstore.open(filled, settings=Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3))
-    serving = Hasty(filled, tmp_path / "cache-2", capsys)
-    thread, result = in_thread(lambda: serving.claim_and_serve(stand_by=True, take_over=False))
-    wait_for(lambda: serving.has_said("standing by") and serving._warm is not None)
-    owner.append("a", b"followed")
-    owner.close()
-    wait_for(lambda: serving.has_said("standing by", "serving"))
-    assert serving._store is not None and serving._warm is None
-    assert serving._store.report.source == "cache", "on a machine that never owned it"
-    assert serving._store.info("a").length == 108
-    assert "create_if_absent" in serving.calls()
-    serving.told = True
-    thread.join(120)
-    assert result == ["signal"]
-    assert not list((tmp_path / "cache-2").glob("*/past"))
-
-
 def test_standing_by_it_ends_at_once(call: Call, filled: str) -> None:
     with chunkstore.open(filled):
         before = signal.getsignal(signal.SIGTERM)
@@ -216,11 +198,11 @@ def test_only_who_stands_by_waits_for_a_storage(
     serving = Hasty(filled, tmp_path / "cache-2", capsys)
     opened, monkeypatched = serving._open, monkeypatch.setattr
 
-    def fail(*, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
+    def fail(wait_s: float) -> chunkstore.ChunkedSegmentStorage:
         if errors:
             raise errors.pop()
         serving.told = True
-        return opened(take_over=take_over)
+        return opened(wait_s)
 
     monkeypatched(serving, "_open", fail)
     monkeypatched(serving, "_sleep", pauses.append)

@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore.changes import Append, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown
+from chunkstore.errors import NotOwner, OutcomeUnknown
 from tests.support.data import problems, refused, run_threads
 from tests.support.worlds import World
 
@@ -152,25 +152,6 @@ def test_what_the_tail_does_not_see_is_a_newer_owners_truncation(world: World) -
     new.truncate("a", 2)
     assert old.read("a", 0, 2) == b"12", "as the guide says"
     refused(NotOwner, lambda: old.info("a"))
-
-
-def test_without_a_fence_reads_are_answered_from_yesterday(world: World) -> None:
-    old = world.open(read_fence="none", metadata="memory")
-    prepare(old)
-    world.forget_cache()
-    new = world.open(metadata="memory")
-    new.append("a", b"456")
-    for call in READS.values():
-        try:
-            call(old)
-        except NotOwner:
-            pytest.fail("an unfenced read asked who owns the container")
-        except ChunkstoreError:
-            continue
-    assert old.read("a", 0, 99) == b"123"
-    refused(NotOwner, lambda: old.append("a", b"x"))
-    # Now it knows, and reading goes on all the same.
-    assert old.read("a", 0, 99) == b"123" and new.read("a", 0, 99) == b"123456"
 
 
 def test_a_handle_to_write_from_yesterday_writes_nothing(world: World) -> None:

@@ -39,13 +39,11 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         refuses(store.sweep, "delete")
         refuses(lambda **given: store.reader("a", **given), "follow")
         refuses(lambda **given: backup.export(store, tmp_path / "b.cks", **given), "pin")
-        for argument in ("pin", "verify", "audit"):
+        for argument in ("pin", "link", "verify"):
             refuses(lambda **given: backup.backup(store, other, **given), argument)
         for argument in ("dry_run", "adopt", "no_pin"):
             refuses(lambda **given: backup.merge_file(store, file, settings=settings, **given), argument)
             refuses(bound(backup.import_file, other, file), argument)
-        with chunkstore.open_replica(root, settings=settings) as replica:
-            refuses(replica.promote, "accept_rollback")
         assert store._container.current.store.head() == head
     for argument in ("create", "accept_rollback"):
         refuses(bound(chunkstore.open, root), argument)

@@ -233,12 +233,12 @@ def test_what_cannot_be_asked_for(world: World) -> None:
         lambda: world.replica(at_time=datetime.now()),
     )
     with world.replica(at_lsn=lsn) as view:
-        refused(Unsupported, view.orphans, view.promote)
+        refused(Unsupported, view.orphans)
         assert view.refresh() == lsn
         store.append("a", b"y")
         assert view.refresh() == lsn and view.read("a", 0, 9) == b"x"
         assert view.wait("a", 5, 0).length == 1
-    refused(Closed, lambda: view.read("a", 0, 1), view.refresh, view.promote)
+    refused(Closed, lambda: view.read("a", 0, 1), view.refresh)
 
 
 def test_it_writes_nothing_and_leaves_nothing(world: World) -> None:

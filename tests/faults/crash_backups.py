@@ -17,6 +17,7 @@ from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.faults.crash_runs import ACKNOWLEDGED, END, Case, Interrupted, perform
 from tests.faults.ground import Ground, Place
 from tests.judges.backup_root import BackupRoot
+from tests.support.backups import drop_old
 from tests.support.faulty import Call
 from tests.support.worlds import Mode, World
 
@@ -38,8 +39,8 @@ def _make(store: ChunkedSegmentStorage, name: str) -> None:
 class BackupRun(Interrupted):
     """What is interrupted is all that happens in the backup root; the container lies elsewhere, and lives on."""
 
-    def __init__(self, keep: int | None, kind: Place, mode: Mode, folder: Path) -> None:
-        self.keep = keep
+    def __init__(self, drops: bool, kind: Place, mode: Mode, folder: Path) -> None:
+        self.drops = drops
         self.ground = Ground(kind, mode, folder / "target")
         self.source = World("memory", "append", folder / "source")
         self.store = self.source.open(rolling=32, gc_grace_s=0)
@@ -55,7 +56,9 @@ class BackupRun(Interrupted):
         return self.ground.world.raw_storage()
 
     def _backup(self, target: ChunkStorage) -> None:
-        backup.backup(self.store, target, keep=self.keep)
+        backup.backup(self.store, target)
+        if self.drops:
+            drop_old(target)
 
     def trace(self) -> tuple[list[Call], None]:
         trace = self.record(self._backup)
@@ -68,23 +71,19 @@ class BackupRun(Interrupted):
         self._later()
 
     def _later(self) -> None:
-        """Whatever was left, the next one goes on with, a day later, and gives up what nobody needs."""
+        """Whatever was left, the next one goes on with, a day later; and what nobody needs is dropped."""
         self.store.append("stays", b"more")
         with pytest.MonkeyPatch.context() as patch:
             now_ms = runtime.now_ms() + _DAYS_MS
             patch.setattr(runtime, "now_ms", lambda: now_ms)
             self._backup_twice()
-            if self.power_cut:
-                # A copy that it brought back of this owner's chunks waits for the next owner (K5), and so does the mark of its run.
-                self.store.close()
-                self.store = self.source.open(rolling=32, gc_grace_s=0)
-                self._backup_twice()
         left = [info.name for info in iter_listing(self._target(), "default/running/")]
         assert left == [], left
 
     def _backup_twice(self) -> None:
         for _ in range(2):
-            backup.backup(self.store, self._target(), keep=1)
+            backup.backup(self.store, self._target())
+            drop_old(self._target())
             self._judge([_content(self.store)])
 
     def _judge(self, states: list[Content]) -> None:

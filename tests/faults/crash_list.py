@@ -39,8 +39,8 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),
     Subject("export", ExportRun),
-    Subject("backup", partial(BackupRun, None)),
-    Subject("backup --keep", partial(BackupRun, 1)),
+    Subject("backup", partial(BackupRun, False)),
+    Subject("backup rm", partial(BackupRun, True)),
     Subject("import", MergeRun),
     Subject("restore in place", InPlaceRun),
 )

@@ -309,17 +309,13 @@ class OpeningRun(Interrupted):
     def trace(self) -> tuple[list[Call], State]:
         wire = self.ground.new_wire()
         wire.watch()
-        store = self.open(wire)
+        store = self.ground.open(wire)
         trace = wire.trace
         wire.heal()
         state = observe(store)
         self.clean(store)
         store.close()
         return trace, state
-
-    def open(self, wire: Wire) -> ChunkedSegmentStorage:
-        """Take over, as this opening does."""
-        return self.ground.promote(wire) if self.opening.promoted else self.ground.open(wire)
 
     def behind(self, first: tuple[int | When, Outcome]) -> list[Call]:
         wire = self.ground.new_wire()
@@ -335,9 +331,9 @@ class OpeningRun(Interrupted):
 
     def open_twice(self, wire: Wire, opened: list[ChunkedSegmentStorage]) -> Promise:
         """Open, and where one error has prevented it, once more."""
-        promise, _ = perform(lambda: opened.append(self.open(wire)))
+        promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
         if not opened and not wire.dead:
-            promise, _ = perform(lambda: opened.append(self.open(wire)))
+            promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
         return promise
 
     def run(self, case: Case, expected: State) -> None:
@@ -347,7 +343,7 @@ class OpeningRun(Interrupted):
         self.arm(wire, case)
         opened: list[ChunkedSegmentStorage] = []
         if case.first is None:
-            promise, _ = perform(lambda: opened.append(self.open(wire)))
+            promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
         else:
             promise = self.open_twice(wire, opened)
         if case.call is END:
@@ -362,7 +358,7 @@ class OpeningRun(Interrupted):
             wire.heal()
             if not opened:
                 assert promise is FAILED
-                opened.append(self.open(wire))
+                opened.append(self.ground.open(wire))
             state = self.use(opened[0], state, "same")
         if case.number % 2:
             ground.world.forget_cache()

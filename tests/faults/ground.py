@@ -145,12 +145,6 @@ class Ground:
             return self.world.open(storage=wire)
         return self.world.open(storage=self.world.raw_storage(), op_deadline_s=AMPLE_S)
 
-    def promote(self, wire: Wire) -> ChunkedSegmentStorage:
-        """Follow behind ``wire``, and take over with that state."""
-        store = self.world.replica(wrap=lambda _: wire).promote()
-        self.world._open.append(store)
-        return store
-
     def abandon(self, store: ChunkedSegmentStorage) -> None:
         """What the end of a process does: no call, no write, but threads end and the cache is let go, not marked clean."""
         alone(store, 5)

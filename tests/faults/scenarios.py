@@ -313,8 +313,6 @@ class Opening:
     settings: dict[str, object] = field(default_factory=lambda: dict(SMALL))
     undecided: bool = False
     """Whether it left ``LAST_WORDS`` in a record that nobody has decided yet."""
-    promoted: bool = False
-    """Whether a replica is opened, and promoted."""
 
 
 def _close(ground: Ground, store: ChunkedSegmentStorage) -> None:
@@ -377,6 +375,4 @@ OPENINGS: tuple[Opening, ...] = (
     Opening("extents-after-kill", _kill, _extents, INLINE),
     Opening("extents-behind-record", _kill_when(Outcome.CRASH_AFTER), _spilled, INLINE, undecided=True),
     Opening("extents-in-record", _kill_when(Outcome.TORN), _extents, INLINE, undecided=True),
-    Opening("promoted", _other_machine, promoted=True),
-    Opening("promoted-behind-record", _kill_when(Outcome.CRASH_AFTER), undecided=True, promoted=True),
 )

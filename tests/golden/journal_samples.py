@@ -128,7 +128,6 @@ RECORDS: dict[str, RecordSample] = {
     "close": _record(RecordKind.CLOSE, 48, payloads.encode_ops((), ())),
     "pin": _record(RecordKind.PIN, 49, payloads.encode_note(RecordKind.PIN, ("backup", 44), (), ROWS[:1])),
     "unpin": _record(RecordKind.UNPIN, 50, payloads.encode_note(RecordKind.UNPIN, ("backup",))),
-    "export-note": _record(RecordKind.EXPORT_NOTE, 51, payloads.encode_note(RecordKind.EXPORT_NOTE, ())),
 }
 
 

@@ -1,4 +1,4 @@
-"""Backups, side by side with giving old ones up (``chunkstore.backup.rounds`` and ``keeping``).
+"""Backups, side by side with dropping old ones (``chunkstore.backup.rounds`` and ``removing``).
 
 A container goes from lsn to lsn; for each way a chunk can come and go there is one. Runs make backups: each relies on one that counts,
 copies what that one does not name, writes its export and then lets it count. Whoever gives up keeps the newest only. Everybody may stop
@@ -17,14 +17,11 @@ from tests.models.explorer import replaced
 
 __all__ = ["MUTANTS", "BackupModel"]
 
-MUTANTS = (
-    *("beforefile", "shared", "nomark", "onelist", "onecount", "overwrite", "baseonly", "tombstone"),
-    *("sweepbusy", "sweepunborn"),
-)
+MUTANTS = ("beforefile", "shared", "nomark", "onelist", "onecount", "overwrite", "baseonly", "tombstone")
 """beforefile: a run counts before everything is copied. shared: what goes takes along what others name. nomark: a run does not say what it
 relies on. onelist: runs are not listed again once ``done`` was deleted. onecount: what counts is not listed again then. overwrite: a run
 counts although it was given up. baseonly: of what a run relies on only its base stays. tombstone: that a run was given up is deleted with
-its export. sweepbusy: what runs have left is swept beside a run that is under way. sweepunborn: what is not live yet is swept, too."""
+its export."""
 
 VOID = -1
 Chunk = tuple[int, int]
@@ -51,9 +48,6 @@ class Giver(NamedTuple):
     victims: tuple[Chunk, ...] = ()
     counts: frozenset[int] = frozenset()
     at: int = 0
-    floor: int = 0
-    """The lsn of a backup that counted at the beginning."""
-    quiet: bool = False
 
 
 class State(NamedTuple):
@@ -162,17 +156,14 @@ class BackupModel:
         step = giver.step
         if step == "exports" and any(lsn not in (None, VOID) for lsn in state.done):
             stored = frozenset(run for run, lsn in enumerate(state.exports) if lsn is not None)
-            yield "lists exports", went(giver._replace(step="running", stored=stored, floor=_newest(state)))
+            yield "lists exports", went(giver._replace(step="running", stored=stored))
         elif step == "running":
-            ended = any(base is not None and state.done[run] == VOID for run, base in enumerate(state.marks))
-            quiet = ended and (not _marked(state) or "sweepbusy" in self._mutants)
-            yield "lists runs", went(giver._replace(step="counts", running=_marked(state), quiet=quiet))
+            yield "lists runs", went(giver._replace(step="counts", running=_marked(state)))
             for silent, _ in _marked(state):
                 # Taken for dead: it is decided at once.
                 done = state.done if state.done[silent] is not None else replaced(state.done, silent, VOID)
                 yield "voids", went(giver, done=done)
-                # The mark stays until what the run has left is swept; or somebody else has done that.
-                yield "voids, and it is swept", went(giver, done=done, marks=replaced(state.marks, silent, None))
+                yield "voids, and forgets", went(giver, done=done, marks=replaced(state.marks, silent, None))
         elif step == "counts":
             yield from ((name, went(*args)) for name, args in (("chooses", (self._chosen(state, giver),)),))
         elif step == "undo" and giver.at < len(giver.goes):
@@ -186,8 +177,6 @@ class BackupModel:
             yield "lists what counts again", went(self._decided(state, giver))
         elif step == "delete" and giver.victims:
             yield "deletes", went(giver._replace(victims=giver.victims[1:]), copies=state.copies - {giver.victims[0]})
-        elif step == "delete" and giver.quiet:
-            yield "lists copies", went(giver._replace(quiet=False, victims=self._left_behind(state, giver)))
         elif step == "delete":
             exports = tuple(None if run in giver.goes else lsn for run, lsn in enumerate(state.exports))
             yield "deletes exports", went(Giver("end"), exports=exports)
@@ -202,17 +191,16 @@ class BackupModel:
         kept = (lambda lsn: lsn in bases) if "baseonly" in self._mutants else (lambda lsn: lsn >= min(low, newest))
         goes = tuple(sorted(run for run in giver.stored if run not in wanted | busy and not kept(lsns[run])))
         stays = giver.stored.difference(goes)
-        if not goes and not giver.quiet:
+        if not goes:
             return Giver("end")
-        return Giver("undo", goes=goes, stays=stays, counts=frozenset(counts), floor=giver.floor, quiet=giver.quiet)
+        return Giver("undo", goes=goes, stays=stays, counts=frozenset(counts))
 
     def _looked_again(self, state: State, giver: Giver) -> Giver:
         marked = _marked(state) if "onelist" not in self._mutants else frozenset()
         low = min((base for _, base in marked), default=self._lsns + 1)
         goes = tuple(run for run in giver.goes if (state.exports[run] or 0) < low)
         stays = giver.stays | set(giver.goes).difference(goes)
-        quiet = giver.quiet and (not _marked(state) or "sweepbusy" in self._mutants)
-        return Giver("late", goes=goes, stays=stays, floor=giver.floor, quiet=quiet)
+        return Giver("late", goes=goes, stays=stays)
 
     def _decided(self, state: State, giver: Giver) -> Giver:
         counts = frozenset(run for run, lsn in enumerate(state.done) if lsn not in (None, VOID))
@@ -220,21 +208,10 @@ class BackupModel:
         named = frozenset[Chunk]().union(*(self._live(state.exports[run] or 0) for run in giver.goes))
         spared = frozenset[Chunk]().union(*(self._live(state.exports[run] or 0) for run in stays))
         victims = tuple(sorted(named if "shared" in self._mutants else named - spared))
-        return Giver("delete", goes=giver.goes, stays=stays, victims=victims, floor=giver.floor, quiet=giver.quiet)
-
-    def _left_behind(self, state: State, giver: Giver) -> tuple[Chunk, ...]:
-        """What nothing names that stays, and nothing ever will: it was live before the floor, and is not live there."""
-        spared = frozenset[Chunk]().union(*(self._live(state.exports[run] or 0) for run in giver.stays))
-        known = self._lsns if "sweepunborn" in self._mutants else giver.floor
-        left = state.copies - spared - self._live(giver.floor)
-        return tuple(sorted(chunk for chunk in left if chunk[0] <= known))
+        return Giver("delete", goes=giver.goes, stays=stays, victims=victims)
 
 
 def _marked(state: State) -> frozenset[tuple[int, int]]:
     """The runs that may still come to count, and their bases."""
     marks = zip(state.marks, state.done, strict=True)
     return frozenset((run, base) for run, (base, done) in enumerate(marks) if base is not None and done is None)
-
-
-def _newest(state: State) -> int:
-    return max((lsn for lsn in state.done if lsn not in (None, VOID)), default=0)

@@ -198,7 +198,7 @@ def test_reads(hostile: Hostile) -> None:
 
 def test_only_what_needs_it_fails(hostile: Hostile) -> None:
     """Checks and scrubs go on, and say it; merges leave the segment as it is."""
-    with hostile.world.open(verify_chunks_at_open=True) as store:
+    with hostile.world.open() as store:
         for findings in (store.check("exists"), store.check("deep")):
             [finding] = findings
             assert (finding.invariant, finding.severity, finding.segment) == (ROOTS, "warning", "s")

@@ -145,14 +145,3 @@ def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Noting) -
     assert gate.seen.count("read") == 80
     # How many share one is for the scheduler of threads to say; that they can at all, tests/unit/test_shared_check.py.
     assert 1 <= gate.seen.count("fence") <= 80
-
-
-def test_without_a_fence_nothing_is_asked(world: World) -> None:
-    gate = Noting(world.raw_storage())
-    store = world.open(storage=gate, read_fence="none")
-    world.still(store)
-    store.create("s")
-    store.append("s", CONTENT)
-    gate.seen.clear()
-    assert read(store) == CONTENT
-    assert set(gate.seen) == {"read"}

@@ -58,7 +58,6 @@ def test_nothing_is_taken_for_done_and_no_foreign_error_comes_through(storage: S
         lambda: storage.list("n"),
         storage.sweep_uploads,
         storage.check_root,
-        lambda: storage.observe_server("n"),
         lambda: storage.delete("n"),
     ):
         with contextlib.suppress(ChunkstoreError):

@@ -186,7 +186,6 @@ def test_what_a_container_learns_about_its_server(server: S3Server, tmp_path: An
     found = read_format(storage, ContainerNames("default")).probe
     assert (found["racers"], found["winners"], found["medium"], found["lifecycle"]) == (PROBE_RACERS, 1, "s3", "none")
     assert found["endpoint"] == server.url
-    assert found["if_match"] in ("works", "unquoted")
     assert not any(secret in repr(found) for secret in CREDENTIALS.values() if len(secret) > 10)
     assert not storage.list("default/tmp/").items
     storage.close()
@@ -372,6 +371,6 @@ def test_no_credential_in_logs_objects_or_names(
 def test_what_is_closed_says_so(server: S3Server, connect: Connect) -> None:
     storage = connect(server)
     storage.close()
-    for call in (storage.sweep_uploads, storage.check_root, lambda: storage.observe_server("x")):
+    for call in (storage.sweep_uploads, storage.check_root):
         with pytest.raises(Closed):
             call()

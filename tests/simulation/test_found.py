@@ -212,34 +212,6 @@ def lost_in_vain(scene: Scene) -> Event:
     return event
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_what_a_promoted_replica_synced_in_vain_is_embedded(restarts: bool) -> None:
-    """Found by seed 1300000940: a power cut took the record on which a whole epoch stood.
-
-    The owner's sync of it had failed, so the next sync reported success and saved nothing. That was a replica's, which was promoted:
-    its store ended with the record, so nothing seemed to lie behind what was known, and OPEN left it in front of the cut. A promotion
-    that does not come as far as OPEN leaves the same to whoever opens with the cache.
-    """
-    for seed in range(4):
-        with scene_of("posix-append", seed) as scene:
-            event = lost_in_vain(scene)
-            n = scene.world.process("n")
-            job = n.start(n.promoting())
-            if restarts:
-                n.until(op="create_if_absent", step="link", name="c/epoch/*")
-                n.crash()
-                n = scene.world.process("n2")
-                job = n.start(n.opening())
-            job.run_to_end()
-            owner = scene.served(n, job)
-            embedded = scene.opened(owner.epoch).embedded
-            assert embedded is not None and embedded.header.lsn == scene.opened(owner.epoch).header.lsn - 1
-            owner.append("c")
-            scene.world.machine("host").power_cut()
-            assert scene.judge() == ["a", "b", "c"]
-            assert event.outcome == "unknown"
-
-
 def test_a_sync_behind_one_that_failed_shows_nothing() -> None:
     """Found by seed 2023001224: the owner's sync of its last record failed, and it died before it said so. A replica on its machine synced
     the log, which succeeded and saved nothing, and showed a record that a power cut took."""

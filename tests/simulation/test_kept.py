@@ -20,6 +20,7 @@ from chunkstore.replica import Replica
 from tests.simulator import Process, World
 from tests.simulator.keeping import BACKUPS, Keeping, fresh_cache
 from tests.simulator.world import StorageKind
+from tests.support.backups import drop_old
 
 
 def _filled(process: Process) -> ChunkedSegmentStorage:
@@ -32,15 +33,16 @@ def _filled(process: Process) -> ChunkedSegmentStorage:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_backup_that_was_given_up_is_not_brought_back_by_a_power_cut(seed: int) -> None:
+def test_a_backup_that_was_dropped_is_not_brought_back_by_a_power_cut(seed: int) -> None:
     """Deletions are not durable: of copies one may be, of what says that the backup counts another may not."""
     with World(seed, "posix") as world:
         keeping = Keeping(world)
         owner = world.process("owner")
         store = _filled(owner)
-        owner.run(lambda: backup(store, owner.at(BACKUPS), keep=1))
+        owner.run(lambda: backup(store, owner.at(BACKUPS)))
         owner.run(lambda: store.delete("goes"))
-        owner.run(lambda: backup(store, owner.at(BACKUPS), keep=1))
+        owner.run(lambda: backup(store, owner.at(BACKUPS)))
+        owner.run(lambda: drop_old(owner.at(BACKUPS), container=store.container))
         owner.crash()
         world.power_cut()
         keeping.close()
@@ -141,7 +143,7 @@ def test_a_replica_that_cannot_believe_the_last_record_yet_was_not_rolled_back()
 
 
 def test_a_run_that_was_taken_for_dead_is_told_to_run_again_and_not_that_its_base_is_damaged() -> None:
-    """Whoever gives backups up has a clock that is a day ahead, and so the base of a run that is under way."""
+    """Whoever drops backups has a clock that is a day ahead, and so drops the base of a run that is under way."""
     with World(1, "s3") as world:
         owner, first, other = world.process("owner"), world.process("first"), world.process("other")
         store = _filled(owner)
@@ -153,7 +155,8 @@ def test_a_run_that_was_taken_for_dead_is_told_to_run_again_and_not_that_its_bas
         other.wall_offset_ns += 2 * 86_400 * 10**9
         owner.run(lambda: store.append("stays", b"again"))
         there = other.replica()
-        other.run(lambda: backup(there, other.at(BACKUPS), pin=False, keep=1))
+        other.run(lambda: backup(there, other.at(BACKUPS), pin=False))
+        other.run(lambda: drop_old(other.at(BACKUPS), container=there.container))
         held.release()
         with pytest.raises(Conflict, match="run it again"):
             job.result()

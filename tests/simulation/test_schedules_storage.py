@@ -37,9 +37,6 @@ class Server(WrappingChunkStorage):
     def check_root(self) -> str:
         return "no rules"
 
-    def observe_server(self, name_prefix: str) -> Mapping[str, str]:
-        return {}
-
 
 def spoil(scene: Scene, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on put-if-absent is not what it says."""

@@ -91,9 +91,6 @@ class _DisobeyingStorage(S3ChunkStorage):
     def check_root(self) -> str:
         return ""
 
-    def observe_server(self, name_prefix: str) -> Mapping[str, str]:
-        return {}
-
 
 def _backend(run: RootRun) -> S3Backend:
     backend = run.world.backend

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from chunkstore.backup.restore import restore
 from chunkstore.backup.rounds import backup
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import Conflict
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -30,6 +32,7 @@ from tests.judges.segment_model import Content, Segment
 from tests.judges.stored_history import StoredHistory
 from tests.simulator.wire import Call
 from tests.simulator.world import Process, World
+from tests.support.backups import drop_old
 
 __all__ = ["BACKUPS", "Keeping", "Merge", "Observation", "Target", "fast_folder", "fresh_cache"]
 
@@ -202,10 +205,13 @@ class Keeping:
     def backup(
         self, store: ChunkedSegmentStorage | Replica, random: Random, *, pin: bool = True, pins: Pins | None = None
     ) -> None:
-        """One more backup. Raises as ``backup``."""
+        """One more backup; then old ones are dropped, perhaps. Raises as ``backup`` and ``remove``."""
         target, keep = self.world.present().at(BACKUPS), random.choice((None, 1, 1, 2))
-        # What is kept rests on LISTs that show what there is.
-        backup(store, target, keep=None if self._stale else keep, pin=pin, pins=pins)
+        backup(store, target, pin=pin, pins=pins)
+        # What is dropped rests on LISTs that show what there is.
+        if keep is not None and not self._stale:
+            with suppress(Conflict):  # a run under way relies on it
+                drop_old(target, keep=keep, container=store.container)
 
     def export(self, store: ChunkedSegmentStorage, random: Random, segment: str) -> None:
         """One more export, of everything or of some, under a pin. Raises as ``export``."""

@@ -11,7 +11,7 @@ from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch
 
 __all__ = ["BACKUP_MUTANTS"]
 
-_KEEPING: Final = "chunkstore.backup.keeping"
+_REMOVING: Final = "chunkstore.backup.removing"
 _ROUNDS: Final = "chunkstore.backup.rounds:_Run"
 _COPIES: Final = "chunkstore.backup.copies"
 _FOUNDING: Final = "chunkstore.backup.founding"
@@ -68,35 +68,35 @@ BACKUP_MUTANTS: Final = (
         tests=("tests/simulation/test_kept.py",),
     ),
     _mutant(
-        "keep-shared",
-        "giving up a backup deletes all copies that it names",
+        "drop-shared",
+        "dropping a backup deletes all copies that it names",
         Patch(
-            f"{_KEEPING}:_Giving._delete",
-            "    *(named_copies(storage, names, *item) for item in stays),\n",
-            "",
+            f"{_REMOVING}:_delete_unneeded",
+            "if item.run in counts or _is_whole(storage, names, item)",
+            "if False",
         ),
     ),
     _mutant(
-        "keep-busy-base",
-        "giving up backups looks at no run that is under way",
+        "drop-busy-base",
+        "dropping backups looks at no run that is under way",
         Patch(
-            f"{_KEEPING}:_Giving.give",
-            "base_lsn = min((item.base_lsn for item in running), default=newest.lsn)",
-            "base_lsn = newest.lsn",
+            f"{_REMOVING}:_delete_unneeded",
+            "low = min((item.base_lsn for item in running), default=newest_lsn)",
+            "low = newest_lsn",
         ),
         Patch(
-            f"{_KEEPING}:_Giving.give",
-            "low = min((other.base_lsn for other in again), default=newest.lsn)",
-            "low = newest.lsn",
+            f"{_REMOVING}:_delete_unneeded",
+            "low = min((item.base_lsn for item in runs.under_way(storage, names)), default=newest_lsn)",
+            "low = newest_lsn",
         ),
-        tests=("tests/backup/test_keeping.py",),
+        tests=("tests/backup/test_removing.py",),
     ),
     _mutant(
-        "keep-undone",
+        "drop-undone",
         "that a backup counts no more is said by a deletion, which a power cut undoes",
         Patch(
             "chunkstore.backup.runs:withdraw",
-            "storage.put(names.done(run), small_object(DONE, (False, True)))",
+            "storage.put(names.done(run), small_object(DONE, (False,)))",
             "storage.delete(names.done(run))",
         ),
         kinds=POSIX,
@@ -176,16 +176,5 @@ BACKUP_MUTANTS: Final = (
             "return SnapshotLink(name, 0, position.hash, tally.digest, 0, 0, 0)",
         ),
         tests=("tests/backup_restore/test_founding.py",),
-    ),
-    _mutant(
-        "promote-own-state",
-        "whoever claims with a warm state goes on from there, and does not look which stream was opened last",
-        Patch(
-            "chunkstore_journal.takeover:TakeOver._after_claim",
-            "    if attempt.previous_epoch is None:",
-            "    if attempt.previous_epoch is None and self._store is not None and self._store.head().position.epoch:\n"
-            "        attempt.previous_epoch = self._store.head().position.epoch\n"
-            "    if attempt.previous_epoch is None:",
-        ),
     ),
 )

@@ -241,13 +241,6 @@ INLINE_MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "embeds-nothing-known",
-        "what a claimant's cache ends with is taken for synced, whoever synced it",
-        APPEND,
-        (Patch("chunkstore_journal.append_stream:read_tail", "and start.hash != synced_hash", "and False"),),
-        tests=("tests/simulation/test_found.py",),
-    ),
-    Mutant(
         "spoilt-unproven",
         "a record with a damaged byte is replayed without proof that nothing but bytes of appends is damaged",
         EVERYWHERE,

@@ -306,9 +306,7 @@ class RootRun:
         self.result.claims += 1
         wait_s = self.plan.timeout_s if self.plan.settings.lease_s and random.random() < 0.3 else 0
         accept = process.machine in self.accepting and random.random() < 0.7
-        # Of its own chance, so that everything else about a seed is what it was before this was drawn.
-        promoted = Random(f"promote {self.plan.seed} {name}").random() < 0.2
-        opening = (process.promoting if promoted else process.opening)(wait_s=wait_s, accept_rollback=accept)
+        opening = process.opening(wait_s=wait_s, accept_rollback=accept)
         opened: list[ChunkedSegmentStorage] = []
         if self.layouts is not None:
             self.layouts.begins(process)

@@ -175,23 +175,6 @@ class Process(WiredProcess):
             cache=self.cache("owner"),
         )
 
-    def promoting(self, **changes: Any) -> Callable[[], ChunkedSegmentStorage]:
-        """As ``opening``, by a replica that is promoted; as that, where none can be had."""
-        wait_s, accept_rollback = changes.get("wait_s", 0), changes.get("accept_rollback", False)
-        opening, following = self.opening(**changes), self.opening_replica()
-
-        def promote() -> ChunkedSegmentStorage:
-            try:
-                replica = following()
-            except ChunkstoreError:
-                return opening()
-            try:
-                return replica.promote(wait_s, accept_rollback=accept_rollback)
-            finally:
-                replica.close()
-
-        return promote
-
     def open(self, **changes: Any) -> ChunkedSegmentStorage:
         """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``, ``accept_rollback``."""
         return self.run(self.opening(**changes), "open")
@@ -211,7 +194,6 @@ class Process(WiredProcess):
             container=self.world.container,
             settings=settings,
             cache=self.cache("replica"),
-            owner_cache=self.cache("owner"),
         )
 
     def replica(self, **changes: Any) -> Replica:

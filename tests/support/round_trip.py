@@ -145,7 +145,7 @@ def _step(verb: str, source: str, target: str, folder: Path) -> None:
     settings = _settings(folder)
     if verb == "backup":
         with chunkstore.open(source, settings=settings) as store:
-            backup.backup(store, target, keep=1)
+            backup.backup(store, target)
     else:
         try:
             backup.restore(source, target, settings=settings)
@@ -196,7 +196,7 @@ def round_trip(folder: Path, bucket_root: str, hdfs_root: str, *, kills: int, se
         else:
             assert _run(verb, source, target, folder, 0, 0), "without a kill it comes to its end"
         if verb == "backup":
-            assert backup.audit(target, settings=_settings(folder)).findings == ()
+            assert backup.verify_copies(target, settings=_settings(folder)).findings == ()
         _check(target, folder, expected, owned=verb == "restore", killed=killed[name] > 0)
     return Outcome(killed, chunks)
 

@@ -89,9 +89,6 @@ class ShelfCache(MetadataCache):
     def open_current(self) -> MetadataStore | None:
         return self._cache().open_current()
 
-    def seed(self, store: MetadataStore) -> MetadataStore | None:
-        return self._cache().seed(store)
-
     def create(self) -> MetadataStore:
         return self._cache().create()
 
@@ -227,7 +224,6 @@ class World:
             container=container,
             settings=self.settings(metadata=metadata, **settings),
             cache=self._cache(behind, container, "past" if past else "replica", metadata),
-            owner_cache=self._cache(behind, container, "owner", metadata),
             at_lsn=at_lsn,
             at_time=at_time,
         )

@@ -83,7 +83,6 @@ def test_seals_and_notes_come_back_as_they_went_in() -> None:
         (RecordKind.GC_NOTE, samples.GC),
         (RecordKind.GC_NOTE, payloads.GcNote(())),
         (RecordKind.PIN, ("holder", 5, b"x", ("a",), None)),
-        (RecordKind.EXPORT_NOTE, ()),
     ):
         raw = payloads.encode_note(kind, tuple(note), OPS, ROWS)
         again = payloads.decode_note(kind, raw, object="x", position=0)

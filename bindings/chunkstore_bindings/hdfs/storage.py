@@ -130,10 +130,6 @@ class HdfsChunkStorage(BaseChunkStorage):
         self._held.check_server(self._deadline())
         return "none"
 
-    def observe_server(self, name_prefix: str) -> dict[str, str]:
-        """Nothing is noted: all that the binding relies on is probed."""
-        return {}
-
     # Looking ---------------------------------------------------------------------------------------------------------
 
     def _deadline(self) -> Deadline:

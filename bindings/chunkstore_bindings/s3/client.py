@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from botocore.parsers import ResponseParserError
+
 from chunkstore import runtime
 from chunkstore.deadline import left_s
 from chunkstore_bindings.in_time import Deadline, bounded
-from chunkstore_bindings.s3.answers import check_answer
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
@@ -54,6 +55,19 @@ _ANSWER_BYTES_MAX: Final = 8 << 20
 """The longest answer, but for the bytes of an object: a page of a listing has 4 MB at most."""
 _MAKING: Final = ("put_object", "create_multipart_upload")
 _LISTING: Final = ("list_objects_v2", "list_multipart_uploads")
+_REQUIRED: Final = {
+    "put_object": "ETag",
+    "upload_part": "ETag",
+    "upload_part_copy": "CopyPartResult",
+    "get_object": "ContentLength",
+    "head_object": "LastModified",
+    "create_multipart_upload": "UploadId",
+    "complete_multipart_upload": "ETag",
+    "list_objects_v2": "IsTruncated",
+    "list_multipart_uploads": "IsTruncated",
+    "list_parts": "IsTruncated",
+}
+"""What S3 never leaves out of an answer. A proxy's 200 without it has stored nothing and lists nothing."""
 _WITHOUT_PAYER: Final = ("get_bucket_lifecycle_configuration",)
 """The owner of a bucket pays for what only the owner may ask."""
 
@@ -154,7 +168,10 @@ class S3Client:
                 Deadline(max(LEAST_WAIT_S, left_s(self.options.deadline_s))), _ANSWER_BYTES_MAX + wanted_bytes
             ):
                 answer = call(**self._common(operation), **parameters)
-            check_answer(operation, answer)
+            if _REQUIRED.get(operation, "ResponseMetadata") not in answer or answer.get("ContentLength", 0) < 0:
+                if "Body" in answer:
+                    answer["Body"].close()
+                raise ResponseParserError(f"{operation} without {_REQUIRED[operation]}")
         except (*SDK_ERRORS, OSError) as error:
             refusal = refusal_of(error, understood=self._understood)
             if refusal.kind is Kind.THROTTLED or refusal.status == 503:

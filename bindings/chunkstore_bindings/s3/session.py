@@ -3,7 +3,7 @@
 Promises: it repeats nothing; no request is silent longer than the operation that it is sent for, and no answer, heads
 included, outlasts the bounds it is asked in (``chunkstore_bindings.in_time``); it follows a bucket to its region at most once;
 its debugging log shows no session token and no signature. Credentials come from its own chain.
-Leaves out: requests and what answers mean (``client``, ``answers``, ``refusals``).
+Leaves out: requests and what answers mean (``client``, ``refusals``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from urllib3.util import Timeout
 from chunkstore.deadline import left_s
 from chunkstore.errors import InvalidArgument
 from chunkstore_bindings.in_time import AnswerInTime
-from chunkstore_bindings.s3.answers import check_document
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.refusals import SDK_ERRORS
 
@@ -144,7 +143,6 @@ def sdk_client(options: S3Options, connections: int) -> Any:
     # Asking for leave before each body would cost a round trip, and look-alikes answer late or not at all.
     events.unregister("before-call.s3", add_expect_header)
     events.register("before-call.s3.HeadBucket", _never_redirected)
-    events.register("before-parse.s3", check_document)
     # The SDK has no door to its connections, and one time limit for all requests of a client: urllib3 copies it for each.
     http = made._endpoint.http_session  # noqa: SLF001
     http._timeout = _Patient(options.connect_timeout_s, options.read_timeout_s)  # noqa: SLF001

@@ -44,7 +44,6 @@ from chunkstore_bindings.s3.joining import copy_whole, join
 from chunkstore_bindings.s3.lifecycle import check_lifecycle
 from chunkstore_bindings.s3.listing import list_page
 from chunkstore_bindings.s3.multipart import sweep, upload
-from chunkstore_bindings.s3.observe import observe
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.reading import exists, head, read_into, read_range
 from chunkstore_bindings.s3.refusals import Kind, Refusal
@@ -150,11 +149,6 @@ class S3ChunkStorage(BaseChunkStorage):
         """Look at the bucket's own rules. Raises ``Unsupported`` naming a rule that may expire keys here."""
         self._check_open()
         return self._do("", lambda: check_lifecycle(self._client))
-
-    def observe_server(self, name_prefix: str) -> dict[str, str]:
-        """What else this server does with conditions and checksums: for FORMAT, nothing depends on it."""
-        self._check_open()
-        return self._do("", lambda: observe(self._client, self._integrity, name_prefix))
 
     # The port
 

@@ -112,15 +112,6 @@ class LmdbMetadataCache(MetadataCache):
         self._current = store.environment
         return store
 
-    def seed(self, store: MetadataStore) -> MetadataStore | None:
-        best = self.open_current()
-        copied = self._open_copy(_ours(store).path, 0 if best is None else best.head().position.lsn + 1)
-        if copied is None:
-            return best
-        if best is not None:
-            best.close(clean=False)
-        return self._take(copied)
-
     def _open_free(self, path: str, state: StoreState, held: list[str]) -> LmdbMetadataStore | None:
         """The store, ours from now on, if nobody holds it and it can be trusted."""
         try:

@@ -1,4 +1,4 @@
-"""What of a backup root is given up, dropped, swept and audited, beside runs that are under way."""
+"""Backups that are dropped, beside runs that are under way; copies that are compared with what names them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 import chunkstore
 from chunkstore import backup, errors, parts, runtime
-from chunkstore.backup import copies, files, keeping, rounds, runs
+from chunkstore.backup import copies, files, removing, runs
 from chunkstore.names import BackupNames
-from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, iter_listing
-from tests.backup.conftest import SMALL, Place
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+from tests.backup.conftest import Place
+from tests.support.backups import drop_old
 from tests.support.forwarding import Hook, Hooked
 
 NAMES = BackupNames("default")
@@ -25,107 +26,84 @@ def hooked(inner: ChunkStorage, before: Hook) -> Hooked:
     return storage
 
 
-def test_keep_gives_up_backups_and_what_only_they_name(place: Place) -> None:
-    place.backup()
+def test_a_backup_goes_with_what_only_it_names(place: Place) -> None:
+    first = place.backup().backup
     place.store.delete("a")
     place.store.append("c", b"new" * 100)
-    second = place.backup().backup
+    second, third = place.backup().backup, place.backup().backup
     names = place.names()
-    report = place.backup(keep=2)
-    assert report.given_up is not None
-    given = report.given_up
-    assert (given.backups, given.refused, given.put_off) == (1, 0, 0) and given.chunks >= 2
+    done = place.drop(first.run)
+    assert (done.run, done.lsn, done.readable, done.dry_run) == (first.run, first.lsn, True, False)
     gone = names - place.names()
-    assert sum(name.startswith(("d/", "o/")) for name in gone) == given.chunks
-    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == [
-        second.run,
-        report.backup.run,
-    ]
-    audit = backup.audit(place.url, settings=place.settings)
-    assert audit.ok and audit.unnamed == 0 and audit.backups == 2
+    assert sum(name.startswith(("d/", "o/")) for name in gone) == done.chunks >= 2 and done.size_bytes > 0
+    listed = [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
+    assert listed == [second.run, third.run]
+    assert backup.verify_copies(place.url, settings=place.settings).backups == 2
     place.assert_sound()
 
 
-def test_keep_days_goes_by_the_time_of_backups(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ms = runtime.now_ms()
-    runs_made = []
-    for days in (0, 10, 20, 21):
-        monkeypatch.setattr(runtime, "now_ms", lambda days=days: now_ms + days * 86_400_000)
-        place.store.append("c", b"new")
-        runs_made.append(place.backup(keep_days=5).backup.run)
-    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == runs_made[2:]
-    assert place.backup(keep_days=0.0001, keep=3).given_up.backups == 0  # type: ignore[union-attr]
-    place.assert_sound()
-
-
-def test_what_a_run_under_way_relies_on_stays(place: Place) -> None:
-    first = place.backup().backup
+def test_two_that_drop_at_the_same_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other one has dropped meanwhile is not called damaged."""
+    first, second = place.backup().backup, place.backup().backup
     place.store.delete("a")
-    target = place.target()
-    runs.note_running(target, NAMES, "ab" * 16, first.lsn)
-    report = place.backup(keep=1)
-    assert report.given_up == keeping.Given(0, 0, 0, 0, 1)
-    runs.note_running(target, NAMES, "ab" * 16, report.backup.lsn)
-    assert place.backup(keep=1).given_up.backups == 1  # type: ignore[union-attr]
-    target.close()
-    place.assert_sound()
-
-
-def test_two_that_give_up_the_same_backup(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the simulator, seed 2611230028: what the other one has deleted was asked for, and called damaged."""
-    first = place.backup().backup
-    place.store.delete("a")
+    place.backup()
     target = place.target()
     real = copies.named_copies
 
     def late(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Any:
-        if run == first.run:
-            target.delete(first.stored(NAMES))
+        if run == second.run:
+            runs.withdraw(target, NAMES, second.run)
+            target.delete(second.stored(NAMES))
         return real(storage, names, lsn, run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeping, "named_copies", late)
-        report = place.backup(keep=1)
+        patch.setattr(removing, "named_copies", late)
+        with pytest.raises(errors.Conflict, match="run it again"):
+            place.drop(first.run)
     target.close()
-    assert report.given_up == keeping.Given(0, 0, 0, 0, 1)
-    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == [report.backup.run]
+    place.drop(first.run)
+    assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
+    assert len(copies_of(place)) == place.store.usage().chunks
     place.assert_sound()
 
 
-def test_a_run_that_begins_while_another_gives_up_its_base(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_begins_while_its_base_is_dropped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what it relies on behind the first look and in front of the second."""
     first = place.backup().backup
     place.store.delete("a")
+    place.backup()
     target = place.target()
-    real = runs.iter_complete
+    real = runs.withdraw
 
-    def late(storage: ChunkStorage, names: BackupNames) -> Any:
-        monkeypatch.setattr(runs, "iter_complete", real)
-        found = list(real(storage, names))
+    def late(storage: ChunkStorage, names: BackupNames, run: str) -> None:
         runs.note_running(target, NAMES, "cd" * 16, first.lsn)
         assert runs.find_done(target, NAMES, first.run) is not None, "it sees that it counts"
-        return iter(found)
+        real(storage, names, run)
 
-    monkeypatch.setattr(runs, "iter_complete", late)
     names = place.names()
-    assert place.backup(keep=1).given_up == keeping.Given(0, 0, 0, 0, 1)
-    assert {name for name in names - place.names() if not name.startswith("done/")} == set()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "withdraw", late)
+        assert place.drop(first.run).chunks == 0
+    assert names - place.names() == set()
     # Once that run has ended, what was begun is gone on with.
     target.delete(NAMES.running("cd" * 16))
-    assert place.backup(keep=1).given_up.backups == 2  # type: ignore[union-attr]
-    assert backup.audit(place.url, settings=place.settings).unnamed == 0
     target.close()
+    assert place.drop(first.run).chunks > 0
+    assert len(copies_of(place)) == place.store.usage().chunks
+    with pytest.raises(errors.InvalidArgument, match="no backup"):
+        place.drop(first.run)
+    place.assert_sound()
 
 
 def test_a_silent_run_is_given_up_and_notices(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.backup()
+    first = place.backup().backup
     now_ms = runtime.now_ms()
 
     def meanwhile(_plan: Any) -> None:
         monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
         place.store.delete("a")
-        assert place.backup(keep=1).given_up.put_off == 0  # type: ignore[union-attr]
+        place.backup()
+        assert place.drop(first.run).chunks > 0
 
     with pytest.raises(errors.Conflict, match="given up by another one"):
         place.backup(before=meanwhile)
@@ -144,7 +122,8 @@ def test_that_a_run_was_given_up_stays_said(place: Place, monkeypatch: pytest.Mo
         monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
         for _ in range(2):
             place.store.delete(next(iter(place.store.segments())).name)
-            place.backup(keep=1)
+            place.backup()
+            drop_old(place.url, settings=place.settings)
         real(*arguments)
 
     monkeypatch.setattr(runs, "decide", late)
@@ -154,32 +133,7 @@ def test_that_a_run_was_given_up_stays_said(place: Place, monkeypatch: pytest.Mo
     place.assert_sound()
 
 
-@pytest.mark.parametrize(
-    ("storage_days", "our_days", "stays"), [(0, 36_500, True), (100, 0, True), (89, 89, True), (91, 91, False)]
-)
-def test_what_was_given_up_stays_said_for_90_days_of_both_clocks(
-    place: Place, monkeypatch: pytest.MonkeyPatch, storage_days: int, our_days: int, stays: bool
-) -> None:
-    """Else a put of the run that arrives late lets it count again, without an export (the simulator's seed 2300000110)."""
-    first = place.backup().backup
-    place.store.append("c", b"more")
-    assert place.backup(keep=1).given_up.backups == 1  # type: ignore[union-attr]
-    place.store.append("c", b"more")
-    now_ms, day_ms = runtime.now_ms(), 86_400_000
-
-    def shown(storage: ChunkStorage, prefix: str) -> Any:
-        """The storage says that all but what is said of the first backup was put so many days later."""
-        for info in iter_listing(storage, prefix):
-            days = 0 if info.name == NAMES.done(first.run) else storage_days
-            yield info._replace(modified_ms=now_ms + days * day_ms)
-
-    monkeypatch.setattr(runs, "iter_listing", shown)
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + our_days * day_ms)
-    place.backup(keep=1)
-    assert (NAMES.done(first.run).partition("/")[2] in place.names()) is stays
-
-
-def test_what_comes_to_count_while_others_are_given_up_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_to_count_while_others_are_dropped_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that relies on what goes begins behind the first look, and has ended in front of the second."""
     base = place.backup().backup
     real, done = runs.iter_complete, False
@@ -199,27 +153,38 @@ def test_what_comes_to_count_while_others_are_given_up_stays(place: Place, monke
         return iter(found)
 
     place.store.delete("a")
-    monkeypatch.setattr(runs, "iter_complete", slow)
-    place.backup(keep=1)
+    place.backup()
+    runs_under_way, looked = runs.under_way, 0
+
+    def first_look(storage: ChunkStorage, names: BackupNames) -> list[runs.Running]:
+        nonlocal looked
+        looked += 1
+        if looked == 2:
+            monkeypatch.setattr(runs, "iter_complete", slow)
+        return runs_under_way(storage, names)
+
+    monkeypatch.setattr(runs, "under_way", first_look)
+    place.drop(base.run)
     assert "ef" * 16 in [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
     place.assert_sound()
 
 
 def test_what_cannot_be_deleted_is_told_and_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.backup()
+    first = place.backup().backup
     place.store.delete("a")
-    locked = True
+    place.backup()
 
     def hook(operation: str, names: Any) -> None:
-        if locked and operation == "delete" and "/d/" in names[0]:
+        if operation == "delete" and "/d/" in names[0]:
             raise errors.AccessDenied("object lock", object=names[0], until_ms=len(names[0]))
 
-    monkeypatch.setattr(parts, "open_storage", lambda url, settings: hooked(place.target(), hook))
-    given = place.backup(keep=1).given_up
-    assert given is not None and given.refused > 0 and given.locked_until_ms
-    locked = False
-    assert place.backup(keep=1).given_up.chunks >= given.refused  # type: ignore[union-attr]
-    assert backup.audit(place.url, settings=place.settings).unnamed == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "open_storage", lambda url, settings: hooked(place.target(), hook))
+        with pytest.raises(errors.AccessDenied):
+            place.drop(first.run)
+    place.assert_sound()
+    assert place.drop(first.run).chunks > 0
+    assert len(copies_of(place)) == place.store.usage().chunks
 
 
 def copies_of(place: Place) -> set[str]:
@@ -253,16 +218,14 @@ def test_a_kept_backup_that_cannot_be_read_is_dropped_by_name(place: Place, what
     there = place.names()
     look = backup.remove(place.url, second.run, settings=place.settings, dry_run=True)
     assert not look.readable and look.dry_run and place.names() == there
-    done = backup.remove(place.url, second.run, settings=place.settings)
-    assert done.given_up.backups == 0, "the newest's copies stay for now"
+    assert place.drop(second.run).chunks == 0, "the newest's copies stay for now"
     place.assert_sound()
-    third = place.backup(keep=2)
-    assert [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)] == [
-        first.run,
-        third.backup.run,
-    ]
+    third = place.backup().backup
+    listed = [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
+    assert listed == [first.run, third.run]
+    place.drop(first.run)
     with pytest.raises(errors.InvalidArgument, match="no backup"):
-        backup.remove(place.url, second.run, settings=place.settings)
+        place.drop(second.run)
     with pytest.raises(errors.InvalidArgument, match="32 hex"):
         backup.remove(place.url, "x", settings=place.settings)
     with place.replica() as replica:
@@ -270,19 +233,18 @@ def test_a_kept_backup_that_cannot_be_read_is_dropped_by_name(place: Place, what
     place.assert_sound()
 
 
-def test_one_that_cannot_be_read_stops_giving_up_and_is_dropped_beside_others(place: Place) -> None:
-    place.backup()
+def test_one_that_cannot_be_read_stops_dropping_others_and_is_dropped_beside_them(place: Place) -> None:
+    first = place.backup().backup
     place.store.delete("a")
     second = place.backup().backup
     third = place.backup().backup
     spoil(place, second.stored(NAMES))
-    with pytest.raises(errors.Damaged, match=f"the new backup counts.*backup rm .* {second.run}"):
-        place.backup(keep=3)
-    assert not backup.remove(place.url, second.run, settings=place.settings).readable
+    with pytest.raises(errors.Damaged, match=f"backup rm .* {second.run}"):
+        place.drop(first.run)
+    assert not place.drop(second.run).readable
     found = [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
-    assert second.run not in found and third.run in found and len(found) == 2
+    assert found == [third.run]
     place.assert_sound()
-    assert place.backup(keep=1).given_up is not None
     assert len(copies_of(place)) == place.store.usage().chunks
 
 
@@ -301,67 +263,18 @@ def test_a_backup_that_a_run_relies_on_is_not_dropped(place: Place) -> None:
     place.assert_sound()
 
 
-def failed_run(place: Place, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What a run leaves that failed behind its copies."""
-    before = copies_of(place)
-
-    def full(*_: Any) -> None:
-        raise errors.StorageFull("full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rounds, "write_export", full)
-        with pytest.raises(errors.StorageFull):
-            place.backup()
-    return copies_of(place) - before
-
-
-def test_leftovers_whose_chunks_are_gone_are_swept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not while their epoch may bring them back, not while a run is under way, and not while they are young."""
-    place.backup()
-    place.store.append("c", b"left" * 100)
-    place.store.create("d", rolling=SMALL)
-    place.store.append("d", b"d" * 300)
-    left = failed_run(place, monkeypatch)
-    assert left
-    place.store.delete("d")
-    place.store.truncate("c", place.store.info("c").length)
-    now_ms = runtime.now_ms()
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * 86_400_000)
-    assert place.backup(keep=1).given_up.swept == 0 and left & copies_of(place), "of the present epoch"  # type: ignore[union-attr]
-    place.reopen()
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms)
-    assert place.backup(keep=1).given_up.swept == 0 and left & copies_of(place), "young"  # type: ignore[union-attr]
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * 86_400_000)
-    target = place.target()
-    newest = list(backup.list_backups(place.url, settings=place.settings))[-1][0]
-    runs.note_running(target, NAMES, "ab" * 16, newest.lsn)
-    target.put(NAMES.temporary("cd" * 16), b"a piece")
-    with monkeypatch.context() as patch:
-        patch.setattr(keeping, "_SILENT_MS", 10 * 86_400_000)  # a storage's own clock does not go along
-        assert place.backup(keep=1).given_up.swept == 0 and left & copies_of(place), "beside a run"  # type: ignore[union-attr]
-    target.delete(NAMES.running("ab" * 16))
-    target.close()
-    given = place.backup(keep=1).given_up
-    assert given is not None and given.swept and given.swept_bytes
-    assert backup.audit(place.url, settings=place.settings).unnamed == 0
-    assert not any(name.startswith("running/") for name in place.names())
-    with place.replica() as replica:
-        assert place.content(replica) == place.content()
-    place.assert_sound()
-
-
-def test_audit_finds_what_is_missing_and_short(place: Place) -> None:
+def test_verify_finds_what_is_missing_and_short(place: Place) -> None:
     place.backup()
     target = place.target()
     copies = sorted(name for name in place.names() if name.startswith("d/"))
     target.delete(f"default/{copies[0]}")
     target.put(f"default/{copies[1]}", b"short")
     target.put("default/d/00/stranger", b"")
-    found = backup.audit(place.url, settings=place.settings)
+    found = backup.verify_copies(place.url, settings=place.settings)
     assert {finding.object for finding in found.findings} == {f"default/{name}" for name in copies[:2]}
     stored = next(name for name in place.names() if name.startswith("backups/"))
     target.delete(f"default/{stored}")
-    assert not backup.audit(place.url, settings=place.settings).ok
+    assert not backup.verify_copies(place.url, settings=place.settings).ok
     assert [ok for _, ok in backup.list_backups(place.url, settings=place.settings)] == [False]
     target.close()
 
@@ -381,7 +294,7 @@ def test_what_is_damaged_is_put_back_from_a_backup(tmp_path: Path) -> None:
         assert report.repaired == 1 and store.read("a", 0, 250) == b"x" * 250
         made = backup.backup(store, url).backup
         assert made.copied_chunks == 2, "the new chunk, and the tail of the former epoch, which grows no more"
-    assert backup.audit(url).ok
+    assert backup.verify_copies(url).ok
 
 
 @pytest.mark.parametrize("what", ["other state", "flipped", "gone", "another container"])

@@ -9,7 +9,7 @@ of a million chunks can be opened in another process although nothing was stored
 
 Leaves out: contents, so checksums of chunks will not match (do not scrub, and do not read whole chunks with
 verification); lengths do not outlive this object except through ``assume_length``; an assumed chunk is not listed.
-For tests and benchmarks only.
+For benchmarks of containers with very many chunks.
 """
 
 from __future__ import annotations
