@@ -1,8 +1,8 @@
-"""The header file of PDP-34's old layout (RollingStorage): which files hold a segment, and where each begins.
+"""The header file of the layout before PDP-34 (RollingStorage): which files hold a segment, and where each begins.
 
 Promises: what the old code writes is read as the old code reads it, and ``encode_header`` gives back the same bytes; everything is checked
 before it is believed, and a hostile header costs memory in proportion to its own length, which is bounded. Bytes: ROLLING_HEADER.md
-beside this file. Leaves out: how long the files are, and whether they are there (``backup.header_plan``).
+beside this file. Leaves out: how long the files are, and whether they are there (``chunkstore.headers.plan``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Header files of the old layout."""
+"""Header files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Header files of the old layout: every byte, both ways; what is refused, and where; the page that describes them."""
+"""Header files: every byte, both ways; what is refused, and where; the page that describes them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_limits_are_as_described() -> None:
 
 def test_golden_bytes() -> None:
     assert {name: encode_header(entries).hex() for name, entries in SAMPLES.items()} == GOLDEN
-    # As the code of the old layout wrote it.
+    # As the code before PDP-34 wrote it.
     assert GOLDEN["two chunks"] == (
         "6d617873697a653d31303026303d736567246f66667365742e30263130303d736567246f66667365742e31303026"
     )
