@@ -13,7 +13,7 @@ import chunkstore
 from chunkstore.attaching import attach_written
 from chunkstore.backup import export_headers, import_headers, survey_headers
 from chunkstore.changes import Append, Create
-from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry, decode_entries
+from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry
 from chunkstore.config import Settings
 from chunkstore.errors import (
     Conflict,
@@ -29,6 +29,7 @@ from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from tests.support.header_files import decode_entries
 from tests.support.worlds import World, world
 
 __all__ = ["world"]

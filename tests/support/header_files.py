@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import chunkstore
+from chunkstore.codec import rolling_header
+from chunkstore.codec.rolling_header import HeaderEntry
 from chunkstore.storage import ChunkHandle
 from tests.support.worlds import World
 
-__all__ = ["EPOCH_SEGMENT", "facts", "old_root", "put"]
+__all__ = ["EPOCH_SEGMENT", "decode_entries", "facts", "old_root", "put"]
 
 EPOCH_SEGMENT = "scope/stream/0.#epoch.0"
+
+
+def decode_entries(data: bytes) -> tuple[HeaderEntry, ...]:
+    """The entries of a header, as they are stored there."""
+    return tuple(entry for _, entry in rolling_header._decoded(data, "header"))
 
 
 def put(world: World, **files: bytes) -> None:
