@@ -13,7 +13,7 @@ from chunkstore.checksum import check_data
 from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.keys import SINKS_NAMESPACE
+from chunkstore.metadata.keys import HEADERS_NAMESPACE, SINKS_NAMESPACE
 from chunkstore.names import check_container_name, check_object_name, check_segment_name, utf8_bytes
 from chunkstore.records import AttributeValue
 
@@ -174,13 +174,13 @@ def check_not_itself(target_name: str, source_name: str) -> None:
 
 
 def check_namespace(namespace: object) -> str:
-    """1 to 64 bytes of UTF-8; names beginning with ``!``, but for ``!sinks``, are chunkstore's own. Raises ``InvalidArgument``."""
+    """1 to 64 bytes of UTF-8; names beginning with ``!``, but for ``!sinks`` and ``!headers``, are our own. Raises ``InvalidArgument``."""
     if not isinstance(namespace, str) or not 1 <= utf8_bytes(namespace) <= LIMITS.table_namespace_bytes_max:
         raise InvalidArgument(
             f"a table namespace is a str of 1 to {LIMITS.table_namespace_bytes_max} bytes, not {namespace!r}",
             argument="namespace",
         )
-    if namespace.startswith("!") and namespace != SINKS_NAMESPACE:
+    if namespace.startswith("!") and namespace not in (SINKS_NAMESPACE, HEADERS_NAMESPACE):
         raise InvalidArgument("table namespaces that begin with '!' are reserved", argument="namespace")
     return namespace
 

@@ -20,14 +20,13 @@ from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
-from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metadata.roots import find_root, pin_prefix
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
-from chunkstore.owning import Claim, check_layout, check_ownership
+from chunkstore.owning import Claim, check_ownership
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_storage, require_named, routed
 from chunkstore.replica import JournalFollower, Replica
@@ -70,11 +69,9 @@ def open_store(
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
     (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
     where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background
-    besides the collections of ``settings.collect_s``. Where segments of the old layout lie, ``settings.layout`` says what becomes of them
-    (docs/guide-old-layout.md).
+    besides the collections of ``settings.collect_s``.
 
-    Raises ``InvalidArgument``, ``Conflict`` (a header file that has to follow the container lists files of others), ``ContainerNotFound``
-    (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
+    Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
     of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
     owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
     Retry: safe. Source: protocol 3.4, 3.12.
@@ -154,13 +151,11 @@ def open_store_on(
         names = ContainerNames(container)
         check_ownership(observer, optimiser, wait_s, accept_rollback)
         check_flags(create=create)
-        check_layout(chosen)
         storage = guarded(storage)
         created = False
         try:
             format_ = read_format(storage, names)
         except ContainerNotFound:
-            parts.require_no_headers(storage, names, chosen)
             if not create:
                 raise
             format_ = create_container(storage, names, chosen, probe=probe_storage)
@@ -180,8 +175,7 @@ def open_replica(
 ) -> Replica:
     """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
     its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
-    that was made by that time. Where neither lies, but header files of the old layout, ``settings.layout`` "NO_UPGRADE" reads those
-    (docs/guide-old-layout.md).
+    that was made by that time.
 
     ``at_lsn``: what the record of this number left. ``at_time`` (a ``datetime`` with a time zone, or whole milliseconds since 1970): what
     the newest record whose label of time is not behind it left. Labels are what the owners' clocks said, but never go back along
@@ -231,8 +225,10 @@ def open_replica_on(
         storage = guarded(storage)
         try:
             format_ = read_format(storage, names)
-        except (ContainerNotFound, Unsupported) as error:
-            return _open_other(error, storage, names, chosen, cache, asked, close_storage=close_storage)
+        except Unsupported as error:
+            if error.feature != "backup":
+                raise
+            return _open_backup(storage, names.container, chosen, cache, asked, close_storage=close_storage)
         made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
         with _closed_if_this_fails(made.close if cache is None else None):
             streams = Streams(storage, names, format_)
@@ -265,29 +261,7 @@ def open_replica_on(
             with _closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
                 parts.require_whole(follower.store, names)
-                replica.look(partial(choose_layout, settings=chosen))
             return replica
-
-
-def _open_other(
-    why: ContainerNotFound | Unsupported,
-    storage: ChunkStorage,
-    names: ContainerNames,
-    settings: Settings,
-    cache: MetadataCache | None,
-    moment: tuple[int | None, int | None],
-    *,
-    close_storage: bool,
-) -> Replica:
-    """What lies there instead of a container that can be read: backups, or header files of the old layout. Raises ``why``."""
-    if isinstance(why, Unsupported):
-        if why.feature != "backup":
-            raise why
-        return _open_backup(storage, names.container, settings, cache, moment, close_storage=close_storage)
-    if settings.layout == "NO_UPGRADE" and moment == (None, None):
-        return _open_headers(storage, names.container, settings, close_storage=close_storage)
-    parts.require_no_headers(storage, names, settings)
-    raise why
 
 
 def _behind_door(
@@ -355,23 +329,6 @@ def _open_backup(
             close_cache=made.close if cache is None else None,
             close_storage=storage.close if close_storage else None,
         )
-
-
-def _open_headers(storage: ChunkStorage, container: str, settings: Settings, *, close_storage: bool) -> Replica:
-    """Segments of the old layout, without a container. Raises ``ContainerNotFound`` where there are none, too."""
-    from chunkstore.backup.header_replica import HeaderFollower, HeaderNames
-
-    names = HeaderNames(container)
-    follower = HeaderFollower(storage, names)
-    return Replica(
-        storage=storage,
-        names=names,
-        settings=settings,
-        follower=follower,
-        journal_findings=follower.findings,
-        fetch=follower.refuse,
-        close_storage=storage.close if close_storage else None,
-    )
 
 
 def open_asker(root: str, *, container: str = "default", settings: Settings | None = None) -> Asker:

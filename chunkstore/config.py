@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
+from typing import Literal
 
 from chunkstore.errors import InvalidArgument
 
 __all__ = [
     "GIB",
     "KIB",
-    "LAYOUTS",
     "LIMITS",
     "MIB",
     "DefragPolicy",
     "JournalMode",
-    "Layout",
     "Limits",
     "OptimiserPolicy",
     "RetentionPolicy",
@@ -35,8 +33,6 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 JournalMode = Literal["auto", "slot", "append"]
-Layout = Literal["NO_UPGRADE", "CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE", "INSTALL_NEW"]
-LAYOUTS = get_args(Layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +182,8 @@ class Settings:
     Attributes (units last):
       cache_dir: local directory of the LMDB cache; deleting it is always safe.
       journal_mode: "auto" takes APPEND where the file system is on the allow-list, else SLOT (protocol.md A13).
-      layout: what to do with header files of PDP-34's old layout (docs/guide-old-layout.md). "NO_UPGRADE": read them, write nothing.
-        "CODE_ONLY_UPGRADE": import segments from them, and let them follow the journal. "LAYOUT_UPGRADE": import, and write none any more;
-        irreversible. "INSTALL_NEW": where a container is created there are none; one that is there goes on as it was told to.
-      header_s: under CODE_ONLY_UPGRADE, how often headers follow at most where storages do not append; elsewhere it is at once.
+      headers: "ignore", or "import": an owner imports an unknown segment whose header file is at the root when it is first named
+        (docs/guide-backup.md).
       read_fence: "fenced" checks the fence on every owner read (linearizable); "tail" only where a read touches the segment's end, or asks
         for anything but bytes: what lies before never changes, but a newer owner's truncation, deletion or new segment of the name is not
         seen there.
@@ -241,8 +235,7 @@ class Settings:
 
     cache_dir: str | None = None
     journal_mode: JournalMode = "auto"
-    layout: Layout = "INSTALL_NEW"
-    header_s: float = 60.0
+    headers: Literal["ignore", "import"] = "ignore"
     read_fence: Literal["fenced", "tail"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
@@ -287,7 +280,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, allowed, rule in (
             ("journal_mode", ("auto", "slot", "append"), "auto, slot or append"),
-            ("layout", LAYOUTS, ", ".join(LAYOUTS)),
+            ("headers", ("ignore", "import"), "'ignore' or 'import'"),
             ("read_fence", ("fenced", "tail"), "'fenced' or 'tail'"),
             ("verify", ("blocks", "off"), "'blocks' or 'off'"),
         ):
@@ -331,7 +324,6 @@ class OptimiserPolicy:
     ``retention``: apply the policies of ``set_retention``. ``sweep_s``: delete orphans that are a day old so often (0: never).
     ``defrag``: merge small chunks so (None: never). ``defrag_inline``: begin within a second, not within ``interval_s``, when a segment has
     got ``fanout`` new chunks. ``scrub_bytes_s``: read and compare so much of what is stored, once a day at most (0: never).
-    ``import_headers``: import every segment of the old layout whose header file lies at the root, where ``Settings.layout`` imports.
     """
 
     interval_s: float = 60.0
@@ -343,14 +335,13 @@ class OptimiserPolicy:
     defrag: DefragPolicy | None = None
     defrag_inline: bool = False
     scrub_bytes_s: float = 0.0
-    import_headers: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in _POLICY_RANGES:
             value = getattr(self, name)
             good = type(value) in (int, float) and low <= value <= high
             _require(self, good, name, f"a number from {low:g} to {high:g}")
-        for name in ("retention", "defrag_inline", "import_headers"):
+        for name in ("retention", "defrag_inline"):
             _require(self, type(getattr(self, name)) is bool, name, "a bool")
         if self.defrag_inline and self.defrag is None:
             text = "OptimiserPolicy.defrag_inline says when merging begins: give defrag=DefragPolicy(), too"
@@ -363,7 +354,6 @@ _YEAR_S = 366 * 86_400.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("linger_s", 0, 10),
-    ("header_s", 0.01, _YEAR_S),
     ("op_deadline_s", 0.001, _YEAR_S),
     ("resolve_s", 0, 3600),
     ("undecided_s_max", 0, 86_400),

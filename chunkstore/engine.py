@@ -30,13 +30,13 @@ from chunkstore.arguments import (
     writer_bytes,
 )
 from chunkstore.asks import Ask, AskBox, Plain, check_ask
-from chunkstore.changes import Change, Create, check_changes
+from chunkstore.changes import Change, Create, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
-from chunkstore.metadata.keys import writer_key
+from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
 from chunkstore.open_session import Session
@@ -65,7 +65,6 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls
-from chunkstore.upkeep.old_layout import OldLayout
 from chunkstore.upkeep.scrub import no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
@@ -95,7 +94,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
-        old_layout: Callable[[ChunkedSegmentStorage, OwnedContainer], OldLayout] | None = None,
+        importer: Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
         release_root: Callable[[RootRecord], bool] | None = None,
     ) -> None:
@@ -139,10 +138,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             tail=container.tail,
         )
         self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
-        self.old_layout = None if old_layout is None else old_layout(self, container)
-        if self.old_layout is not None:
-            container.fetch, container.before_deleting = self.old_layout.fetch, self.old_layout.flush
-            self._context = self._context._replace(fetch=self.old_layout.fetch)
+        if importer is not None:
+            container.fetch = importer(self, container)
+            self._context = self._context._replace(fetch=container.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
             self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
@@ -195,7 +193,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``SegmentExists`` if it had happened).
         """
         check_segment_name(name, "name")
-        self._container.fetch(name)  # one of the old layout is there
+        self._container.fetch(name)
         if rolling is not None and not isinstance(rolling, RollingPolicy):
             raise InvalidArgument("rolling must be a RollingPolicy", argument="rolling")
         policy = rolling or self._container.settings.default_rolling
@@ -358,8 +356,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)
+        imports = any(type(change) is TablePut and change.namespace == HEADERS_NAMESPACE for change in changes)
         for change in changes:
-            if type(change) is Create:
+            if type(change) is Create and not imports:
                 self._container.fetch(change.name)
         return commit(self._container, changes)
 
@@ -448,8 +447,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if not self._released:
-                if self.old_layout is not None and not self._container.closed:
-                    self.old_layout.finish()
                 self._maintenance.close(self._on_close)
                 self._released = True
 

@@ -32,7 +32,7 @@ __all__ = [
     "upkeep_collector",
 ]
 
-UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "headers", "import", "ask", "spill")
+UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "ask", "spill")
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
     "runs": "Runs, and steps of the optimiser, that ended, also in an error; no dry runs",

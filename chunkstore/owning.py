@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
-from chunkstore.config import Layout, OptimiserPolicy, Settings
+from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import JournalService, Ownership
-from chunkstore.metadata.layouts import choose_layout
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_copy, routed
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Claim", "check_layout", "check_ownership"]
+__all__ = ["Claim", "check_ownership"]
 
 
 def check_ownership(observer: object, optimiser: object, wait_s: object, accept_rollback: object) -> None:
@@ -43,13 +43,6 @@ def check_ownership(observer: object, optimiser: object, wait_s: object, accept_
         )
     if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
         raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
-
-
-def check_layout(settings: Settings) -> None:
-    """Raise ``InvalidArgument`` for settings by which nothing is written."""
-    if settings.layout == "NO_UPGRADE":
-        text = "layout='NO_UPGRADE' writes nothing, so nobody can own a container with it: read with open_replica, or choose another layout"
-        raise InvalidArgument(text, argument="layout")
 
 
 class Claim(NamedTuple):
@@ -84,7 +77,6 @@ class Claim(NamedTuple):
         from chunkstore_journal.service import ContainerJournal
 
         storage, names, format_, settings = self.storage, self.names, self.format, self.settings
-        check_layout(settings)
         if not created:
             Reserve(storage, names, settings).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
@@ -97,11 +89,8 @@ class Claim(NamedTuple):
             closing.append(storage.close)
         try:
             service = ContainerJournal(storage, names, format_, cache, settings)
-            rows = parts.first_rows(settings)
             ownership = (
-                begin(service)
-                if begin is not None
-                else service.take_over(own=None, accept_rollback=accept_rollback, first_rows=rows)
+                begin(service) if begin is not None else service.take_over(own=None, accept_rollback=accept_rollback)
             )
             return self.serve(service, ownership, closing, observer, optimiser)
         except BaseException:
@@ -118,15 +107,12 @@ class Claim(NamedTuple):
         optimiser: OptimiserPolicy | None = None,
     ) -> ChunkedSegmentStorage:
         """The store of a fresh ownership, which is given up if that fails."""
-        from chunkstore.backup.header_keeper import HeaderKeeper
         from chunkstore_journal.asks import StoredAsks
         from chunkstore_journal.findings import journal_findings
 
         storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
         try:
             parts.require_whole(ownership.store, names)
-            layout = _layout(storage, names, settings, ownership)
-            keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
             close_lazy_chunks(storage, names, ownership)
             opened: list[ChunkedSegmentStorage] = []
             door, close_roots = routed(
@@ -150,7 +136,7 @@ class Claim(NamedTuple):
                 sweep_unfinished=partial(parts.sweep_unfinished, storage),
                 open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
                 asks=StoredAsks(storage, names, uuid),
-                old_layout=partial(HeaderKeeper, layout=layout, uuid=uuid) if keeps else None,
+                importer=_importer(settings),
                 on_close=[close_roots, *closing],
                 release_root=self.release_root,
             )
@@ -159,20 +145,15 @@ class Claim(NamedTuple):
             ownership.journal.close()
             ownership.store.close(clean=False)
             raise
-        try:
-            if isinstance(store.old_layout, HeaderKeeper):
-                store.old_layout.begin()
-        except BaseException:
-            store.close()
-            raise
         return store
 
 
-def _layout(storage: ChunkStorage, names: ContainerNames, settings: Settings, ownership: Ownership) -> Layout:
-    """What this owner does with header files. Raises ``InvalidArgument``."""
-    with ownership.store.view() as view:
-        layout = choose_layout(view, settings)
-    if ownership.report.previous_epoch == 0 and layout == "INSTALL_NEW":
-        # Whoever made it may have chosen, and not have come as far as the first OPEN, which says so.
-        parts.require_no_headers(storage, names, settings)
-    return layout
+def _importer(
+    settings: Settings,
+) -> Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None:
+    """What imports unknown segments from header files (``Settings.headers``)."""
+    if settings.headers != "import":
+        return None
+    from chunkstore.headers.importing import HeaderImporter
+
+    return HeaderImporter

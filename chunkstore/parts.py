@@ -12,17 +12,13 @@ from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.errors import InvalidArgument, PastCollected, Unsupported
-from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.importing import find_import
 from chunkstore.metadata.inline_index import held_from
-from chunkstore.metadata.keys import LAYOUT_KEY
-from chunkstore.metadata.layouts import encode_layout
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.operations.snapshots import SnapshotWriter
-from chunkstore.records import TableRecord
 from chunkstore.registry import open_storage
 from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
@@ -31,9 +27,7 @@ from chunkstore.upkeep.usage import StoredSizes
 __all__ = [
     "cache_of",
     "checked_settings",
-    "first_rows",
     "memory_of_owner",
-    "require_no_headers",
     "require_whole",
     "scratch_of",
     "snapshot_worker",
@@ -162,13 +156,6 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     return names.parse_slot(name) if log is None else (log, 0)
 
 
-def first_rows(settings: Settings) -> list[RowChange]:
-    """What the first OPEN of a container puts there: what becomes of header files."""
-    if settings.layout not in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"):
-        return []
-    return [(LAYOUT_KEY, encode_table(TableRecord(1, encode_layout(settings.layout))))]
-
-
 def require_whole(store: MetadataStore, names: ContainerNames) -> None:
     """Raise ``Unsupported`` where an earlier version was making the container of another's state, and has not ended."""
     with store.view() as view:
@@ -179,21 +166,6 @@ def require_whole(store: MetadataStore, names: ContainerNames) -> None:
             "an earlier version, and that has not ended: end it with that version, or delete what is there"
         )
         raise Unsupported(text, feature="unfinished_import")
-
-
-def require_no_headers(storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
-    """Raise ``InvalidArgument`` where header files of the old layout lie, no other container does, and nothing was chosen."""
-    from chunkstore.backup.header_source import find_old_root
-
-    if settings.layout == "INSTALL_NEW" and (name := find_old_root(storage, names.container)):
-        raise InvalidArgument(
-            f"segments of the old layout lie at {storage.url} ({name!r} for one), and there is no container. If they belong to another "
-            "root, below this one, name a root beside that. Else choose what becomes of them by Settings.layout: NO_UPGRADE: open_replica "
-            "reads them, nothing is written; CODE_ONLY_UPGRADE: they are imported, and header files go on being written, so that the old "
-            "code can go back; LAYOUT_UPGRADE: they are imported, and no header is written any more, irreversibly; INSTALL_NEW, the "
-            "default: is for roots without such files, so name another root",
-            argument="layout",
-        )
 
 
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:

@@ -71,12 +71,10 @@ class Replica(ReadableContainer):
         uuid: bytes = b"",
         passes: Callable[[Position, int, int], bool] | None = None,
         why_absent: Callable[[str], ChunkstoreError | None] | None = None,
-        fetch: Callable[[str], bool] | None = None,
         close_cache: Callable[[], None] | None = None,
         close_storage: Callable[[], None] | None = None,
     ) -> None:
-        """``tail``: what the follower keeps of what was appended last. ``why_absent``: given for a state of the past, and only then.
-        ``fetch``: asked about segments that are not there."""
+        """``tail``: what the follower keeps of what was appended last. ``why_absent``: given for a state of the past, and only then."""
         self._names = names
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
@@ -113,7 +111,6 @@ class Replica(ReadableContainer):
             recheck=self._refresh,
             rebuild=lambda _damage: self._refresh(),
             tail=tail,
-            fetch=fetch,
         )
         if why_absent is not None:
             self._context = self._context._replace(why_absent=why_absent)

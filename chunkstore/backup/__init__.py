@@ -1,4 +1,4 @@
-"""Backups: exports of metadata, backups of bytes, containers made of others' states, header files of PDP-34's old layout.
+"""Backups: exports of metadata, backups of bytes, containers made of others' states, header files.
 
 Everything here but imports works at an owner or at a replica, and never changes what a container holds, but for pins. Bytes of the
 files: FORMAT.md beside this file; of header files: ``chunkstore/codec/ROLLING_HEADER.md``.
@@ -15,8 +15,6 @@ from chunkstore.backup.exporting import (
     read_segments,
     verify,
 )
-from chunkstore.backup.header_import import HeaderImport, import_headers
-from chunkstore.backup.headers import HeadersReport, export_headers
 from chunkstore.backup.imports import drop_import, import_, import_file, merge_file
 from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
 from chunkstore.backup.merging import PendingImport, pending_imports
@@ -25,6 +23,8 @@ from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.survey import MissingChunk
+from chunkstore.headers.exporting import HeadersReport, export_headers
+from chunkstore.headers.importing import HeaderImport, import_headers, survey_headers
 
 __all__ = [
     "Adoption",
@@ -63,6 +63,7 @@ __all__ = [
     "remove",
     "restore",
     "restore_in_place",
+    "survey_headers",
     "verify",
     "verify_copies",
 ]

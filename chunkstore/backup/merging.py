@@ -73,7 +73,7 @@ def require_room(store: ChunkedSegmentStorage | Replica, source: Source, identit
         after = names[-1]
         if fetch is not None:
             for name in names:
-                fetch(source.plan.target(name))  # perhaps one of the old layout has this name
+                fetch(source.plan.target(name))  # its header file may be at the root
         taken = store.look(partial(_taken, source, names, identity, begun=phase is ImportPhase.NAMES))
         if taken:
             first = ", ".join(repr(name) for name in taken[:_SHOWN])

@@ -63,7 +63,6 @@ _PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("Health and history", "upkeep", ("check", "scrub", "journal", "snapshot", "repair")),
     ("Backup", "backups", ("backup", "export")),
     ("Backup", "imports", ("import_",)),
-    ("Backup", "headers", ("import_headers",)),
     ("Backup", "restore", ("restore",)),
     ("Space", "usage", ("usage",)),
     ("Space", "space", ("gc", "defrag")),

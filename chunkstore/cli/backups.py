@@ -56,9 +56,7 @@ def export(
     verified: Annotated[
         str | None, typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.")
     ] = None,
-    as_headers: Annotated[
-        bool, typer.Option("--headers", help="FILE is a folder: write header files of the old layout there.")
-    ] = False,
+    as_headers: Annotated[bool, typer.Option("--headers", help="FILE is a folder: write header files there.")] = False,
     replaces: Annotated[bool, typer.Option("--replace", help="With --headers: replace those that are there.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="With --verify: read every chunk and compare checksums.")
@@ -67,7 +65,7 @@ def export(
 ) -> None:
     """Write the metadata of everything, or of some segments, into a file, under a pin that keeps its chunks.
 
-    With --headers: header files of the old layout. With --list or --verify: look at such a file. Exit code 1: something is missing or
+    With --headers: header files. With --list or --verify: look at such a file. Exit code 1: something is missing or
     damaged.
     """
     if _look_at(here, listed, verified, root, file, deep=deep):

@@ -14,6 +14,7 @@ import typer
 
 from chunkstore import backup as backups
 from chunkstore.cli import access, options
+from chunkstore.cli.headers import import_headers
 from chunkstore.cli.output import meter
 from chunkstore.cli.restore import show_report
 from chunkstore.errors import InvalidArgument
@@ -56,6 +57,9 @@ Time = Annotated[
 Adopt = Annotated[
     bool, typer.Option("--adopt", help="Leave chunks where they are, pinned, and read them there; nothing is copied.")
 ]
+AsHeaders = Annotated[
+    bool, typer.Option("--headers", help="FILE is a folder: copy the segments that its header files list.")
+]
 NoPin = Annotated[
     bool, typer.Option("--no-pin", help="With --adopt: without a pin; see to it that nothing is collected.")
 ]
@@ -81,13 +85,20 @@ def import_(
     name: Name = None,
     adopt: Adopt = False,
     no_pin: NoPin = False,
+    as_headers: AsHeaders = False,
     dry_run: options.DryRun = False,
     here: access.Owning,
 ) -> None:
-    """Copy segments from an export, a backup or a container: into the container at ROOT, or, where there is none, as a new one.
+    """Copy segments from an export, a backup, a container or header files: into the container at ROOT, or, where there is none, as a
+    new one.
 
     Interrupted, the same command goes on.
     """
+    if as_headers:
+        if any((source_root, renames, prefix, time, merge, new, name, adopt, no_pin)) or lsn is not None:
+            raise InvalidArgument("--headers goes with SEGMENTs, --container and --dry-run only", argument="--headers")
+        import_headers(here, root, source, segments or (), dry_run=dry_run)
+        return
     target = here.container if name is None else name
     if root in ("ls", "drop"):
         there = replace(here, container=target)

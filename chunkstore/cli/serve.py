@@ -71,10 +71,6 @@ def serve(
             help="Also read what is stored, once a day, N bytes a second, and say what is damaged.",
         ),
     ] = None,
-    import_headers: Annotated[
-        bool,
-        typer.Option("--import-headers", help="Also import every segment of the old layout that lies at the root."),
-    ] = False,
     here: access.Owning,
 ) -> None:
     """Own a container without using it: collect what is due, apply retention policies, and what else is asked for, until told to end."""
@@ -82,9 +78,7 @@ def serve(
     if scrub_bytes_s is not None and scrub_bytes_s < 1:
         raise InvalidArgument(f"--scrub must be bytes a second above 0, not {scrub_bytes_s}", argument="--scrub")
     merging = DefragPolicy() if defrag else None
-    policy = OptimiserPolicy(
-        retention=True, defrag=merging, scrub_bytes_s=scrub_bytes_s or 0, import_headers=import_headers
-    )
+    policy = OptimiserPolicy(retention=True, defrag=merging, scrub_bytes_s=scrub_bytes_s or 0)
     if idle_s is not None:
         if not 0.1 <= idle_s <= 1e8:
             raise InvalidArgument(f"--idle-s must be from 0.1 to 1e8 seconds, not {idle_s!r}", argument="--idle-s")

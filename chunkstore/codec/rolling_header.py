@@ -1,8 +1,8 @@
-"""The header file of PDP-34's old layout (RollingStorage): which files hold a segment, and where each begins.
+"""The header file of the layout before PDP-34 (RollingStorage): which files hold a segment, and where each begins.
 
 Promises: what the old code writes is read as the old code reads it, and ``encode_header`` gives back the same bytes; everything is checked
 before it is believed, and a hostile header costs memory in proportion to its own length, which is bounded. Bytes: ROLLING_HEADER.md
-beside this file. Leaves out: how long the files are, and whether they are there (``backup.header_plan``).
+beside this file. Leaves out: how long the files are, and whether they are there (``chunkstore.headers.plan``).
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ __all__ = [
     "Header",
     "HeaderEntry",
     "MaxSizeEntry",
-    "decode_entries",
     "decode_header",
     "encode_header",
-    "resolve_entries",
 ]
 
 HEADER_SUFFIX: Final = "$header"
@@ -78,7 +76,7 @@ class Header(NamedTuple):
 def encode_header(entries: Iterable[HeaderEntry]) -> bytes:
     """The bytes of a header, or those that are put behind one.
 
-    Raises ``InvalidArgument`` for what ``decode_entries`` would refuse.
+    Raises ``InvalidArgument`` for what ``decode_header`` would refuse in an entry.
     """
     parts: list[bytes] = []
     for entry in entries:
@@ -100,26 +98,14 @@ def encode_header(entries: Iterable[HeaderEntry]) -> bytes:
 
 
 def decode_header(data: BytesLike, *, object: str = "header") -> Header:
-    """What the header ``data`` says; ``object`` names it in errors. Raises as ``decode_entries`` and ``resolve_entries``."""
-    return _resolved(_decoded(data, object), object)
-
-
-def decode_entries(data: BytesLike, *, object: str = "header") -> tuple[HeaderEntry, ...]:
-    """The entries of a header, as they stand there: ``encode_header`` makes the same bytes of them again, but for the case of keys and for
-    zeros before numbers, neither of which the old code writes.
+    """What the header ``data`` says: markers are applied, or dropped where the concat they announce did not happen. ``object`` names it in
+    errors.
 
     Raises ``Damaged`` with the position of the first entry that is wrong: no ``=``, an empty half, a number that is none, a name that
-    cannot be a chunk's, no ``&`` at the end; and for a header that is empty (its segment was never created) or too long.
+    cannot be a chunk's, no ``&`` at the end, an offset that descends or is too large, a name that comes twice; and for a header that is
+    empty (its segment was never created) or too long.
     """
-    return tuple(entry for _, entry in _decoded(data, object))
-
-
-def resolve_entries(entries: Iterable[HeaderEntry], *, object: str = "header") -> Header:
-    """What entries mean: markers are applied, or dropped where the concat they announce did not happen.
-
-    Raises ``Damaged`` (its position is the number of the entry) where offsets descend, a name comes twice or an offset is too large.
-    """
-    return _resolved(list(enumerate(entries)), object)
+    return _resolved(_decoded(data, object), object)
 
 
 def _decoded(data: BytesLike, object: str) -> list[tuple[int, HeaderEntry]]:

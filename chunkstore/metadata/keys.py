@@ -23,11 +23,10 @@ __all__ = [
     "CHUNK",
     "EXTENT",
     "GARBAGE",
+    "HEADERS_NAMESPACE",
     "IMPORT_KEY",
     "IMPORT_NAMESPACE",
     "INLINE",
-    "LAYOUT_KEY",
-    "LAYOUT_NAMESPACE",
     "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
@@ -48,7 +47,6 @@ __all__ = [
     "block_range",
     "chunk_key",
     "garbage_key",
-    "imported_key",
     "is_row",
     "lazy_key",
     "lazy_range",
@@ -94,9 +92,8 @@ SCRUB_NAMESPACE = "!scrub"
 IMPORT_NAMESPACE = "!import"
 """Reserved table namespace: how far imports have come. The row without a key: the container itself is being made of another's state."""
 
-LAYOUT_NAMESPACE = "!layout"
-"""Reserved table namespace: what is done with header files of the old layout; and a row for each segment that was imported from one which
-still lies there."""
+HEADERS_NAMESPACE = "!headers"
+"""Reserved table namespace: a row for each segment that was imported from a header file at the root."""
 
 ROOTS_NAMESPACE = "!roots"
 """Reserved table namespace: the roots that foreign chunks lie in, by number."""
@@ -177,15 +174,6 @@ SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 
 IMPORT_KEY = table_key(IMPORT_NAMESPACE, b"")
 """Key of the row that an import's first OPEN puts and its last record deletes: while it is there, nobody else uses the container."""
-
-
-LAYOUT_KEY = table_key(LAYOUT_NAMESPACE, b"")
-"""Key of the row that says what is done with header files."""
-
-
-def imported_key(name: str) -> bytes:
-    """Key of the row that says that the header file of this name is imported already."""
-    return table_key(LAYOUT_NAMESPACE, name.encode())
 
 
 def lazy_key(identity: bytes) -> bytes:

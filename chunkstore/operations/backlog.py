@@ -32,8 +32,6 @@ def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, 
 
     There, where storages append, each larger one begins a chunk: the one that grew before cannot go on behind bytes that are not in it.
     """
-    if settings.layout == "CODE_ONLY_UPGRADE":
-        return 0, 0  # headers list files: each extent would be copied into one
     chosen = settings.inline_bytes_max
     limit = (_INLINE_REMOTE_BYTES if capabilities.remote else _INLINE_BYTES) if chosen is None else chosen
     return limit, min(_BEHIND_TIMES * limit, BLOCK_BYTES) if capabilities.append else limit

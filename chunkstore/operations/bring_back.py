@@ -33,7 +33,6 @@ from chunkstore.metadata.codec import (
 from chunkstore.metadata.importing import find_import
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import (
-    LAYOUT_KEY,
     PIN,
     REPAIR_KEY,
     SEGMENT,
@@ -166,10 +165,6 @@ def plan_open(
         rows[key] = None
         ops.append((int(OpCode.SESSION_END), int.from_bytes(key[1:], "big")))
     rows.update((key, None) for key, raw in past.scan(PIN, bytes((PIN[0] + 1,))) if present.get(key) != raw)
-    layout = present.get(LAYOUT_KEY)
-    if layout is not None and layout != past.get(LAYOUT_KEY):
-        # What the old layout's headers say is as old as the choice to leave them: it does not go back.
-        rows[LAYOUT_KEY] = encode_table(TableRecord(lsn, decode_table(LAYOUT_KEY, layout).value))
     if _size_of_open(ops, list(rows.items())) > LIMITS.record_bytes_max:
         raise _too_much()
     return copies, ops, list(rows.items())

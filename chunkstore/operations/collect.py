@@ -138,7 +138,6 @@ class Collection:
             names = [container.names.chunk(identity) for identity in found.ids if identity not in elsewhere]
             for look in tuple(container.looks):
                 look.collected.update(look.lengths.keys() & found.ids)
-            container.before_deleting()
             _delete_objects(container, names, garbage.lsn)
             commit_changes(container, (), partial(_forget, work=work), tables=bool(found.foreign))
         self.chunks += len(found.ids)

@@ -82,8 +82,6 @@ class OwnedContainer:
         """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that nobody waits for any more."""
         self.fetch: Callable[[str], bool] = lambda _name: False
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
-        self.before_deleting: Callable[[], None] = lambda: None
-        """Called before chunks are deleted that were removed."""
         self.release_root: Callable[[RootRecord], bool] = lambda _root: False
         """Gives the pin up that keeps the objects of a root; whether that is certain."""
         self.roots_asked_s: dict[int, float] = {}

@@ -14,20 +14,17 @@ from typing import Final
 
 from chunkstore import runtime
 from chunkstore.arguments import check_flags, check_pin, check_prefixes
-from chunkstore.changes import Change, TablePut
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import LAYOUT_NAMESPACE, RETENTION_NAMESPACE
-from chunkstore.metadata.layouts import IMPORTED
+from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.pins import wanted_pin
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.adopt import add_root
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
-from chunkstore.operations.commit import commit
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
@@ -43,7 +40,6 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
-from chunkstore.upkeep.old_layout import OldLayout
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
 from chunkstore.upkeep.scrub import ScrubReport, check_limits, scrub
@@ -66,8 +62,6 @@ class UpkeepCalls:
     _maintenance: Maintenance
     _space: Space
     _spiller: Spiller
-    old_layout: OldLayout | None
-    """What deals with header files of PDP-34's old layout; None: nothing does (``Settings.layout``)."""
     optimiser: StorageOptimiser
     """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
 
@@ -86,19 +80,9 @@ class UpkeepCalls:
         if policy is not None and policy.scrub_bytes_s:
             bytes_pass = max(1, int(policy.scrub_bytes_s * SCRUB_INTERVAL_S))
             jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
-        if self.old_layout is not None:
-            jobs += self.old_layout.jobs(imports=policy is not None and policy.import_headers)
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._spiller = Spiller(container)
         self._maintenance.beside += (self._spiller, self.optimiser)
-
-    def commit_imported(self, name: str, changes: Sequence[Change], *, once: bool) -> None:
-        """For ``chunkstore.backup``: as ``commit``, and record that the header of segment ``name`` at our own root is imported.
-
-        Raises as ``commit``; with ``once`` also ``Conflict``, where that is recorded already. Retry: safe.
-        """
-        mark = TablePut(LAYOUT_NAMESPACE, name.encode(), IMPORTED, 0 if once else None)
-        commit(self._container, [mark, *changes])
 
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.

@@ -7,14 +7,14 @@ Leaves out: threads; calls that change anything come from one thread at a time (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.pins import pinned_lsn
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position, RowChange
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
@@ -67,9 +67,8 @@ class ContainerJournal(JournalService):
         wait_s: float = 0.0,
         force: bool = False,
         accept_rollback: bool = False,
-        first_rows: Sequence[RowChange] = (),
     ) -> Ownership:
-        """As the port says. ``first_rows``: what the container's first OPEN puts there, if this is it."""
+        """As the port says."""
         check_writable(self._storage, self._format, self._settings)
         stream: OwnedStream | None = None
         if own is not None:
@@ -90,7 +89,6 @@ class ContainerJournal(JournalService):
                 own=stream,
                 attempt=attempt,
                 accept_rollback=accept_rollback,
-                first_rows=first_rows,
             )
             with naming_repair():
                 ownership = run.run()

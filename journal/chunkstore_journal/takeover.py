@@ -69,10 +69,7 @@ class TakeOver:
         own: OwnedStream | None,
         attempt: ClaimAttempt | None,
         accept_rollback: bool = False,
-        first_rows: Sequence[RowChange] = (),
     ) -> None:
-        """``first_rows``: what the very first OPEN of the container puts there."""
-        self._first_rows = first_rows
         self._streams = streams
         self._storage = streams.storage
         self._names = streams.names
@@ -184,9 +181,8 @@ class TakeOver:
     ) -> Ownership:
         """Open behind the end of history, at which ``found`` stands."""
         if not attempt.open_data:
-            rows = self._first_rows if previous is None else ()
             self._streams.require_begun(found.store.head().position)
-            attempt.open_data = self._build_open(attempt, previous, closed, found, 0, rows)
+            attempt.open_data = self._build_open(attempt, previous, closed, found)
         return self._serve(attempt, previous, closed, found)
 
     def _serve(

@@ -10,31 +10,26 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.backup import (
-    export_headers,
-    header_import,
-    header_segment,
-    header_source,
-    header_writer,
-    headers,
-    import_headers,
-)
-from chunkstore.backup.header_segment import hidden_name
+from chunkstore.attaching import attach_written
+from chunkstore.backup import export_headers, import_headers, survey_headers
 from chunkstore.changes import Append, Create
-from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry, decode_entries
+from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry
 from chunkstore.config import Settings
 from chunkstore.errors import (
     Conflict,
     Damaged,
     InvalidArgument,
-    SegmentExists,
     SegmentNotFound,
     StorageUnavailable,
 )
+from chunkstore.headers import exporting, importing
+from chunkstore.headers.importing import HeaderSource
 from chunkstore.operations.read import find_segment
 from chunkstore.registry import open_storage
+from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
+from tests.support.header_files import decode_entries
 from tests.support.worlds import World, world
 
 __all__ = ["world"]
@@ -44,7 +39,7 @@ DATA = bytes(range(256))
 
 
 class Old:
-    """A folder with files of the old layout."""
+    """A folder with header files."""
 
     def __init__(self, opened: Callable[[], ChunkStorage], url: str) -> None:
         self.storage = opened()
@@ -73,7 +68,7 @@ def old(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
             MemoryChunkStorage(where, append=world.appends) if world.kind == "memory" else open_storage(where, settings)
         )
 
-    for module in (headers, header_import):
+    for module in (exporting, importing):
         monkeypatch.setattr(module, "open_storage", opened)
         monkeypatch.setattr(module, "folder_url", lambda where: where)
     made = Old(partial(opened, url, Settings()), url)
@@ -131,7 +126,12 @@ def test_headers_elsewhere_are_laid_over_the_root(world: World, old: Old) -> Non
         with pytest.raises(Damaged):
             import_headers(other, old.url)
         assert not list(other.segments())
-        import_headers(other, old.url, chunks="root")
+        for item in old.storage.list().items:
+            world.raw_storage().put(item.name, old.content(item.name))
+            world.raw_storage().set_read_only(
+                ChunkHandle(item.name, True), not old.storage.open_write(item.name).writable
+            )
+        import_headers(other, "root")
         assert facts(other) == facts(store)
 
 
@@ -153,7 +153,7 @@ def test_a_last_chunk_that_is_longer_than_its_record_is_copied(world: World, old
 
 
 def test_long_copies_go_by_pieces(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header_writer, "PIECE_BYTES", 4)
+    monkeypatch.setattr(exporting, "PIECE_BYTES", 4)
     with world.open() as store:
         store.create("s")
         store.append("s", DATA)
@@ -216,7 +216,7 @@ def test_a_last_chunk_that_is_too_short_is_damage(world: World, old: Old) -> Non
 # In
 
 
-def test_segments_of_the_old_layout(world: World, old: Old) -> None:
+def test_segments_of_header_files(world: World, old: Old) -> None:
     old.put(
         t_header=b"maxsize=10&0=t$offset.0&10=t$offset.10&concat=2@14&maxsize=7&0=s$offset.0&7=s$offset.7&",
         **{"t$offset.0": DATA[:10], "t$offset.10": DATA[10:14], "s$offset.0": DATA[14:21], "s$offset.7": DATA[21:25]},
@@ -247,8 +247,7 @@ def test_segments_of_the_old_layout(world: World, old: Old) -> None:
 
 def long_segment(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not fit a single commit: pieces of 16 bytes, across files of 10."""
-    monkeypatch.setattr(header_segment, "PIECE_BYTES", 16)
-    monkeypatch.setattr(header_source, "PIECE_BYTES", 16)
+    monkeypatch.setattr(importing, "PIECE_BYTES", 16)
     old.put(
         s_header=b"maxsize=10&0=gone&" + b"".join(b"%d=n%d&" % (at, at) for at in range(10, 60, 10)),
         **{f"n{at}": DATA[at : at + 10] for at in range(10, 60, 10)},
@@ -260,7 +259,7 @@ def test_a_long_segment_appears_whole(world: World, old: Old, monkeypatch: pytes
     with world.open() as store:
         import_headers(store, old.url)
         assert facts(store) == {"s": (10, 60, False, DATA[10:60])}
-        assert max(chunk.length for chunk in store.layout("s")) <= 10
+        assert [chunk.length for chunk in store.layout("s")] == [16, 16, 16, 2]
         store.append("s", b"x")
         store.truncate("s", 33)
         assert store.read("s", 33, 100) == DATA[33:60] + b"x"
@@ -273,21 +272,31 @@ def test_a_long_segment_appears_whole(world: World, old: Old, monkeypatch: pytes
 def test_an_import_that_fails_leaves_nothing(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
     long_segment(old, monkeypatch)
     with world.open() as store:
-        real = store.append_many
-        calls: list[int] = []
+        real = SessionWriter.write_chunk
 
-        def fails(*arguments: Any, **more: Any) -> int:
-            calls.append(1)
-            if len(calls) == 3:
+        def fails(self: SessionWriter, storage: ChunkStorage, number: int, data: Any) -> SessionChunk:
+            if number == 2:
                 raise StorageUnavailable("planted")
-            return real(*arguments, **more)
+            return real(self, storage, number, data)
 
-        monkeypatch.setattr(store, "append_many", fails)
-        with pytest.raises(StorageUnavailable, match="planted"):
-            import_headers(store, old.url)
+        with monkeypatch.context() as patched:
+            patched.setattr(SessionWriter, "write_chunk", fails)
+            with pytest.raises(StorageUnavailable, match="planted"):
+                import_headers(store, old.url)
         assert not list(store.segments())
+        assert store.sessions() == []
         import_headers(store, old.url)
         assert list(facts(store)) == ["s"]
+        assert store.sessions() == []
+
+
+def test_a_segment_of_more_chunks_than_a_commit_takes(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
+    long_segment(old, monkeypatch)
+    monkeypatch.setattr("chunkstore.attaching._COMMIT_CHUNKS", 2)
+    with world.open() as store:
+        import_headers(store, old.url)
+        assert facts(store) == {"s": (10, 60, False, DATA[10:60])}
+        assert store.check("deep") == []
 
 
 def test_an_import_that_was_killed_begins_its_segment_anew(
@@ -295,38 +304,30 @@ def test_an_import_that_was_killed_begins_its_segment_anew(
 ) -> None:
     long_segment(old, monkeypatch)
     with world.open() as store:
-        store.create(hidden_name("s"), attributes={"importing": b"another process"})
-        store.append(hidden_name("s"), b"what a killed import had got")
-        import_headers(store, old.url, resume=True)
+        session = store.session("header file of s")
+        session.writer().write_chunk(world.raw_storage(), 0, b"what a killed import had written")
+        import_headers(store, old.url)
         assert facts(store) == {"s": (10, 60, False, DATA[10:60])}
-
-
-def test_a_segment_that_only_has_the_hidden_name_is_not_touched(
-    world: World, old: Old, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long_segment(old, monkeypatch)
-    with world.open() as store:
-        store.create(hidden_name("s"))
-        with pytest.raises(SegmentExists):
-            import_headers(store, old.url)
-        assert store.exists(hidden_name("s"))
+        assert store.sessions() == [], "its session was found, and ended"
+        session.mark_ended()
 
 
 def test_another_import_of_the_same_segment_does_not_mix_in(
     world: World, old: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has replaced the hidden segment by its own just before the commit."""
+    """It has imported the segment just before the commit, and somebody deleted it."""
     long_segment(old, monkeypatch)
     with world.open() as store:
-        real = store.commit
+        real = attach_written
 
-        def late(changes: Any) -> Any:
-            store.delete(hidden_name("s"))
-            store.create(hidden_name("s"), attributes={"importing": b"another"})
-            store.append(hidden_name("s"), b"half of another source")
-            return real(changes)
+        def late(*given: Any, **more: Any) -> int:
+            with monkeypatch.context() as patched:
+                patched.setattr(importing, "attach_written", real)
+                import_headers(store, old.url)
+            store.delete("s")
+            return real(*given, **more)
 
-        monkeypatch.setattr(store, "commit", late)
+        monkeypatch.setattr(importing, "attach_written", late)
         with pytest.raises(Conflict):
             import_headers(store, old.url)
         assert not store.exists("s")
@@ -336,36 +337,32 @@ def test_another_import_of_the_same_segment_does_not_mix_in(
 def test_a_source_that_changes_is_refused(world: World, old: Old, monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
     long_segment(old, monkeypatch)
     if not long:
-        monkeypatch.setattr(header_segment, "PIECE_BYTES", 100)
-        monkeypatch.setattr(header_source, "PIECE_BYTES", 100)
-    real = header_source.HeaderSource.read
+        monkeypatch.setattr(importing, "PIECE_BYTES", 100)
+    real = HeaderSource.read
 
     def changed(self: Any, plan: Any) -> Any:
         yield from real(self, plan)
         old.storage.put("n50", DATA[50:61])
 
-    monkeypatch.setattr(header_source.HeaderSource, "read", changed)
+    monkeypatch.setattr(HeaderSource, "read", changed)
     with world.open() as store:
         with pytest.raises(Conflict, match="while it is imported"):
             import_headers(store, old.url)
         assert not list(store.segments())
 
 
-def test_resuming_compares_what_is_there(world: World, old: Old) -> None:
+def test_what_is_there_is_compared(world: World, old: Old) -> None:
     old.put(a_header=b"0=x&", x=b"abc", b_header=b"0=y&", y=b"def")
     with world.open() as store:
         import_headers(store, old.url, ["a"])
-        with pytest.raises(SegmentExists):
-            import_headers(store, old.url)
-        assert not store.exists("b"), "clashes are found before anything happens"
-        found = import_headers(store, old.url, resume=True)
+        found = import_headers(store, old.url)
         assert (found.segments, found.there) == (("b",), ("a",))
         old.put(x=b"abC")
         with pytest.raises(Conflict, match="bytes 0 to 3"):
-            import_headers(store, old.url, resume=True)
+            import_headers(store, old.url)
         old.put(x=b"abcd")
         with pytest.raises(Conflict, match="start, length"):
-            import_headers(store, old.url, resume=True)
+            import_headers(store, old.url)
 
 
 def test_damage_is_found_before_anything_happens(world: World, old: Old) -> None:
@@ -375,7 +372,8 @@ def test_damage_is_found_before_anything_happens(world: World, old: Old) -> None
             import_headers(store, old.url)
         assert (refused.value.object, refused.value.position) == ("z", 0)
         assert not list(store.segments())
-        found = import_headers("never opened", old.url, dry_run=True)
+        found = survey_headers(old.url)
+        assert found.segments == ("a",)
         assert [(item.segment, item.object, item.position) for item in found.findings if item.severity == "damage"] == [
             ("b", "z", 0),
             ("c", "c$header", 0),
@@ -385,13 +383,13 @@ def test_damage_is_found_before_anything_happens(world: World, old: Old) -> None
 
 def test_a_file_that_shrinks_while_it_is_read(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
     old.put(a_header=b"0=x&", x=b"abc")
-    real = header_source.HeaderSource.read
+    real = HeaderSource.read
 
     def shrunk(self: Any, plan: Any) -> Any:
         old.put(x=b"ab")
         yield from real(self, plan)
 
-    monkeypatch.setattr(header_source.HeaderSource, "read", shrunk)
+    monkeypatch.setattr(HeaderSource, "read", shrunk)
     with world.open() as store:
         with pytest.raises(Damaged, match="3 bytes belong to it") as refused:
             import_headers(store, old.url)
@@ -426,9 +424,8 @@ def test_by_paths_and_urls(tmp_path: Path) -> None:
         (tmp_path / "root" / entry.name).read_bytes() for entry in entries[1:] if isinstance(entry, ChunkEntry)
     )
     assert read == DATA[:25]
-    found = import_headers((tmp_path / "new").as_uri(), str(tmp_path / "root"), settings=settings)
-    assert found.segments == ("s",)
     with chunkstore.open((tmp_path / "new").as_uri(), settings=settings) as store:
+        assert import_headers(store, str(tmp_path / "root")).segments == ("s",)
         assert facts(store) == {"s": (0, 25, True, DATA[:25])}
 
 

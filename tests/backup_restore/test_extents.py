@@ -345,10 +345,3 @@ def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) 
         assert (report.copied, report.copied_bytes) == (3, len(expected))
     copied = backup.export_headers(store, tmp_path / "headers", ["a"])
     assert copied.copied == 0 and kinds(store, "a") == ["object"]
-
-
-def test_headers_that_follow_leave_nothing_in_records(world: World) -> None:
-    store = opened(world, layout="CODE_ONLY_UPGRADE")
-    store.create("a")
-    store.append("a", b"bytes")
-    assert kinds(store, "a") == ["object"]

@@ -1,4 +1,4 @@
-"""``import-headers`` and ``export --headers``: segments of the old layout on the command line."""
+"""``import --headers`` and ``export --headers`` on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.conftest import Call
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A root of the old layout with two segments."""
+    """A root with the header files of two segments."""
     folder = tmp_path / "store"
     folder.mkdir()
     (folder / "a$header").write_bytes(b"maxsize=5&0=a$offset.0&5=a$offset.5&")
@@ -24,36 +24,34 @@ def old(tmp_path: Path) -> Path:
 
 def test_an_old_root_is_taken_over_and_given_back(call: Call, old: Path, root: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"12345")
-    for arguments in (["ls", root], ["put", root, "new", tmp_path / "file"], ["import-headers", old, root]):
-        error = call(*arguments, "--json", code=2).error
-        assert error["fields"] == {"argument": "layout"}
-        assert "CODE_ONLY_UPGRADE" in error["message"]
-    planned = call("import-headers", old, root, "--dry-run", "--json").document
+    planned = call("import", root, old, "--headers", "--dry-run", "--json").document
     assert planned["segments"] == ["a", "b"]
     assert not (old / "default").exists()
-    call("import-headers", old, root, "--layout", "NO_UPGRADE", code=2)
-    found = call("import-headers", old, root, "a", "--layout", "CODE_ONLY_UPGRADE", "--json").document
-    assert (found["segments"], found["length"]) == (["a"], 7)
-    # Other verbs go on with what was chosen.
+    found = call("import", root, old, "a", "--headers", "--json").document
+    assert (found["segments"], found["there"], found["length"]) == (["a"], [], 7)
+    found = call("import", root, old, "--headers", "--json").document
+    assert (found["segments"], found["there"]) == (["b"], ["a"])
     call("put", root, "b", tmp_path / "file", "--append")
     assert call("cat", root, "b").out == b"of b12345"
-    call("import-headers", old, root, "--layout", "CODE_ONLY_UPGRADE", "--resume", "--json", code=0)
     report = call("export", root, old, "--headers", "--replace", "--json").document
     assert report["segments"] == 2
     call("export", root, old, "--headers", code=2)
     other = (tmp_path / "other").as_uri()
-    assert b"imported" in call("import-headers", old, other).out
+    assert b"imported" in call("import", other, old, "--headers").out
     assert call("cat", other, "b").out == b"of b12345"
     for wrong in (["--no-pin"], ["--topic", "t"], ["--expires", "5"]):
         call("export", root, old, "--headers", *wrong, code=2)
+    for other_option in (["--from", "x"], ["--lsn", "0"], ["--merge"], ["--as", "x"]):
+        call("import", other, old, "--headers", *other_option, code=2)
     call("export", root, tmp_path / "file.cks", "--replace", code=2)
 
 
 def test_damage_is_listed_and_nothing_is_imported(call: Call, old: Path, root: str, tmp_path: Path) -> None:
     (old / "a$offset.0").write_bytes(b"012")
+    new = (tmp_path / "new").as_uri()
     for more in ([], ["--dry-run"]):
-        found = call("import-headers", old, (tmp_path / "new").as_uri(), *more, "--json", code=1).document
+        found = call("import", new, old, "--headers", *more, "--json", code=1).document
         assert [(item["object"], item["position"]) for item in found["findings"]] == [("a$offset.0", 3)]
         assert not (tmp_path / "new").exists() or not [*(tmp_path / "new").iterdir()]
-    assert b"not imported" in call("import-headers", old, (tmp_path / "new").as_uri(), code=1).out
-    call("import-headers", old, (tmp_path / "new").as_uri(), "b")
+    assert b"not imported" in call("import", new, old, "--headers", code=1).out
+    call("import", new, old, "b", "--headers")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.crash_backups import BackupRun, ExportRun
-from tests.faults.crash_layouts import LAYOUT_OPENINGS, LAYOUT_OPERATIONS, LayoutOpeningRun, LayoutRun
+from tests.faults.crash_headers import HEADER_OPERATIONS, HeaderRun
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
 from tests.faults.crash_restore import InPlaceRun, MergeRun, RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
@@ -32,9 +32,8 @@ class Subject(NamedTuple):
 
 SUBJECTS: tuple[Subject, ...] = (
     *(Subject(item.name, partial(OperationRun, item), item.first) for item in OPERATIONS),
+    *(Subject(item.name, partial(HeaderRun, item)) for item in HEADER_OPERATIONS),
     *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
-    *(Subject(item.name, partial(LayoutRun, item)) for item in LAYOUT_OPERATIONS),
-    *(Subject(f"open {item.name}", partial(LayoutOpeningRun, item)) for item in LAYOUT_OPENINGS),
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
     Subject("offload", OffloadRun),
     Subject("restore", RestoreRun),

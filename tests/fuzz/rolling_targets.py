@@ -1,14 +1,15 @@
-"""Header files of the old layout."""
+"""Header files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from chunkstore.codec import rolling_header
-from chunkstore.codec.rolling_header import ConcatEntry, HeaderEntry, decode_entries, decode_header, encode_header
+from chunkstore.codec.rolling_header import ConcatEntry, HeaderEntry, decode_header, encode_header
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import NUMBERS, Chance, mangled
 from tests.fuzz.target import Gate, Spy, Target
+from tests.support.header_files import decode_entries
 
 __all__ = ["ROLLING_TARGETS"]
 

@@ -33,7 +33,7 @@ from tests.judges.segment_model import (
 __all__ = ["AS_IT_IS", "ImportAsk", "Imports", "Plan", "Shown", "Wrong", "content_of", "merge_id"]
 
 _MARKS: Final = "!import"
-_OF_PRODUCT: Final = (_MARKS, "!roots", "!layout")
+_OF_PRODUCT: Final = (_MARKS, "!roots", "!headers")
 _HIDDEN: Final = "\0import/"
 
 

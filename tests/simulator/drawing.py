@@ -39,8 +39,6 @@ _PINNING: Final = 0.25
 """The share of runs with all verbs of upkeep in which pins stand across spills."""
 _NEIGHBOURS: Final = 0.5
 """The share of those in which another container is at work beside it, that answers who adopts from there."""
-_LAYOUTS: Final = 0.3
-"""The share of the runs that are asked for with keepers in which header files of the old layout lie at the root, and follow the journal."""
 _CALMER: Final = ("crash", "crash_at_call", "power_cut", "machine_lost")
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
@@ -128,14 +126,12 @@ def draw_plan(
     upkeep: bool | None = None,
     asks: bool | None = None,
     keeps: bool | None = None,
-    layouts: bool | None = None,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
     ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', in some runs with pins
     across spills, and no lies are told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies
     are told; None: perhaps, where none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
-    ``layouts``: headers of the old layout follow; None: in some of the runs for which ``keeps`` is asked.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -200,8 +196,6 @@ def draw_plan(
         ),
         distrust=lies,
     )
-    if layouts is None:
-        layouts = bool(keeps) and Random(f"layout {seed}").random() < _LAYOUTS
     if asks is None:
         asks = not lies and Random(f"asks {seed}").random() < _ASKING
     if keeps is None:
@@ -209,17 +203,8 @@ def draw_plan(
     plan = _with_askers(plan) if asks else plan
     plan = _with_keepers(plan) if keeps else plan
     if upkeep and Random(f"pins {seed}").random() < _PINNING:
-        plan = _with_pins(plan)
-    return _with_layouts(plan) if layouts else plan
-
-
-def _with_layouts(plan: Plan) -> Plan:
-    """The same, with header files that follow: at once, where storages append."""
-    header_s = max(0.01, plan.timeout_s * Random(f"headers {plan.seed}").choice((0.5, 5.0)))
-    # All headers are looked at in one operation.
-    limit_s = max(plan.settings.op_deadline_s, 200 * plan.latency_s)
-    settings = replace(plan.settings, layout="CODE_ONLY_UPGRADE", header_s=header_s, op_deadline_s=limit_s)
-    return replace(plan, settings=settings)
+        return _with_pins(plan)
+    return plan
 
 
 def _with_keepers(plan: Plan) -> Plan:

@@ -48,8 +48,6 @@ def judge(run: RootRun) -> None:
     run.checks.history(run.recorder.finish())
     if run.keeping is not None:
         kept.judge(run, run.keeping)
-    if run.layouts is not None:
-        run.layouts.finish()
 
 
 def _everybody_ends(run: RootRun) -> bool:
@@ -71,13 +69,9 @@ def _everybody_ends(run: RootRun) -> bool:
 def _inherit(run: RootRun, heir: Process) -> ChunkedSegmentStorage:
     """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
     for _ in range(len(run.world.processes) + 2):
-        if run.layouts is not None:
-            run.layouts.begins(heir)
         try:
             store = heir.opening(ask_s=0.0)()  # what was asked for late must not change what is compared
             run.checks.after_take_over(heir, store)
-            if run.layouts is not None:
-                run.layouts.after_take_over(heir, store)
             return store
         except (NotOwner, StorageUnavailable) as error:
             # Somebody who was asleep, or in the middle of a claim, was faster: he cannot be for ever. A deadline may have been

@@ -29,7 +29,7 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", "askers", "keepers", "neighbour", "layouts", "machines" (more than one), "pins" (across spills),
+    fault classes, "replicas", "askers", "keepers", "neighbour", "machines" (more than one), "pins" (across spills),
     or "tail" (where reads inside a segment look at no fence).
     ``bound``: it is in a binding; ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of
     upkeep, or only what others have.
@@ -54,7 +54,6 @@ class Mutant(NamedTuple):
                 upkeep=self.upkeep,
                 asks="askers" in self.needs,
                 keeps="keepers" in self.needs,
-                layouts="layouts" in self.needs,
             )
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
         return draw_plan(
@@ -66,7 +65,6 @@ class Mutant(NamedTuple):
             storage=storage,
             asks=False,
             keeps=False,
-            layouts=False,
         )
 
     def suits(self, plan: Plan) -> bool:
@@ -74,7 +72,6 @@ class Mutant(NamedTuple):
         has = {"replicas": plan.replicas > 0, "askers": plan.askers > 0, "keepers": plan.keepers > 0}
         has["machines"], has["neighbour"] = plan.machines > 1, plan.neighbour
         has["pins"], has["tail"] = PINS in plan.mix, plan.settings.read_fence == "tail"
-        has["layouts"] = plan.settings.layout == "CODE_ONLY_UPGRADE"
         has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(
             has[need] if need in has else getattr(plan.weather, need) for need in self.needs

@@ -27,7 +27,6 @@ from tests.simulator.mutants_imports import IMPORT_MUTANTS
 from tests.simulator.mutants_in_place import IN_PLACE_MUTANTS
 from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
-from tests.simulator.mutants_layouts import LAYOUT_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
 from tests.simulator.mutants_window import WINDOW_MUTANTS
 
@@ -42,7 +41,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *ASKING_MUTANTS,
         *BACKUP_MUTANTS,
         *IMPORT_MUTANTS,
-        *LAYOUT_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *IN_PLACE_MUTANTS,

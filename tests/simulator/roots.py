@@ -19,7 +19,6 @@ from tests.simulator.checks import Checks, Level
 from tests.simulator.clients import Client, EventWriter, follow
 from tests.simulator.drawing import Plan
 from tests.simulator.keeping import Keeping
-from tests.simulator.layouts import Layouts
 from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import Scheduler, Task
@@ -63,8 +62,6 @@ class RootRun:
     """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
     keeping: Keeping | None = None
     """What is kept of the container, where anything is."""
-    layouts: Layouts | None = None
-    """Header files at the root, where they are judged."""
 
     def _start(self) -> None:
         self.ending = False
@@ -308,8 +305,6 @@ class RootRun:
         accept = process.machine in self.accepting and random.random() < 0.7
         opening = process.opening(wait_s=wait_s, accept_rollback=accept)
         opened: list[ChunkedSegmentStorage] = []
-        if self.layouts is not None:
-            self.layouts.begins(process)
 
         def claim() -> int:
             opened.append(opening())
@@ -322,8 +317,6 @@ class RootRun:
         self.result.served += 1
         self.world.log(f"{name} serves as epoch {opened[0].epoch}")
         self.checks.after_take_over(process, opened[0])
-        if self.layouts is not None:
-            self.layouts.after_take_over(process, opened[0])
         return opened[0]
 
     def _serve(self, process: Process, random: Random, name: str, store: ChunkedSegmentStorage) -> None:

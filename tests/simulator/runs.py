@@ -31,7 +31,6 @@ from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
 from tests.simulator.keepers import Keepers
 from tests.simulator.keeping import Keeping, fast_folder
-from tests.simulator.layouts import Layouts
 from tests.simulator.lies import ENABLED
 from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
@@ -111,8 +110,6 @@ class Run(RootRun):
             if plan.neighbour:
                 self.keeping.found_neighbour([writer.name for writer in self.writers], Random(f"neighbour {plan.seed}"))
             self._keepers = Keepers(self, self.keeping)
-        if plan.settings.layout == "CODE_ONLY_UPGRADE" and level == "steps":
-            self.layouts = Layouts(self)
 
     def _adopt_first(self) -> None:
         """Before anything goes wrong the container adopts what its neighbour holds, which is at work from then on."""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.backup.header_plan import NO_LIMIT, ChunkCopy, check_file_name, plan_export, plan_import, rolling_of
 from chunkstore.codec.rolling_header import NUMBER_MAX, ChunkEntry, Header, decode_header, encode_header
 from chunkstore.errors import InvalidArgument
+from chunkstore.headers.plan import NO_LIMIT, PlannedChunk, check_file_name, plan_export, plan_import, rolling_of
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 ABC = Header(100, (ChunkEntry(0, "a"), ChunkEntry(100, "b"), ChunkEntry(200, "c")))
@@ -115,13 +115,13 @@ def test_our_own_chunks_are_listed_where_they_are() -> None:
 
 def test_what_a_header_cannot_say_is_copied() -> None:
     dead_head = plan_export(info(3, 25), 10, chunks(10, 10, 5), 5, "t")
-    assert dead_head.copies == (ChunkCopy("s$offset.3.t", 3, 7),)
+    assert dead_head.copies == (PlannedChunk("s$offset.3.t", 3, 7),)
     longer = plan_export(info(0, 25), 10, chunks(10, 10, 5), 6, "t")
-    assert longer.copies == (ChunkCopy("s$offset.20.t", 20, 5),)
+    assert longer.copies == (PlannedChunk("s$offset.20.t", 20, 5),)
     both = plan_export(info(3, 10), 10, chunks(10), 11, "t")
-    assert both.copies == (ChunkCopy("s$offset.3.t", 3, 7),)
+    assert both.copies == (PlannedChunk("s$offset.3.t", 3, 7),)
     nothing_left = plan_export(info(25, 25), 10, [], 0, "t")
-    assert nothing_left.copies == (ChunkCopy("s$offset.25.t", 25, 0),)
+    assert nothing_left.copies == (PlannedChunk("s$offset.25.t", 25, 0),)
     assert plan_export(info(20, 25), 10, chunks(5, begin=20), 5, "t").copies == ()
     assert plan_export(info(0, 0), 10, [], 0, "t").copies == ()
 

@@ -1,8 +1,8 @@
-"""What segments of PDP-34's old layout are, planned without I/O: from a header and the lengths of its files to the bytes that can be read,
+"""What the segments of header files are, planned without I/O: from a header and the lengths of its files to the bytes that can be read,
 and from a segment of ours to the header that says the same.
 
 Promises: no byte is read that the header does not give to its segment, and no segment is planned with a hole in it: what the files do not
-bear out is a finding, and of severity "damage" wherever bytes would be missing. Leaves out: reading and writing files (``headers``).
+bear out is a finding, and of severity "damage" wherever bytes would be missing. Leaves out: reading and writing files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from chunkstore.records import LayoutChunk, SegmentInfo
 
 __all__ = [
     "NO_LIMIT",
-    "ChunkCopy",
     "HeaderPlan",
     "ImportPlan",
     "PlannedChunk",
     "check_file_name",
-    "copy_prefix",
     "is_copy",
     "plan_export",
     "plan_import",
@@ -46,7 +44,7 @@ _OFFSET: Final = "$offset."
 
 
 class PlannedChunk(NamedTuple):
-    """The first ``length`` bytes of a file are the segment's from ``offset`` on."""
+    """A file whose first ``length`` bytes are the segment's from ``offset`` on."""
 
     name: str
     offset: int
@@ -54,7 +52,7 @@ class PlannedChunk(NamedTuple):
 
 
 class ImportPlan(NamedTuple):
-    """A segment of the old layout: ``chunks`` cover ``[start_offset, length)`` without holes, if no finding is damage."""
+    """A segment of header files: ``chunks`` cover ``[start_offset, length)`` without holes, if no finding is damage."""
 
     segment: str
     chunks: tuple[PlannedChunk, ...]
@@ -70,19 +68,11 @@ class ImportPlan(NamedTuple):
         return next((item for item in self.findings if item.severity == "damage"), None)
 
 
-class ChunkCopy(NamedTuple):
-    """Bytes ``[offset, offset + length)`` of a segment, as a file ``name`` of their own."""
-
-    name: str
-    offset: int
-    length: int
-
-
 class HeaderPlan(NamedTuple):
-    """The header that says what a segment is, and what has to be copied for it."""
+    """The header that says what a segment is, and what has to be copied into files of its own for it."""
 
     entries: tuple[HeaderEntry, ...]
-    copies: tuple[ChunkCopy, ...]
+    copies: tuple[PlannedChunk, ...]
 
 
 def plan_import(segment: str, header: Header, lengths: Mapping[str, int], *, sealed: bool = False) -> ImportPlan:
@@ -142,38 +132,25 @@ def rolling_of(size_bytes_max: int | None) -> RollingPolicy:
 
 
 def plan_export(
-    info: SegmentInfo,
-    size_bytes_max: int,
-    chunks: Sequence[LayoutChunk],
-    last_length: int,
-    token: str,
-    *,
-    tag: int = 0,
-    heads: bool = True,
+    info: SegmentInfo, size_bytes_max: int, chunks: Sequence[LayoutChunk], last_length: int, token: str
 ) -> HeaderPlan:
     """The header of a segment of ours, which lists its chunks by their own names. ``last_length``: how long the last one's object is.
 
     Copied is only what a header cannot say: the live part of a first chunk that begins below the start offset, a last chunk whose object
-    is longer than its record, foreign chunks, and no bytes at all where nothing else would say the start offset. Copies are named by
-    ``token``.
-    ``tag``: as a second ``maxsize``, which counts for nothing, it says whose header this is. Without ``heads`` the first chunk is listed
-    whole: the old code did not keep start offsets inside a file here, either.
-    Raises ``InvalidArgument`` for names that cannot be a header's (``check_file_name``).
+    is longer than its record, bytes in records of the journal, foreign chunks, and no bytes at all where nothing else would say the start
+    offset. Copies are named by ``token``.
     """
-    check_file_name(info.name)
-    size = NUMBER_MAX if size_bytes_max >= NO_LIMIT else size_bytes_max
-    entries: list[HeaderEntry] = [MaxSizeEntry(size), *([MaxSizeEntry(tag)] if tag else [])]
-    copies: list[ChunkCopy] = []
+    entries: list[HeaderEntry] = [MaxSizeEntry(NUMBER_MAX if size_bytes_max >= NO_LIMIT else size_bytes_max)]
+    copies: list[PlannedChunk] = []
     own = [chunk.name if chunk.kind == "object" else "" for chunk in chunks]
     ranges = [(name, chunk.offset, chunk.offset + chunk.length) for name, chunk in zip(own, chunks, strict=True)]
     if not ranges and info.start_offset:
         ranges = [("", info.start_offset, info.start_offset)]
     for at, (name, offset, end) in enumerate(ranges):
-        longer = at == len(chunks) - 1 and last_length > end - offset
-        begin = max(offset, info.start_offset) if heads or longer or not name else offset
-        if begin > offset or longer or not name:
-            name = f"{copy_prefix(info.name)}{begin}.{token}"
-            copies.append(ChunkCopy(name, begin, end - begin))
+        begin = max(offset, info.start_offset)
+        if begin > offset or not name or (at == len(chunks) - 1 and last_length > end - offset):
+            name = f"{info.name}{_OFFSET}{begin}.{token}"
+            copies.append(PlannedChunk(name, begin, end - begin))
         entries.append(ChunkEntry(begin, name))
     return HeaderPlan(tuple(entries), tuple(copies))
 
@@ -183,22 +160,17 @@ _COPY = re.compile(r"[0-9]{1,19}\.[0-9a-f]{8}")
 
 def is_copy(segment: str, name: str) -> bool:
     """Whether only exports of this segment name files so."""
-    prefix = copy_prefix(segment)
+    prefix = segment + _OFFSET
     return name.startswith(prefix) and _COPY.fullmatch(name, len(prefix)) is not None
-
-
-def copy_prefix(segment: str) -> str:
-    """How the names of a segment's chunk files begin; an offset follows, and in names of copies a dot and a token."""
-    return segment + _OFFSET
 
 
 def check_file_name(segment: str) -> None:
     """Raise ``InvalidArgument`` unless a header of this segment's name can lie beside others, and be found by its name alone.
 
     Slashes make folders. Refused are names with empty parts, with ``.`` or ``..`` as a part, with ``&``, and those that leave no room for
-    the names of chunk files: nothing is escaped, because what reads the old layout would find another name.
+    the names of chunk files: nothing is escaped, because what reads header files would find another name.
     """
-    longest = f"{copy_prefix(segment)}{NUMBER_MAX}.00000000"
+    longest = f"{segment}{_OFFSET}{NUMBER_MAX}.00000000"
     try:
         check_object_name(longest)
         good = "&" not in segment and len(segment.rpartition("/")[2]) > 0

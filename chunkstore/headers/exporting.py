@@ -1,0 +1,172 @@
+"""Segments of ours as header files, so that they can be found without our metadata.
+
+Promises: a header lists the chunks where they are; nothing is copied but what a header cannot say (``plan_export``). An owner first makes
+chunks of what is in records of the journal; what a replica finds there is copied. A header appears whole, and after the copies that it
+names. All names are checked before anything is written.
+Leaves out: keeping the chunks that headers name (a pin does).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from chunkstore import runtime
+from chunkstore.codec.rolling_header import HEADER_SUFFIX, ChunkEntry, decode_header, encode_header
+from chunkstore.config import Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.handles import SegmentHandle
+from chunkstore.headers.importing import PIECE_BYTES, check_names, folder_url, read_header
+from chunkstore.headers.plan import PlannedChunk, check_file_name, is_copy, plan_export
+from chunkstore.metadata.codec import decode_segment
+from chunkstore.metadata.keys import segment_key
+from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.inspect import info_of, walk_chunks
+from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+
+__all__ = ["HeadersReport", "export_headers"]
+
+
+class HeadersReport(NamedTuple):
+    """What was exported: ``copied`` chunks of ``copied_bytes`` are beside the headers, all others where they were. ``unsealed``: sealed
+    segments whose headers do not say so, because the storage has no read-only files."""
+
+    segments: int
+    chunks: int
+    copied: int
+    copied_bytes: int
+    unsealed: int
+
+
+def export_headers(
+    store: ChunkedSegmentStorage | Replica,
+    directory: str | os.PathLike[str],
+    segments: Sequence[str] = (),
+    *,
+    replace: bool = False,
+    settings: Settings | None = None,
+) -> HeadersReport:
+    """Write a header file ``<segment>$header`` for each of ``segments`` (none: for all) into ``directory``, a path or a URL.
+
+    Names of chunks in it are relative to the container's root: where ``directory`` is that root, or is laid over it, the files are
+    complete. ``replace``: headers that are there are replaced, and copies that an export made for them deleted.
+    Atomic: each header for itself (that a segment is sealed is said a moment later, by making it read-only). Durable. Chunks that are
+    removed or merged in the container, and collected, are missing then: export under a pin (``store.pin``), or from a container at rest.
+
+    Raises ``InvalidArgument`` (a header is there and not ``replace``; a name that header files cannot have; a segment of more than
+    1,000,000 chunks: merge them first), ``SegmentNotFound``, ``ChunkNotFound`` (collected meanwhile), ``Damaged`` (a last chunk that is
+    too short), ``StorageFull``, ``StorageUnavailable``, and what reading raises. Retry: safe, with ``replace``.
+    """
+    wanted = check_names(segments)
+    target = open_storage(folder_url(directory), settings or store.settings)
+    try:
+        if isinstance(store, ChunkedSegmentStorage):
+            store.spill(wanted)
+        names = wanted or [info.name for info in store.segments()]
+        for name in names:
+            _check_place(target, name)
+            store.info(name)
+            if not replace and target.exists(name + HEADER_SUFFIX):
+                text = (
+                    f"{name + HEADER_SUFFIX!r} is there already: replace it (replace=True), or export to another place"
+                )
+                raise InvalidArgument(text, argument="directory")
+        report = HeadersReport(0, 0, 0, 0, 0)
+        for name in names:
+            report = HeadersReport(*map(sum, zip(report, _export(store, target, name), strict=True)))
+        return report
+    finally:
+        target.close()
+
+
+def _check_place(target: ChunkStorage, name: str) -> None:
+    check_file_name(name)
+    folder, slash, _ = name.partition("/")
+    if slash and target.exists(f"{folder}/FORMAT"):
+        text = f"the header of segment {name!r} would lie in the container {folder!r}: export to another place"
+        raise InvalidArgument(text, argument="directory")
+
+
+def _export(store: ChunkedSegmentStorage | Replica, target: ChunkStorage, name: str) -> tuple[int, int, int, int, int]:
+    """Write one header; what ``HeadersReport`` says of it."""
+    header, (info, size_bytes_max, chunks) = name + HEADER_SUFFIX, _look(store, name)
+    last_length = _last_length(store.read_context.storage, chunks)
+    plan = plan_export(info, size_bytes_max, chunks, last_length, runtime.token(4).hex())
+    former: set[str] = set()
+    with suppress(Damaged):  # copies of a header that cannot be read stay
+        data = read_header(target, name)
+        files = decode_header(data, object=header).chunks if data else ()
+        former = {entry.name for entry in files if is_copy(name, entry.name)}
+    try:
+        for copy in plan.copies:
+            _copy(store, target, SegmentHandle(name, info.id, False), copy)
+        target.put(header, encode_header(plan.entries))
+    except ChunkstoreError:
+        _delete(target, [copy.name for copy in plan.copies])
+        raise
+    can_seal = target.capabilities.set_read_only
+    if can_seal and target.open_write(header).writable == info.sealed:
+        target.set_read_only(ChunkHandle(header, True), info.sealed)
+    _delete(target, sorted(former - {entry.name for entry in plan.entries if isinstance(entry, ChunkEntry)}))
+    copied_bytes = sum(copy.length for copy in plan.copies)
+    return 1, len(chunks) or len(plan.copies), len(plan.copies), copied_bytes, int(info.sealed and not can_seal)
+
+
+def _look(store: ChunkedSegmentStorage | Replica, name: str) -> tuple[SegmentInfo, int, list[LayoutChunk]]:
+    """A segment at one point of history: what is known of it, how long its chunks grow, its chunks."""
+    context = store.read_context
+
+    def seen(view: MetadataView) -> tuple[SegmentInfo, int, list[LayoutChunk]]:
+        raw = view.get(segment_key(name))
+        if raw is None:
+            raise SegmentNotFound(name)
+        record = decode_segment(name, raw)
+        return info_of(record), record.chunk_size_bytes_max, list(walk_chunks(view, context.names, record, 0))
+
+    found = context.look(seen)
+    context.check()
+    return found
+
+
+def _last_length(storage: ChunkStorage, chunks: Sequence[LayoutChunk]) -> int:
+    """How long the object of the last chunk is. Raises ``Damaged`` where it is too short."""
+    if not chunks:
+        return 0
+    last = chunks[-1]
+    length = storage.stat(last.name).length
+    if length < last.length:
+        text = f"{length} bytes long, its record says {last.length}; run check"
+        raise Damaged(text, object=last.name, position=length)
+    return length
+
+
+def _copy(
+    store: ChunkedSegmentStorage | Replica, target: ChunkStorage, segment: SegmentHandle, copy: PlannedChunk
+) -> None:
+    """Through the store, which verifies what it reads; in memory a piece at a time."""
+    read = partial(store.read, segment)
+    if copy.length <= PIECE_BYTES:
+        target.create_if_absent(copy.name, read(copy.offset, copy.length) if copy.length else b"")
+        return
+    pieces: list[ChunkRange] = []
+    try:
+        while (done := sum(piece.length for piece in pieces)) < copy.length:
+            data = read(copy.offset + done, min(PIECE_BYTES, copy.length - done))
+            pieces.append(ChunkRange(f"{copy.name}.{len(pieces)}", 0, len(data)))
+            target.create_if_absent(pieces[-1].name, data)
+        target.compose(copy.name, pieces)
+    finally:
+        _delete(target, [piece.name for piece in pieces])
+
+
+def _delete(target: ChunkStorage, names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ChunkstoreError):
+            target.delete(name)

@@ -1,0 +1,334 @@
+"""Segments from header files into a container: their bytes are copied into chunks of a session, which one commit attaches.
+
+Promises: what the files do not bear out is ``Damaged``, with the file and the position, before anything is changed. A segment appears
+whole, with its start offset, and sealed if it was; or not at all. The files are only read.
+Leaves out: CRCs, which header files do not have: bytes are taken as they are read, and verified from then on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from chunkstore import runtime
+from chunkstore.asks import AskedChange
+from chunkstore.attaching import Written, attach_written, end_session, find_session
+from chunkstore.changes import Create, Seal, TablePut
+from chunkstore.codec.rolling_header import HEADER_BYTES_MAX, HEADER_SUFFIX, ChunkEntry, Header, decode_header
+from chunkstore.config import MIB, Settings
+from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Conflict,
+    Damaged,
+    DeadlineExceeded,
+    InvalidArgument,
+    SegmentNotFound,
+)
+from chunkstore.headers.plan import ImportPlan, check_file_name, is_copy, plan_import, rolling_of
+from chunkstore.invariants import Finding
+from chunkstore.metadata.keys import HEADERS_NAMESPACE, segment_key, table_key
+from chunkstore.names import check_segment_name
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.registry import open_storage
+from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
+
+__all__ = [
+    "PIECE_BYTES",
+    "HeaderImport",
+    "HeaderImporter",
+    "HeaderSource",
+    "check_names",
+    "folder_url",
+    "import_headers",
+    "read_header",
+    "survey_headers",
+]
+
+PIECE_BYTES: Final = 16 * MIB
+
+
+class HeaderImport(NamedTuple):
+    """``segments`` of ``length`` bytes were imported, ``there`` were there already; ``findings``: what is remarkable about the files."""
+
+    segments: tuple[str, ...]
+    there: tuple[str, ...]
+    length: int
+    findings: tuple[Finding, ...]
+
+
+def survey_headers(
+    directory: str | os.PathLike[str], segments: Sequence[str] = (), *, settings: Settings | None = None
+) -> HeaderImport:
+    """What ``import_headers`` would import into an empty container. Read-only. Damage is in the findings, the first of each segment; such
+    segments are not among ``segments``. Raises as ``import_headers``."""
+    with _source(directory, settings or Settings()) as source:
+        plans, findings = _survey(source, check_names(segments))
+    return HeaderImport(tuple(plans), (), sum(plans.values()), tuple(findings))
+
+
+def import_headers(
+    store: ChunkedSegmentStorage, directory: str | os.PathLike[str], segments: Sequence[str] = ()
+) -> HeaderImport:
+    """Copy segments into a container, which goes on serving meanwhile.
+
+    ``directory``: where the header files and their chunk files are, a path or a URL. ``segments``: their names, also of segments without
+    a header, which are one file of that name; none: all that have a header. A segment that is there is compared, byte for byte, so that
+    an interrupted import is repeated to go on. What writes the header files must have stopped.
+
+    Atomic and durable: each segment for itself. Before any change ``Damaged`` (a header, or files that do not bear it out; the message
+    counts the segments), ``SegmentNotFound`` (no header and no file), ``InvalidArgument``; then also ``Conflict`` (the files changed
+    meanwhile, or the segment that is there is another one), and what reading and ``attach_written`` raise. Retry: safe.
+    """
+    wanted = check_names(segments)
+    with _source(directory, store.settings) as source:
+        plans, findings = _survey(source, wanted)
+        damage = [item for item in findings if item.severity == "damage"]
+        if damage:
+            text = f"{damage[0].message} (segment {damage[0].segment!r}; {len(damage)} cannot be imported)"
+            raise Damaged(text, object=damage[0].object, position=damage[0].position)
+        done: dict[str, int] = {}
+        for name, length in plans.items():
+            plan = source.plan_again(name)
+            if _is_there(store, name):
+                _compare(store, source, plan)
+            else:
+                row = store.table(HEADERS_NAMESPACE).get(name.encode())
+                _import(store, source, plan, 0 if row is None else row.version)
+                done[name] = length
+    there = tuple(name for name in plans if name not in done)
+    return HeaderImport(tuple(done), there, sum(done.values()), tuple(findings))
+
+
+def folder_url(directory: str | os.PathLike[str]) -> str:
+    """The URL of a folder that is named by one, or by a path. Raises ``InvalidArgument``."""
+    text = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidArgument(f"directory must be a path or a URL, not {text!r}", argument="directory")
+    return text if "://" in text else Path(text).absolute().as_uri()
+
+
+def check_names(segments: Sequence[str]) -> list[str]:
+    """The names of segments, each once. Raises ``InvalidArgument``."""
+    if isinstance(segments, str) or not all(isinstance(name, str) for name in segments):
+        raise InvalidArgument("segments is a sequence of names", argument="segments")
+    for name in segments:
+        check_segment_name(name, "segments")
+    return list(dict.fromkeys(segments))
+
+
+def read_header(storage: ChunkStorage, segment: str) -> bytes | None:
+    """The bytes of a segment's header; None: there is none. Raises ``Damaged`` where it is too long."""
+    name = segment + HEADER_SUFFIX
+    try:
+        length = storage.stat(name).length
+        if length > HEADER_BYTES_MAX:
+            text = f"{length} bytes; a header has at most {HEADER_BYTES_MAX}"
+            raise Damaged(text, object=name, position=HEADER_BYTES_MAX)
+        return storage.read(ChunkHandle(name, False), 0, length) if length else b""
+    except ChunkNotFound:
+        return None
+
+
+class HeaderSource:
+    """Header files in a folder, and the chunk files that they list there."""
+
+    def __init__(self, storage: ChunkStorage) -> None:
+        self.storage = storage
+
+    def names(self) -> list[str]:
+        """The segments that have a header, but for files of containers and backups. Raises ``InvalidArgument`` where its name is none of a
+        segment, or there is none."""
+        found: list[str] = []
+        folder, is_ours = "", False
+        for item in iter_listing(self.storage):
+            part, slash, _ = item.name.partition("/")
+            if slash and part != folder:
+                folder = part
+                is_ours = any(self.storage.exists(f"{part}/{name}") for name in ("FORMAT", "BACKUP"))
+            if item.name.endswith(HEADER_SUFFIX) and not (slash and is_ours):
+                found.append(item.name[: -len(HEADER_SUFFIX)])
+                check_segment_name(found[-1], "directory")
+        if not found:
+            text = f"no file in {self.storage.url} has a name that ends with {HEADER_SUFFIX!r}: name segments that have no header"
+            raise InvalidArgument(text, argument="directory")
+        return found
+
+    def plan(self, segment: str, *, named: bool) -> ImportPlan | None:
+        """What is to be imported of a segment, without damage; None where its creation did not finish, unless it is ``named``.
+
+        Raises ``SegmentNotFound``, ``Damaged``.
+        """
+        name, data = segment + HEADER_SUFFIX, read_header(self.storage, segment)
+        if data == b"" and not named:
+            return None
+        if data == b"":
+            raise SegmentNotFound(segment, f"the creation of segment {segment!r} did not finish: {name!r} is empty")
+        if data is None:
+            name, header = segment, Header(None, (ChunkEntry(0, segment),))
+        else:
+            header = decode_header(data, object=name)
+        lengths: dict[str, int] = {}
+        for entry in header.chunks:
+            with suppress(ChunkNotFound):
+                lengths[entry.name] = self.storage.stat(entry.name).length
+        if data is None and not lengths:
+            text = f"neither {segment + HEADER_SUFFIX!r} nor {segment!r} is in {self.storage.url}"
+            raise SegmentNotFound(segment, text)
+        plan = plan_import(segment, header, lengths, sealed=not self.storage.open_write(name).writable)
+        if plan.damage is not None:
+            raise Damaged(plan.damage.message, object=plan.damage.object, position=plan.damage.position)
+        return plan
+
+    def plan_again(self, name: str, *former: ImportPlan) -> ImportPlan:
+        """The plan of a segment that had one. Raises ``Conflict`` where it changes, ``Damaged``."""
+        plan = self.plan(name, named=False)
+        if plan is None or (former and plan != former[0]):
+            expected, found = "no change while it is imported", "another state"
+            raise Conflict(f"the files of segment {name!r}", expected=expected, found=found)
+        return plan
+
+    def read(self, plan: ImportPlan) -> Iterator[tuple[int, bytes]]:
+        """The bytes of a segment: offsets, and up to ``PIECE_BYTES`` from there. Raises ``Damaged``, ``ChunkNotFound``."""
+        held: list[bytes] = []
+        size, offset = 0, plan.start_offset
+        for chunk in plan.chunks:
+            handle, done = ChunkHandle(chunk.name, False), 0
+            while done < chunk.length:
+                wanted = min(PIECE_BYTES - size, chunk.length - done)
+                data = self.storage.read(handle, done, wanted)
+                done += len(data)
+                if len(data) != wanted:
+                    raise Damaged(f"it ends here; {chunk.length} bytes belong to it", object=chunk.name, position=done)
+                held.append(data)
+                size += wanted
+                if size == PIECE_BYTES:
+                    yield offset, b"".join(held)
+                    offset, held, size = offset + size, [], 0
+        if held:
+            yield offset, b"".join(held)
+
+
+@contextmanager
+def _source(directory: str | os.PathLike[str], settings: Settings) -> Iterator[HeaderSource]:
+    storage = open_storage(folder_url(directory), settings)
+    try:
+        yield HeaderSource(storage)
+    finally:
+        storage.close()
+
+
+def _survey(source: HeaderSource, segments: list[str]) -> tuple[dict[str, int], list[Finding]]:
+    """The segments that can be imported and how many bytes they have, and all findings. One plan at a time is held."""
+    plans: dict[str, int] = {}
+    findings: list[Finding] = []
+    for name in segments or source.names():
+        try:
+            plan = source.plan(name, named=bool(segments))
+        except Damaged as error:
+            text = error.message.partition(": ")[2]
+            findings.append(Finding(0, "damage", name, "", error.object, error.position, text))
+            continue
+        if plan is None:
+            text = "it is empty: the segment's creation did not finish"
+            findings.append(Finding(0, "info", name, "", name + HEADER_SUFFIX, 0, text))
+            continue
+        plans[name] = plan.length - plan.start_offset
+        findings.extend(plan.findings)
+    return plans, findings
+
+
+def _is_there(looking: ChunkedSegmentStorage | OwnedContainer, name: str) -> bool:
+    """Whether there is such a segment; asking by other methods may import it."""
+    return looking.look(lambda view: view.get(segment_key(name)) is not None)
+
+
+def _compare(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan) -> None:
+    """Raise ``Conflict`` unless the segment that is there is the one that would be imported."""
+    info = store.info(plan.segment)
+    wanted = (plan.start_offset, plan.length, plan.sealed)
+    found: tuple[object, ...] = (info.start_offset, info.length, info.sealed)
+    if found != wanted:
+        raise Conflict(f"start, length and seal of segment {plan.segment!r}", expected=wanted, found=found)
+    for offset, data in source.read(plan):
+        if store.read(plan.segment, offset, len(data)) != data:
+            what = f"bytes {offset} to {offset + len(data)} of segment {plan.segment!r}"
+            raise Conflict(what, expected="those of its chunk files", found="others")
+
+
+def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan, version: int) -> None:
+    """Bring one segment in. ``version``: of the row that says that a header of this name was imported before; 0: none was.
+
+    Raises ``SegmentExists``, ``Conflict`` (its files changed, or another import was first), ``Damaged``, and as ``attach_written``.
+    """
+    create = Create(plan.segment, rolling_of(plan.size_bytes_max), start_offset=plan.start_offset)
+    sealing: list[AskedChange] = [Seal(plan.segment)] if plan.sealed else []
+    # Found again after a kill: what was written then is an orphan when the session ends.
+    holder = "header file of " + plan.segment.encode()[:200].decode(errors="ignore")
+    writer = find_session(store, holder)
+    try:
+        write = partial(writer.write_chunk, store.read_context.storage)
+        chunks = tuple(write(number, data) for number, (_, data) in enumerate(source.read(plan)))
+        source.plan_again(plan.segment, plan)
+        once = TablePut(HEADERS_NAMESPACE, plan.segment.encode(), runtime.token(16), version)
+        written = Written(plan.segment, chunks, create)
+        attach_written(store, writer.session_id, [written], once, also=sealing, end_session=True)
+    except BaseException:
+        with suppress(ChunkstoreError):
+            end_session(store, writer.session_id)
+        raise
+
+
+class HeaderImporter:
+    """``Settings.headers`` "import": an unknown segment whose header is at the root is imported when it is first named; once, so that a
+    deleted segment does not come back. Headers that ``export_headers`` wrote are not imported so. Thread-safe."""
+
+    def __init__(self, store: ChunkedSegmentStorage, container: OwnedContainer) -> None:
+        self._store = store
+        self._container = container
+        self._lock = runtime.lock()
+        """Held by the one import that is under way."""
+
+    def __call__(self, name: str) -> bool:
+        """Whether segment ``name`` is there now. Never called with a lock of a segment held.
+
+        Raises ``Damaged`` (header, or files), and ``DeadlineExceeded``: the import goes on.
+        """
+        try:
+            check_file_name(name)
+        except InvalidArgument:
+            return False
+        if _is_there(self._container, name):
+            return True
+        if self._is_imported(name) or not self._container.storage.exists(name + HEADER_SUFFIX):
+            return False
+        limit_s = self._container.settings.op_deadline_s
+        run = partial(self._container.alone, self._lock, "import of a header file", partial(self._import, name))
+        ended = runtime.run_beside(run, "chunkstore-import", limit_s)
+        if not ended:
+            what = f"importing segment {name!r} from its header file, which goes on"
+            raise DeadlineExceeded(what, deadline_s=limit_s)
+        return ended[0]
+
+    def _import(self, name: str) -> bool:
+        if _is_there(self._container, name):
+            return True
+        storage, names = self._container.storage, self._container.names
+        data = None if self._is_imported(name) else read_header(storage, name)
+        if not data:
+            return False
+        files = [entry.name for entry in decode_header(data, object=name + HEADER_SUFFIX).chunks]
+        if any(names.parse_chunk(file) is not None or is_copy(name, file) for file in files):
+            return False  # an export wrote it
+        source = HeaderSource(storage)
+        _import(self._store, source, source.plan_again(name), 0)
+        return True
+
+    def _is_imported(self, name: str) -> bool:
+        key = table_key(HEADERS_NAMESPACE, name.encode())
+        return self._container.look(lambda view: view.get(key) is not None)
