@@ -264,7 +264,6 @@ def open_replica_on(
             )
             with _closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
-                parts.require_whole(follower.store, names)
                 replica.look(partial(choose_layout, settings=chosen))
             return replica
 

@@ -21,7 +21,6 @@ from chunkstore.metadata.port import MetadataCache
 from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
-from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_copy, routed
@@ -124,10 +123,8 @@ class Claim(NamedTuple):
 
         storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
         try:
-            parts.require_whole(ownership.store, names)
             layout = _layout(storage, names, settings, ownership)
             keeps = layout in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE")
-            close_lazy_chunks(storage, names, ownership)
             opened: list[ChunkedSegmentStorage] = []
             door, close_roots = routed(
                 storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))

@@ -11,13 +11,12 @@ from functools import partial
 from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
-from chunkstore.errors import InvalidArgument, PastCollected, Unsupported
+from chunkstore.errors import InvalidArgument, PastCollected
 from chunkstore.metadata.codec import encode_table
-from chunkstore.metadata.importing import find_import
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import LAYOUT_KEY
 from chunkstore.metadata.layouts import encode_layout
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.metadata.port import Head, MetadataCache, RowChange
 from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.garbage_range import is_removed
@@ -34,7 +33,6 @@ __all__ = [
     "first_rows",
     "memory_of_owner",
     "require_no_headers",
-    "require_whole",
     "scratch_of",
     "snapshot_worker",
     "storage_of",
@@ -167,18 +165,6 @@ def first_rows(settings: Settings) -> list[RowChange]:
     if settings.layout not in ("CODE_ONLY_UPGRADE", "LAYOUT_UPGRADE"):
         return []
     return [(LAYOUT_KEY, encode_table(TableRecord(1, encode_layout(settings.layout))))]
-
-
-def require_whole(store: MetadataStore, names: ContainerNames) -> None:
-    """Raise ``Unsupported`` where an earlier version was making the container of another's state, and has not ended."""
-    with store.view() as view:
-        mark = find_import(view)
-    if mark is not None:
-        text = (
-            f"container {names.container!r} was being made of lsn {mark.origin.lsn} of container {mark.origin.container.hex()} by "
-            "an earlier version, and that has not ended: end it with that version, or delete what is there"
-        )
-        raise Unsupported(text, feature="unfinished_import")
 
 
 def require_no_headers(storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:

@@ -28,7 +28,6 @@ __all__ = [
     "INLINE",
     "LAYOUT_KEY",
     "LAYOUT_NAMESPACE",
-    "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
     "RETENTION_NAMESPACE",
@@ -50,8 +49,6 @@ __all__ = [
     "garbage_key",
     "imported_key",
     "is_row",
-    "lazy_key",
-    "lazy_range",
     "pin_key",
     "root_key",
     "roots_range",
@@ -79,7 +76,6 @@ ROW_KINDS = frozenset(b"CEGPST")
 WRITERS_NAMESPACE = "!writers"
 """Reserved table namespace: last event number and offset of each (segment id, writer id)."""
 
-LAZY_NAMESPACE = "!lazy"
 """Reserved table namespace: a row for each chunk that grows lazily, from its id to its segment's name."""
 
 BLOCKS_NAMESPACE = "!blocks"
@@ -164,9 +160,6 @@ def writer_range(segment_id: int) -> tuple[bytes, bytes]:
     return writer_key(segment_id, b""), writer_key(segment_id + 1, b"")
 
 
-_LAZY = table_prefix(LAZY_NAMESPACE)
-
-
 REPAIR_KEY = table_prefix("!repair")
 """Key of the row (its epoch, u64be) that a repair's OPEN puts and its last record deletes: between them it can be continued."""
 
@@ -176,7 +169,7 @@ SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 
 
 IMPORT_KEY = table_key(IMPORT_NAMESPACE, b"")
-"""Key of the row that an import's first OPEN puts and its last record deletes: while it is there, nobody else uses the container."""
+"""What the keys of the rows of merges begin with."""
 
 
 LAYOUT_KEY = table_key(LAYOUT_NAMESPACE, b"")
@@ -186,16 +179,6 @@ LAYOUT_KEY = table_key(LAYOUT_NAMESPACE, b"")
 def imported_key(name: str) -> bytes:
     """Key of the row that says that the header file of this name is imported already."""
     return table_key(LAYOUT_NAMESPACE, name.encode())
-
-
-def lazy_key(identity: bytes) -> bytes:
-    """Key of the row that says that a chunk grows lazily."""
-    return _LAZY + identity
-
-
-def lazy_range() -> tuple[bytes, bytes]:
-    """Where the rows of the chunks that grow lazily begin, and where they end."""
-    return _LAZY, _LAZY + b"\xff" * 29
 
 
 _ROOTS = table_prefix(ROOTS_NAMESPACE)
