@@ -66,7 +66,7 @@ def open_store(
     Arguments: ``root`` as a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64 letters,
     digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
     watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
-    lease only, so that less than until the lease's next beat, and a little more, is lengthened to that (``Settings.lease_rest_s``);
+    lease only, so that less than the lease's period, and a little more, is lengthened to that (``lease_s``, ``lease_remote_s``);
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
     (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
     where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background

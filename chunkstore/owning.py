@@ -89,7 +89,7 @@ class Claim(NamedTuple):
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
         check_writable(storage, format_, settings)
         if wait_s > 0:
-            wait_politely(storage, names, wait_s, settings.lease_s)
+            wait_politely(storage, names, wait_s, settings)
         cache = self.cache if self.cache is not None else parts.cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
         if self.close_storage:

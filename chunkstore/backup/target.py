@@ -81,7 +81,7 @@ def make_container(
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
         goes_on = False
     if wait_s > 0:
-        wait_politely(storage, names, wait_s, settings.lease_s)
+        wait_politely(storage, names, wait_s, settings)
     place = NewPlace(storage, names, settings)
 
     def make(epoch: int, token: bytes) -> SnapshotLink:
