@@ -87,7 +87,6 @@ def open_store(
         create=create,
         settings=chosen,
         wait_s=wait_s,
-        root=root,
         close_storage=True,
         observer=observer,
         accept_rollback=accept_rollback,
@@ -108,7 +107,6 @@ def open_metered_store(
         create=False,
         settings=settings,
         wait_s=wait_s,
-        root=root,
         close_storage=True,
         accept_rollback=accept_rollback,
         optimiser=optimiser,
@@ -134,7 +132,6 @@ def open_store_on(
     settings: Settings | None = None,
     wait_s: float = 0,
     cache: MetadataCache | None = None,
-    root: str | None = None,
     close_storage: bool = False,
     observer: Observer | None = None,
     accept_rollback: bool = False,
@@ -142,7 +139,6 @@ def open_store_on(
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
-    ``root``: the URL under which another process finds the same storage; with it, large snapshots are written by a worker.
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
     from chunkstore_bindings.probe import probe_storage
@@ -166,7 +162,7 @@ def open_store_on(
             format_ = create_container(storage, names, chosen, probe=probe_storage)
             created = True
         release = partial(_release_root, chosen, _own_pins(storage, names, format_.uuid))
-        claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
+        claim = Claim(storage, names, format_, chosen, cache, close_storage, release)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 

@@ -61,7 +61,6 @@ class Claim(NamedTuple):
     """Its FORMAT, of ``chunkstore_journal``."""
     settings: Settings
     cache: MetadataCache | None
-    root: str | None
     close_storage: bool
     release_root: Callable[[RootRecord], bool] | None = None
 
@@ -141,9 +140,6 @@ class Claim(NamedTuple):
                 stored_sizes=parts.stored_sizes(storage, names),
                 observer=observer,
                 optimiser=optimiser,
-                snapshot_worker=parts.snapshot_worker(storage, names, settings, self.root)
-                if self.cache is None
-                else None,
                 sweep_unfinished=partial(parts.sweep_unfinished, storage),
                 open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
                 asks=StoredAsks(storage, names, uuid),

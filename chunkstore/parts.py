@@ -20,7 +20,6 @@ from chunkstore.metadata.port import Head, MetadataCache, RowChange
 from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.garbage_range import is_removed
-from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.records import TableRecord
 from chunkstore.registry import open_storage
 from chunkstore.replica import Shown
@@ -34,7 +33,6 @@ __all__ = [
     "memory_of_owner",
     "require_no_headers",
     "scratch_of",
-    "snapshot_worker",
     "storage_of",
     "stored_sizes",
     "sweep_unfinished",
@@ -187,17 +185,6 @@ def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
     from chunkstore_journal.sizes import stored_sizes as listed
 
     return partial(listed, storage, names)
-
-
-def snapshot_worker(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None
-) -> SnapshotWriter | None:
-    """What writes large snapshots in a process of its own, where that can find the same storage."""
-    if root is None or storage.capabilities.medium == "memory":
-        return None
-    from chunkstore.snapshot_worker import SnapshotWorker
-
-    return SnapshotWorker(root, names.container, settings).write
 
 
 def sweep_unfinished(storage: ChunkStorage) -> int:

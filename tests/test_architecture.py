@@ -79,7 +79,6 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
         "chunkstore.parts",
         "chunkstore.registry",
         "chunkstore.repair",
-        "chunkstore.snapshot_worker",
     ),
     ("chunkstore.pulsar", "chunkstore.kafka", "chunkstore.backup"),
     ("chunkstore", "chunkstore.aio", "chunkstore.testing"),
@@ -118,7 +117,7 @@ CEILINGS = {
     "bindings/chunkstore_bindings/s3": 2_271,
     "bindings/chunkstore_bindings/wrappers": 1_116,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 10_222,
+    "chunkstore": 10_058,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
     "chunkstore/backup": 6_640,
@@ -141,7 +140,7 @@ CEILINGS = {
     "tests/fuzz": 2_960,
     "tests/golden": 308,
     "tests/hdfs": 2_743,
-    "tests/integration": 230,
+    "tests/integration": 122,
     "tests/interop": 182,
     "tests/journal": 3_279,
     "tests/judges": 3_530,
@@ -246,7 +245,6 @@ COMPOSERS = (
     "chunkstore.parts",
     "chunkstore.registry",
     "chunkstore.repair",
-    "chunkstore.snapshot_worker",
 )
 
 BUCKET_PORT = "chunkstore_bindings.bucket.port"
