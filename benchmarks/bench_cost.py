@@ -207,7 +207,7 @@ def main() -> None:
         report.add(name, value, unit, at_most=at_most, detail=f"{detail}{was}")
 
     for name, measure, days, at_most in (
-        ("idle owner", idle_owner, MONTH_DAYS, 0.25),
+        ("idle owner", idle_owner, MONTH_DAYS, 0.5),
         ("idle follower", idle_follower, MONTH_DAYS, 1.0),
         (f"{SEGMENTS} segments at {RATE} appends/s, inline off", many_segments, MONTH_DAYS, None),
         (f"{SEGMENTS} segments at {RATE} appends/s", partial(many_segments, settings=INLINE), MONTH_DAYS, None),

@@ -157,8 +157,7 @@ class Asker:
         prefixes: Sequence[str] = (),
         wait_s: float = _WAIT_S,
     ) -> Pin:
-        """As ``store.pin``, held by this process. Raises as that, and as ``session``; ``Unsupported``: an owner of before knows no
-        ``prefixes``. Retry: safe by the same process."""
+        """As ``store.pin``, held by this process. Raises as that, and as ``session``. Retry: safe by the same process."""
         who = runtime.identity()
         holder = f"{who.host}:{who.pid}"
         checked = check_pin(note, expires_s, offsets)

@@ -65,7 +65,7 @@ def open_store(
     Arguments: ``root`` as a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64 letters,
     digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
     watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
-    lease only, so that less than until the lease's next beat, and a little more, is lengthened to that (``Settings.lease_rest_s``);
+    lease only, so that less than the lease's period, and a little more, is lengthened to that (``lease_s``, ``lease_remote_s``);
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
     (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
     where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background
@@ -84,7 +84,6 @@ def open_store(
         create=create,
         settings=chosen,
         wait_s=wait_s,
-        root=root,
         close_storage=True,
         observer=observer,
         accept_rollback=accept_rollback,
@@ -105,7 +104,6 @@ def open_metered_store(
         create=False,
         settings=settings,
         wait_s=wait_s,
-        root=root,
         close_storage=True,
         accept_rollback=accept_rollback,
         optimiser=optimiser,
@@ -131,7 +129,6 @@ def open_store_on(
     settings: Settings | None = None,
     wait_s: float = 0,
     cache: MetadataCache | None = None,
-    root: str | None = None,
     close_storage: bool = False,
     observer: Observer | None = None,
     accept_rollback: bool = False,
@@ -139,7 +136,6 @@ def open_store_on(
 ) -> ChunkedSegmentStorage:
     """As ``open_store``, on a storage (and, if given, a metadata cache) of the caller's own.
 
-    ``root``: the URL under which another process finds the same storage; with it, large snapshots are written by a worker.
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
     from chunkstore_bindings.probe import probe_storage
@@ -161,7 +157,7 @@ def open_store_on(
             format_ = create_container(storage, names, chosen, probe=probe_storage)
             created = True
         release = partial(_release_root, chosen, _own_pins(storage, names, format_.uuid))
-        claim = Claim(storage, names, format_, chosen, cache, root, close_storage, release)
+        claim = Claim(storage, names, format_, chosen, cache, close_storage, release)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
@@ -260,7 +256,6 @@ def open_replica_on(
             )
             with _closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
-                parts.require_whole(follower.store, names)
             return replica
 
 

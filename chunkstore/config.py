@@ -212,8 +212,8 @@ class Settings:
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
       io_workers: threads for parallel chunk I/O and parallel syncs.
       lease_s: period of the lease hint; 0 switches it off. Never consulted for safety.
-      lease_rest_s: behind a network the lease rests while nothing is written: its period grows to an eighth of that silence, and this at
-        most; it says itself when its next beat is due. Not above ``lease_s``: it never rests.
+      lease_remote_s: its period behind a network, where each renewal is a request, if that is longer. Use one value for all who open the
+        container.
       follow_s_max: how often a follower that waits behind a network looks for news: each 0.05 s while they come, then after an eighth of
         the silence, and this at most. ``wait`` begins with a look. Local storages: each 0.05 s.
       log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
@@ -256,7 +256,7 @@ class Settings:
     open_files_max: int = 512
     io_workers: int = 32
     lease_s: float = 5.0
-    lease_rest_s: float = 90.0
+    lease_remote_s: float = 30.0
     follow_s_max: float = 10.0
     log_roll_bytes: int = 256 * MIB
     slot_roll_records: int = 65_536
@@ -307,6 +307,10 @@ class Settings:
                 "Settings.foreign_roots must be a tuple of URLs with a scheme", argument="foreign_roots"
             )
         _require(self, isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy")
+
+    def lease_period_s(self, *, remote: bool) -> float:
+        """How often the owner renews its lease on a storage of this kind; 0: never."""
+        return max(self.lease_s, self.lease_remote_s) if remote and self.lease_s else self.lease_s
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -367,7 +371,7 @@ _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("open_files_max", 8, 1 << 20),
     ("io_workers", 1, 1024),
     ("lease_s", 0, 3600),
-    ("lease_rest_s", 0, 3600),
+    ("lease_remote_s", 0, 3600),
     ("follow_s_max", 0.05, 3600),
     ("log_roll_bytes", 1024, 1 << 40),
     ("slot_roll_records", 2, 1 << 40),

@@ -56,7 +56,6 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
-from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue, RootRecord
@@ -88,7 +87,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         ownership: Ownership,
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
-        snapshot_worker: SnapshotWriter | None = None,
         sweep_unfinished: Callable[[], int] = int,
         open_copy: Callable[[str], ChunkStorage] = no_copies,
         observer: Observer | None = None,
@@ -119,7 +117,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
-        self._maintenance.snapshots.worker = snapshot_worker
         check = container.check_fence
         self._context = ReadContext(
             storage=storage,

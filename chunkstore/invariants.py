@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
-from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, LAZY, ChunkRecord, SegmentRecord
+from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = ["ABSENT", "CUTS", "ORPHANED", "PINNED", "ROOTS", "Finding", "of_bytes", "segment_findings"]
 
@@ -155,13 +155,13 @@ def _chunk_findings(
         yield finding(14, "the previous pointer is not the inverse of next", identity, offset)
     if record.length < 1:
         yield finding(15, f"a chunk of {record.length} bytes", identity, offset)
-    if record.state not in (ACTIVE, CLOSED, LAZY):
+    if record.state not in (ACTIVE, CLOSED):
         yield finding(18, f"unknown state {record.state}", identity, offset)
     named = chunk_epoch(identity)
     if record.epoch > epoch or (named and named != record.epoch):
         yield finding(18, f"epoch {record.epoch}, its name says {named}, the container has {epoch}", identity, offset)
-    if record.state == LAZY or (record.state == ACTIVE and record.epoch == epoch):
-        if identity != segment.last_chunk and (record.state == LAZY or not spills):
+    if record.state == ACTIVE and record.epoch == epoch:
+        if identity != segment.last_chunk and not spills:
             yield finding(18, "a growing chunk that is not the last one, nor in front of extents", identity, offset)
         elif segment.sealed and not spills:
             yield finding(19, "a sealed segment with a growing chunk", identity, offset)

@@ -213,8 +213,7 @@ class Ownership:
 class LeaseInfo(NamedTuple):
     """The lease hint (protocol.md A15). Never consulted for who owns what.
 
-    ``lsn`` and ``hash``: once released, the last record of its epoch (A17); 0 where that is not known. ``next_ms``: until then, how long
-    after this one its next beat is due at the latest, in milliseconds; 0 where that is not known.
+    ``lsn`` and ``hash``: once released, the last record of its epoch (A17); 0 where that is not known.
     """
 
     epoch: int
@@ -225,7 +224,6 @@ class LeaseInfo(NamedTuple):
     released: bool
     lsn: int = 0
     hash: bytes = b""
-    next_ms: int = 0
 
 
 class SnapshotReport(NamedTuple):
@@ -293,9 +291,8 @@ class JournalService(ABC):
         before each deletion; False ends it there: what is left goes the next time. ``least``: one snapshot is enough."""
 
     @abstractmethod
-    def renew_lease(self, epoch: int, *, released: bool, next_s: float = 0.0) -> None:
-        """Rewrite the lease hint; errors are swallowed (it is a hint). Released, it names the last committed record: CLOSE.
-        ``next_s``: when the next beat is due at the latest, from now."""
+    def renew_lease(self, epoch: int, *, released: bool) -> None:
+        """Rewrite the lease hint; errors are swallowed (it is a hint). Released, it names the last committed record: CLOSE."""
 
     @abstractmethod
     def read_lease(self) -> LeaseInfo | None:

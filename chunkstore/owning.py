@@ -21,7 +21,6 @@ from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.space import Reserve
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_copy, routed
@@ -55,7 +54,6 @@ class Claim(NamedTuple):
     """Its FORMAT, of ``chunkstore_journal``."""
     settings: Settings
     cache: MetadataCache | None
-    root: str | None
     close_storage: bool
     release_root: Callable[[RootRecord], bool] | None = None
 
@@ -82,7 +80,7 @@ class Claim(NamedTuple):
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
         check_writable(storage, format_, settings)
         if wait_s > 0:
-            wait_politely(storage, names, wait_s, settings.lease_s)
+            wait_politely(storage, names, wait_s, settings)
         cache = self.cache if self.cache is not None else parts.cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
         if self.close_storage:
@@ -112,8 +110,6 @@ class Claim(NamedTuple):
 
         storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
         try:
-            parts.require_whole(ownership.store, names)
-            close_lazy_chunks(storage, names, ownership)
             opened: list[ChunkedSegmentStorage] = []
             door, close_roots = routed(
                 storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
@@ -130,9 +126,6 @@ class Claim(NamedTuple):
                 stored_sizes=parts.stored_sizes(storage, names),
                 observer=observer,
                 optimiser=optimiser,
-                snapshot_worker=parts.snapshot_worker(storage, names, settings, self.root)
-                if self.cache is None
-                else None,
                 sweep_unfinished=partial(parts.sweep_unfinished, storage),
                 open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
                 asks=StoredAsks(storage, names, uuid),

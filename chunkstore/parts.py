@@ -11,14 +11,12 @@ from functools import partial
 from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
-from chunkstore.errors import InvalidArgument, PastCollected, Unsupported
-from chunkstore.metadata.importing import find_import
+from chunkstore.errors import InvalidArgument, PastCollected
 from chunkstore.metadata.inline_index import held_from
-from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
+from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.garbage_range import is_removed
-from chunkstore.operations.snapshots import SnapshotWriter
 from chunkstore.registry import open_storage
 from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
@@ -28,9 +26,7 @@ __all__ = [
     "cache_of",
     "checked_settings",
     "memory_of_owner",
-    "require_whole",
     "scratch_of",
-    "snapshot_worker",
     "storage_of",
     "stored_sizes",
     "sweep_unfinished",
@@ -156,16 +152,6 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     return names.parse_slot(name) if log is None else (log, 0)
 
 
-def require_whole(store: MetadataStore, names: ContainerNames) -> None:
-    """Raise ``Unsupported`` where an earlier version was making the container of another's state, and has not ended."""
-    with store.view() as view:
-        mark = find_import(view)
-    if mark is not None:
-        text = (
-            f"container {names.container!r} was being made of lsn {mark.origin.lsn} of container {mark.origin.container.hex()} by "
-            "an earlier version, and that has not ended: end it with that version, or delete what is there"
-        )
-        raise Unsupported(text, feature="unfinished_import")
 
 
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
@@ -173,17 +159,6 @@ def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
     from chunkstore_journal.sizes import stored_sizes as listed
 
     return partial(listed, storage, names)
-
-
-def snapshot_worker(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, root: str | None
-) -> SnapshotWriter | None:
-    """What writes large snapshots in a process of its own, where that can find the same storage."""
-    if root is None or storage.capabilities.medium == "memory":
-        return None
-    from chunkstore.snapshot_worker import SnapshotWorker
-
-    return SnapshotWorker(root, names.container, settings).write
 
 
 def sweep_unfinished(storage: ChunkStorage) -> int:

@@ -4,7 +4,7 @@ Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``s
 at most ``prefetch_bytes`` are held in advance, and from a remote storage several pieces are read at a time; with ``follow`` it
 waits for more until the segment is sealed, deleted or the reader closed. Errors of reading are raised at the position where they
 occur, after all buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks are left out, and only
-these, and ``skipped`` names them. Reading ahead also ends when a reader is garbage-collected. In a forked child a reader is closed.
+these, and ``skipped`` names them. Reading ahead also ends when a reader is garbage-collected. Not for use in a forked child.
 Leaves out: random access (``store.read``).
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
-from chunkstore import processes, runtime
+from chunkstore import runtime
 from chunkstore.arguments import check_number
 from chunkstore.errors import (
     BadOffset,
@@ -125,7 +125,6 @@ class StorageReader:
         self._ended = False
         self._tasks: list[runtime.Task] = []
         weakref.finalize(self, self._pieces.forget)
-        processes.tell_in_child(self)
 
     def __enter__(self) -> Self:
         return self
@@ -171,11 +170,6 @@ class StorageReader:
             more = (runtime.spawn_if_possible(ahead, _THREAD) for _ in range(self._ways - 1))
             self._tasks += [task for task in more if task is not None]
         return pieces.take()
-
-    def _leave_to_parent(self) -> None:
-        """In a forked child: the thread that reads ahead, and perhaps holds the lock, is not here."""
-        self._pieces.leave_to_parent()
-        self._tasks = []
 
 
 _Item = bytes | SkippedRange | ChunkstoreError | None
@@ -225,11 +219,6 @@ class _Pieces:
         """Where the next piece begins that is to be read ahead; None behind the last."""
         self._reading = 0
         self.closed = False
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: no more of them, and a lock that nobody holds."""
-        self._condition = runtime.condition()
-        self.closed = True
 
     def close(self) -> None:
         """No more of them."""

@@ -18,7 +18,6 @@ __all__ = [
     "KIND_FOREIGN",
     "KIND_INLINE",
     "KIND_OBJECT",
-    "LAZY",
     "AttributeValue",
     "ChunkRecord",
     "Extra",
@@ -44,7 +43,6 @@ _new = tuple.__new__  # what a NamedTuple's constructor does behind its argument
 FLAG_SEALED: Final = 1
 ACTIVE: Final = 1
 CLOSED: Final = 2
-LAZY: Final = 3
 """Growing without a record for each append: the chunk's record holds a lower bound of what is acknowledged (protocol 3.10)."""
 KIND_OBJECT: Final = 1
 KIND_INLINE: Final = 2

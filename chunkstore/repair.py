@@ -103,7 +103,7 @@ def _repair(
             cut = found.previous.epoch if found.previous is not None else 0
             ownership = service.mend(from_epoch=cut, wait_s=wait_s)
         epoch = ownership.journal.epoch
-        claim = Claim(storage, names, format_, settings, cache, root=None, close_storage=False)
+        claim = Claim(storage, names, format_, settings, cache, close_storage=False)
         with claim.serve(service, ownership, closing) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
             segments = store.regain(plan)

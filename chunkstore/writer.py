@@ -6,7 +6,7 @@ own (object stores), up to ``window`` batches are written at the same time (deci
 waits, up to 8 MiB, as far as a quarter of ``op_deadline_s`` is enough for all that is under way. After an error the writer is broken:
 every later future, in order, fails with the same error. With a ``writer_id`` every ``append`` is one event, numbered from
 1 (or from what ``resume`` found), and a batch is recorded with its last event number, so that ``resume`` goes on exactly
-behind the last committed event. In a forked child it is closed: futures of before are the parent's, and never set here.
+behind the last committed event. Not for use in a forked child.
 
 Threads: one has the turn, in which it takes a batch and enters it; then it hands the turn to a new one, writes its batch, and waits for the
 commit. At rest there is one. Futures are set in order, whichever batch is finished first.
@@ -19,7 +19,7 @@ from collections import deque
 from functools import partial
 from typing import Final, Protocol, Self
 
-from chunkstore import processes, runtime
+from chunkstore import runtime
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
@@ -129,9 +129,7 @@ class StorageWriter:
         self._vacant = False
         """Whether nobody has the turn: who is done next takes it."""
         self._threads = 1
-        self._inherited = False
         runtime.spawn(self._run, _THREAD)
-        processes.tell_in_child(self)
 
     def __enter__(self) -> Self:
         return self
@@ -194,15 +192,13 @@ class StorageWriter:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything appended so far is durable; another call goes on waiting.
 
-        Raises ``InvalidArgument``, ``DeadlineExceeded`` (what was appended is still on its way), ``Closed`` (in a forked child; a newer
-        writer of the id was opened), and what broke the writer: an error of ``append`` of the store. Nothing behind the failure is
+        Raises ``InvalidArgument``, ``DeadlineExceeded`` (what was appended is still on its way), ``Closed`` (a newer writer of the id
+        was opened), and what broke the writer: an error of ``append`` of the store. Nothing behind the failure is
         acknowledged, and nothing of it happened, but where the failure is ``OutcomeUnknown``; go on with ``resume``.
         """
         limit_s = self._limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
-            if self._inherited:
-                raise Closed("this writer, opened before this process was forked,")
             target = self.event_number
             self._flush_to = max(self._flush_to, target)
             self._condition.notify_all()
@@ -238,7 +234,7 @@ class StorageWriter:
         with self._condition:
             self._gives_way = self._failing = True
             self._condition.notify_all()
-            while self._underway and self._error is None and not self._inherited:
+            while self._underway and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
                     what = "what a former writer of this id has under way"
@@ -251,7 +247,7 @@ class StorageWriter:
         if not self._gives_way:
             return  # nearly always; whoever says so later looks itself
         with self._condition:
-            is_over = self._inherited or self._error is not None or (self._closed and not self._waiting)
+            is_over = self._error is not None or (self._closed and not self._waiting)
             if is_over or self._underway:
                 return
         self._break(_superseded())
@@ -482,9 +478,3 @@ class StorageWriter:
             self._condition.notify_all()
         for future in futures:
             future.set_exception(error.copy())
-
-    def _leave_to_parent(self) -> None:
-        """In a forked child: the thread that commits, and perhaps holds the lock, is not here."""
-        self._condition = runtime.condition()
-        self._closed = self._inherited = True
-        self._threads = 0

@@ -150,7 +150,6 @@ def restore_in_place(
             settings=chosen,
             wait_s=wait_s,
             cache=cache("owner"),
-            root=root if isinstance(root, str) else None,
         ) as store:
             assert work.report is not None
             report = work.report._replace(dry_run=False, epoch=store.epoch)

@@ -19,7 +19,6 @@ from chunkstore.metadata.keys import (
     BLOCKS_NAMESPACE,
     CHUNK,
     GARBAGE,
-    LAZY_NAMESPACE,
     REPAIR_KEY,
     RETENTION_NAMESPACE,
     ROOTS_NAMESPACE,
@@ -30,7 +29,6 @@ from chunkstore.metadata.keys import (
     WRITERS_NAMESPACE,
     block_range,
     chunk_key,
-    lazy_key,
     root_key,
     segment_key,
     table_key,
@@ -48,7 +46,6 @@ Pair = tuple[bytes, bytes]
 CHOSEN_MAX: Final = 10_000
 """Names in one choice: they stand in the export's header."""
 _BLOCKS: Final = table_prefix(BLOCKS_NAMESPACE)
-_LAZY: Final = table_prefix(LAZY_NAMESPACE)
 _WRITERS: Final = table_prefix(WRITERS_NAMESPACE)
 _LEFT_OUT: Final = frozenset((REPAIR_KEY, SCRUB_KEY))
 
@@ -144,7 +141,6 @@ class Selection:
             yield segment_key(segment.name), _found(view, segment_key(segment.name))
         # Namespaces in the order of their keys, the shorter ones first.
         tables = [
-            (LAZY_NAMESPACE, (pair for key in map(lazy_key, ids) for pair in view.scan(key, key + b"\0"))),
             (BLOCKS_NAMESPACE, (pair for identity in ids for pair in view.scan(*block_range(identity)))),
             (NAMESPACE, context_rows(view, {segment.name for segment in segments})),
             (WRITERS_NAMESPACE, (pair for known in sorted(s.id for s in segments) for pair in view.scan(*writer_range(known)))),
@@ -202,7 +198,7 @@ def _is_dead(key: bytes, dead: set[bytes], ended: set[bytes]) -> bool:
         return key[len(_BLOCKS) : len(_BLOCKS) + CHUNK_ID_BYTES] in dead
     if key.startswith(_WRITERS):
         return key[len(_WRITERS) : len(_WRITERS) + 8] in ended
-    return key in _LEFT_OUT or (key.startswith(_LAZY) and key[len(_LAZY) :] in dead)
+    return key in _LEFT_OUT
 
 
 def _ids_of(view: MetadataView, segments: list[SegmentRecord], roots: set[int]) -> Iterator[bytes]:

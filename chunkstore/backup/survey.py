@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from chunkstore import runtime
 from chunkstore.backup.renaming import AS_IT_IS, NamePlan
 from chunkstore.blocks import Borders, is_one_block
-from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.importing import Origin
@@ -24,7 +24,6 @@ from chunkstore.metadata.keys import (
     TABLE,
     VISIBLE_SEGMENTS,
     chunk_key,
-    lazy_range,
     segment_key,
 )
 from chunkstore.metadata.port import MetadataView
@@ -125,15 +124,13 @@ def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = N
     """Look at the plan, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
 
     ``keep`` is given all chunks, in the order of the lists, with what is known of their CRCs. Raises as ``NamePlan.check``,
-    ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``Unsupported`` (a state of a version whose chunks grew
-    without records), ``StorageUnavailable``. Retry: safe.
+    ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``StorageUnavailable``. Retry: safe.
     """
     pool = runtime.pool("chunkstore-survey", _WORKERS)
     segments = chunks = size_bytes = rows = count = 0
     missing: list[MissingChunk] = []
     place: _Place | None = _Place("", 0)
     try:
-        source.look(_require_known_lengths)
         if source.plan is not AS_IT_IS:
             source.look(partial(_check_plan, source.plan))
         while place is not None:
@@ -153,12 +150,6 @@ def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = N
     finally:
         pool.close()
     return ImportReport(segments, chunks, size_bytes, rows, tuple(missing), count)
-
-
-def _require_known_lengths(view: MetadataView) -> None:
-    if next(view.scan(*lazy_range()), None) is not None:
-        text = "this state is of a version whose chunks grew without records: their lengths are not in it. Take a later one"
-        raise Unsupported(text, feature="lazy_lengths")
 
 
 def _check_plan(plan: NamePlan, view: MetadataView) -> None:

@@ -81,7 +81,7 @@ def make_container(
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
         goes_on = False
     if wait_s > 0:
-        wait_politely(storage, names, wait_s, settings.lease_s)
+        wait_politely(storage, names, wait_s, settings)
     place = NewPlace(storage, names, settings)
 
     def make(epoch: int, token: bytes) -> SnapshotLink:
@@ -127,7 +127,6 @@ def open_rewound(
     settings: Settings,
     wait_s: float = 0,
     cache: MetadataCache | None = None,
-    root: str | None = None,
 ) -> ChunkedSegmentStorage:
     """Own a container that goes on behind the record ``lsn``, which has this hash. The storage stays the caller's.
 
@@ -138,7 +137,7 @@ def open_rewound(
     from chunkstore_journal.container import read_format
 
     names, storage = ContainerNames(container), guarded(storage)
-    claim = Claim(storage, names, read_format(storage, names), settings, cache, root, close_storage=False)
+    claim = Claim(storage, names, read_format(storage, names), settings, cache, close_storage=False)
     return claim.own(
         None,
         None,

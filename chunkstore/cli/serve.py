@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 from typing import Annotated, Final
@@ -167,7 +167,7 @@ class _Serving:
         pause_s = self._settings.lease_s
         while not self.told:
             try:
-                store = self._open(0.0 if take_over else self._watch_s(waiting=waiting))
+                store = self._open(0.0 if take_over else parts.watch_s(self._settings))
             except KeyboardInterrupt:
                 break
             except (ContainerBusy, NotOwner) as error:
@@ -198,16 +198,6 @@ class _Serving:
                     raise
                 waiting, take_over = True, False
         return "signal"
-
-    def _watch_s(self, *, waiting: bool) -> float:
-        """How long to watch the owner. Who stands by has the time to wait for a lease that rests: ringing each time would keep it awake."""
-        usual_s = parts.watch_s(self._settings)
-        if waiting:
-            with suppress(ChunkstoreError):
-                lease = assembly.describe_owner(self._root, self.container)["lease"]
-                next_s = float(lease["next_ms"]) / 1000 if isinstance(lease, dict) else 0.0
-                return usual_s + min(3600.0, next_s) if next_s > self._settings.lease_s else usual_s
-        return usual_s
 
     def _open(self, wait_s: float) -> chunkstore.ChunkedSegmentStorage:
         self._opening = True

@@ -56,7 +56,7 @@ def last_row_key(identity: bytes, length: int) -> bytes:
 def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: int, high: int) -> Borders | None:
     """The borders of the blocks of ``chunk`` that hold ``[low, high)``, which is not empty.
 
-    None where nothing verifies these bytes alone: an older version wrote the chunk, and they are not all of it; of a chunk in another
+    None where nothing verifies these bytes alone: the chunk has no borders, and they are not all of it; of a chunk in another
     root that is all of it. Raises ``Damaged`` (a row).
     """
     at, crcs = [0], [0]

@@ -25,7 +25,6 @@ from chunkstore.records import (
     KIND_FOREIGN,
     KIND_INLINE,
     KIND_OBJECT,
-    LAZY,
     AttributeValue,
     ChunkRecord,
     GarbageRecord,
@@ -74,7 +73,7 @@ _SHORT_ARRAY = 32
 """An array of so many elements is believed at once, however deep it lies."""
 _new = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
 _POINTER_LENGTHS = frozenset((0, CHUNK_ID_BYTES))
-_STATES = frozenset((ACTIVE, CLOSED, LAZY))
+_STATES = frozenset((ACTIVE, CLOSED))
 _KINDS = frozenset(range(KIND_OBJECT, KIND_FOREIGN + 1))
 
 _NAME_MAX = LIMITS.segment_name_bytes_max
@@ -426,7 +425,7 @@ CHUNK_FIELDS: Fields = (
     Field("previous", "pointer", _is_pointer),
     Field("next", "pointer", _is_pointer),
     *map(_number, ("segment_id", "epoch")),
-    Field("state", "1, 2 or 3", lambda value: type(value) is int and value in _STATES),
+    Field("state", "1 or 2", lambda value: type(value) is int and value in _STATES),
     Field("kind", "1, 2 or 3", lambda value: type(value) is int and value in _KINDS),
     _number("created_ms"),
 )

@@ -1,8 +1,7 @@
 """How far imports have come: rows of the reserved table namespace ``!import`` (FORMAT.md beside this file, "Imports").
 
-Promises: the row without a key is that of the container itself, which is being made of another's state; one that cannot be read stops the
-import, and everybody else. The others, by the ids of imports, are of what is merged into a container that works: their segments bear
-``hidden_name``s until they are whole. Leaves out: importing (``chunkstore.backup.importing``).
+Promises: the rows, by the ids of imports, are of what is merged into a container that works: their segments bear ``hidden_name``s until
+they are whole. Leaves out: importing (``chunkstore.backup.importing``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ __all__ = [
     "Origin",
     "decode_import",
     "encode_import",
-    "find_import",
     "find_merge",
     "hidden_name",
     "hidden_prefix",
@@ -72,7 +70,7 @@ def encode_import(mark: ImportMark) -> bytes:
     return _HEADER.pack(_VERSION, *mark.origin, mark.phase) + mark.after
 
 
-def decode_import(raw: bytes, key: bytes = IMPORT_KEY) -> ImportMark:
+def decode_import(raw: bytes, key: bytes) -> ImportMark:
     """What the row says. Raises ``Damaged``."""
     value = decode_table(key, raw).value
     if _HEADER.size <= len(value) <= _HEADER.size + _AFTER_BYTES_MAX:
@@ -80,12 +78,6 @@ def decode_import(raw: bytes, key: bytes = IMPORT_KEY) -> ImportMark:
         if version == _VERSION and phase in tuple(ImportPhase):
             return ImportMark(Origin(container, lsn, identity), ImportPhase(phase), value[_HEADER.size :])
     raise Damaged("not an import of a known version; use a newer program", object=f"metadata row {key!r}")
-
-
-def find_import(view: MetadataView) -> ImportMark | None:
-    """How far an import has come that has not ended; None: there is none. Raises ``Damaged``."""
-    raw = view.get(IMPORT_KEY)
-    return None if raw is None else decode_import(raw)
 
 
 def find_merge(view: MetadataView, identity: bytes) -> tuple[ImportMark, int] | None:

@@ -27,7 +27,6 @@ __all__ = [
     "IMPORT_KEY",
     "IMPORT_NAMESPACE",
     "INLINE",
-    "LAZY_NAMESPACE",
     "PIN",
     "REPAIR_KEY",
     "RETENTION_NAMESPACE",
@@ -48,8 +47,6 @@ __all__ = [
     "chunk_key",
     "garbage_key",
     "is_row",
-    "lazy_key",
-    "lazy_range",
     "pin_key",
     "root_key",
     "roots_range",
@@ -77,7 +74,6 @@ ROW_KINDS = frozenset(b"CEGPST")
 WRITERS_NAMESPACE = "!writers"
 """Reserved table namespace: last event number and offset of each (segment id, writer id)."""
 
-LAZY_NAMESPACE = "!lazy"
 """Reserved table namespace: a row for each chunk that grows lazily, from its id to its segment's name."""
 
 BLOCKS_NAMESPACE = "!blocks"
@@ -161,9 +157,6 @@ def writer_range(segment_id: int) -> tuple[bytes, bytes]:
     return writer_key(segment_id, b""), writer_key(segment_id + 1, b"")
 
 
-_LAZY = table_prefix(LAZY_NAMESPACE)
-
-
 REPAIR_KEY = table_prefix("!repair")
 """Key of the row (its epoch, u64be) that a repair's OPEN puts and its last record deletes: between them it can be continued."""
 
@@ -173,17 +166,9 @@ SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 
 
 IMPORT_KEY = table_key(IMPORT_NAMESPACE, b"")
-"""Key of the row that an import's first OPEN puts and its last record deletes: while it is there, nobody else uses the container."""
+"""What the keys of the rows of merges begin with."""
 
 
-def lazy_key(identity: bytes) -> bytes:
-    """Key of the row that says that a chunk grows lazily."""
-    return _LAZY + identity
-
-
-def lazy_range() -> tuple[bytes, bytes]:
-    """Where the rows of the chunks that grow lazily begin, and where they end."""
-    return _LAZY, _LAZY + b"\xff" * 29
 
 
 _ROOTS = table_prefix(ROOTS_NAMESPACE)

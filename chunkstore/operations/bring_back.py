@@ -30,7 +30,6 @@ from chunkstore.metadata.codec import (
     encode_segment,
     encode_table,
 )
-from chunkstore.metadata.importing import find_import
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import (
     PIN,
@@ -41,7 +40,6 @@ from chunkstore.metadata.keys import (
     block_range,
     chunk_key,
     garbage_key,
-    lazy_range,
     segment_key,
 )
 from chunkstore.metadata.port import MetadataView, Op, RowChange
@@ -75,12 +73,8 @@ class Removed(NamedTuple):
 def require_whole(view: MetadataView) -> None:
     """Raise ``Unsupported`` where a container cannot go on from this state."""
     what = ""
-    if find_import(view) is not None:
-        what = "at that moment the container was being made of another one's state"
-    elif view.get(REPAIR_KEY) is not None:
+    if view.get(REPAIR_KEY) is not None:
         what = "at that moment a repair had not ended"
-    elif next(view.scan(*lazy_range()), None) is not None:
-        what = "at that moment chunks grew without records, so their lengths are not known"
     if what:
         raise Unsupported(f"{what}: choose another one", feature="restore_in_place")
 

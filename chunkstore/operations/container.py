@@ -91,7 +91,6 @@ class OwnedContainer:
         self.tail = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s = 0.0  # of what writers commit (``append_window``)
         self.backlog = Backlog(settings)
-        self.rang_s = runtime.monotonic_s()  # when somebody was last seen to ring (protocol 3.19)
         self.pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence = Fence(service, lambda: self.current, lambda: changed(0))
         self.collecting = runtime.lock()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from chunkstore import runtime
-from chunkstore.deadline import Deadline, paced_s
+from chunkstore.deadline import Deadline
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.inline_index import held_from
@@ -54,8 +54,9 @@ class Maintenance:
         container.space.shed = self._shed
         self._audit_not_before_s = runtime.monotonic_s() + _AUDIT_S
         self._heartbeat_lsn = self._looked_lsn = container.current.queue.head.lsn
-        self._leased_s, self._next_beat_s = 0.0, 0.0
-        """When the lease was written last, and how much later it said that it would be, at the latest."""
+        self._leased_s = 0.0
+        """When the lease was written last."""
+        self._lease_period_s = container.settings.lease_period_s(remote=container.remote)
 
     def start(self) -> None:
         """Show the lease, then begin the keeper."""
@@ -71,7 +72,7 @@ class Maintenance:
             if container.fence.error is not None or container.closed:
                 return
             now_s = runtime.monotonic_s()
-            if now_s - self._leased_s >= min(self._next_beat_s, self._beat_s(now_s)):
+            if now_s - self._leased_s >= self._lease_period_s:
                 with suppress(Exception):
                     self._renew_lease(released=False)
             try:
@@ -212,14 +213,5 @@ class Maintenance:
     def _renew_lease(self, *, released: bool) -> None:
         container = self._container
         self._leased_s = runtime.monotonic_s()
-        self._next_beat_s = self._beat_s(self._leased_s)
         if released or container.settings.lease_s:
-            container.service.renew_lease(container.current.epoch, released=released, next_s=self._next_beat_s)
-
-    def _beat_s(self, now_s: float) -> float:
-        """The lease's period. Behind a network it grows while nothing is written and nobody rings: each beat is a request (A15)."""
-        container, settings = self._container, self._container.settings
-        if not container.remote:
-            return settings.lease_s
-        quiet_s = now_s - max(container.rang_s, container.current.queue.last_commit_at_s)
-        return paced_s(quiet_s, settings.lease_s, max(settings.lease_s, settings.lease_rest_s))
+            container.service.renew_lease(container.current.epoch, released=released)

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 from chunkstore import runtime
-from chunkstore.errors import CacheDamaged, Damaged, StorageUnavailable
+from chunkstore.errors import CacheDamaged, Damaged
 from chunkstore.journal import RecordKind, SnapshotReport
-from chunkstore.metadata.port import MetadataStore
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.looking import audit
 from chunkstore.operations.owned_epoch import OwnedEpoch
 
-__all__ = ["SnapshotWriter", "Snapshots"]
-
-SnapshotWriter: TypeAlias = Callable[[MetadataStore, int], SnapshotReport]
-"""Writes a snapshot of the owner's store in another process, given our epoch."""
-
+__all__ = ["Snapshots"]
 
 _SMALL_STATE_BYTES: Final = 1 << 20
 _TIMED_SNAPSHOT_S: Final = 300.0
@@ -31,8 +26,6 @@ _BYTES_PER_SLOT: Final = 15_000
 """A hundredth of a state's rows at about 150 bytes each: more slots than that since the last snapshot are worth a new one."""
 _BYTES_PER_ENTRY: Final = 75
 """Of a snapshot, for each of the store's rows and index entries: what a state's size is taken for before it was written."""
-_WORKER_ENTRIES_MIN: Final = 200_000
-"""Rows and index entries: about 100,000 rows (protocol A8)."""
 _PAUSE_S_MIN: Final = 1.0
 _PAUSE_S_MAX: Final = 600.0
 """After a failure, doubling from the one to the other, before a snapshot that is due is tried again."""
@@ -44,8 +37,6 @@ class Snapshots:
     def __init__(self, container: OwnedContainer, journal_bytes: Callable[[], int]) -> None:
         self._container = container
         self._journal_bytes = journal_bytes
-        self.worker: SnapshotWriter | None = None
-        """None: the owner does it itself."""
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
@@ -156,8 +147,8 @@ class Snapshots:
                 return self._write_from(container.current)
             except CacheDamaged as damage:
                 container.rebuild(damage)
-            except (Damaged, StorageUnavailable):
-                # What does not add up in the end may be the cache's; of a worker's failure only the text is known.
+            except Damaged:
+                # What does not add up in the end may be the cache's.
                 try:
                     audit(store)
                 except CacheDamaged as damage:
@@ -166,7 +157,4 @@ class Snapshots:
                     raise
 
     def _write_from(self, current: OwnedEpoch) -> SnapshotReport:
-        if self.worker is not None and current.store.entry_count() > _WORKER_ENTRIES_MIN:
-            # A large state is written by another process: in this one it would take the interpreter from the commits.
-            return self.worker(current.store, current.epoch)
         return self._container.service.write_snapshot(current.store, epoch=current.epoch)

@@ -52,8 +52,7 @@ STATES: Final = ("", "Assigned", "Offloaded", "Failed")
 DRIVER_PAIRS_MAX: Final = 64
 DRIVER_BYTES_MAX: Final = 8192
 _NUMBER_MAX: Final = (1 << 63) - 1
-_FIELDS: Final = 7
-"""Of minor version 0; version 1 added the next one, version 2 the two after it."""
+_FIELDS: Final = 10
 _FIELDS_MAX: Final = 64
 
 Stored = ChunkedSegmentStorage | Replica
@@ -204,9 +203,9 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
         row = unpack_row(value, 3 * LEDGERS_MAX)
         if type(row) is not tuple or not _FIELDS <= len(row) <= _FIELDS_MAX or row[0] != MAJOR:
             raise _damage(key, f"not a context of major version {MAJOR}")
-        _, minor, uuid, state, data_length, index_length, flat = row[:_FIELDS]
-        (counts,) = row[7:8] if minor > 0 else ((0,) * (len(flat) // 3),)
-        about, driver = row[8:10] if minor > 1 else ((0, 0, 0), ())
+        _, minor, uuid, state, data_length, index_length, flat, counts, about, driver = row[:_FIELDS]
+        if minor < MINOR:
+            raise _damage(key, f"a context of minor version {minor}")
         if key[-9:-8] != b"\0" or not topic or type(uuid) is not bytes or len(uuid) != 16 or state not in (1, 2, 3):
             raise _damage(key, "topic, uuid or state is wrong")
         if type(flat) is not tuple or type(counts) is not tuple or len(flat) != 3 * len(counts):

@@ -25,7 +25,7 @@ __all__ = ["LedgerReader", "LedgerSummary", "open_ledger"]
 
 class LedgerSummary(NamedTuple):
     """A ledger: its first and last entry, in how many offload segments it lies, its bytes there, whether all are complete. ``entries``:
-    how many there are; None: an offload segment does not say so, because it grows, or an earlier version wrote it."""
+    how many there are; None: an offload segment does not say so, because it grows, or another writer wrote a part of it."""
 
     topic: str
     ledger: int

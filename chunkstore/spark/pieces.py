@@ -1,7 +1,7 @@
 """Bytes of chunks on an executor: fetched in long reads, lengths and CRCs checked on the way.
 
 Promises: bytes reach the caller only after their block was compared with the CRCs at its borders (but for blocks of more than 8 MiB,
-which older versions' chunks are: the last bytes of those do). Memory: a few fetches (1 or 8 MiB), whatever the chunks' lengths.
+which long chunks without borders are: the last bytes of those do). Memory: a few fetches (1 or 8 MiB), whatever the chunks' lengths.
 Leaves out: metadata; a chunk that is gone is an error here, because a task cannot know whether it was collected or lost.
 """
 

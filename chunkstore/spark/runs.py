@@ -200,8 +200,8 @@ def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
 
 
 def _with_own_borders(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """The pieces with the borders of their own blocks, instead of the whole chunk's. Of a chunk that an older version wrote as one
-    long block only the piece that ends it has any: one task reads all of it."""
+    """The pieces with the borders of their own blocks, instead of the whole chunk's. Of a chunk that is one long
+    block only the piece that ends it has any: one task reads all of it."""
     found: list[Piece] = []
     for piece in pieces:
         borders = piece.borders

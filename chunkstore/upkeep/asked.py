@@ -54,7 +54,7 @@ _LOCAL_S: Final = 0.05
 _BUSY_S: Final = 1.0
 _IDLE_S: Final = 20.0
 _BUSY_FOR_S: Final = 60.0
-"""How long after a commit or a ring somebody may want an answer soon: as long as it takes to be idle."""
+"""How long after a commit somebody may want an answer soon: as long as it takes to be idle."""
 _ASKED_FOR_S: Final = 900.0
 """... and after a request: who streams in asks again and again. That costs 900 looks at most for each request that is the last one."""
 _ROUND: Final = 256
@@ -181,7 +181,7 @@ class Asked:
         settings, remote = self._container.settings, self._container.remote
         shortest_s = settings.ask_s or (_BUSY_S if remote else _LOCAL_S)
         now_s = runtime.monotonic_s()
-        quiet_s = now_s - max(self._container.rang_s, self._container.current.queue.last_commit_at_s)
+        quiet_s = now_s - self._container.current.queue.last_commit_at_s
         is_quiet = quiet_s > _BUSY_FOR_S and now_s - self._asked_s > _ASKED_FOR_S
         idle = remote and settings.ask_s is None and is_quiet
         self._pause_s = min(_IDLE_S, max(shortest_s, self._pause_s * 2)) if failed or idle else shortest_s
@@ -194,8 +194,6 @@ class Asked:
             if bell == self._bell and not self._again:
                 return
             tokens = self._box.waiting(_ROUND)
-        if bell != self._bell:
-            container.rang_s = runtime.monotonic_s()
         if tokens:
             self._asked_s = runtime.monotonic_s()
         self._bell, self._again = bell, len(tokens) == _ROUND

@@ -352,7 +352,7 @@ def _pieces(container: OwnedContainer, reader: SliceReader, source: _Source) -> 
             if around is not None:
                 data = reader.read(ReadSlice(source.name, source.chunk_offset, at[-1], length, 0, around))
             else:
-                # A chunk of an old version that never had a CRC: from now on it has one.
+                # A chunk that never had a CRC: from now on it has one.
                 data = container.storage.read(ChunkHandle(source.name, False), at[-1], length)
                 if len(data) != length:
                     raise Damaged("the chunk is shorter than its record", object=source.name, position=at[-1])

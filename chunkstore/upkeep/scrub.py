@@ -224,7 +224,7 @@ def scrub_step(
 ) -> ScrubStep:
     """Look at the next ``bytes_max`` bytes behind ``position``, to the end of a block; repair what is damaged if there is a ``copy``.
 
-    A chunk without borders, of an older version, is read at once. Changes nothing without a ``copy``. Raises ``Closed``, ``NotOwner``,
+    A chunk without borders is read at once. Changes nothing without a ``copy``. Raises ``Closed``, ``NotOwner``,
     ``DeadlineExceeded``, ``StorageUnavailable``, and with a ``copy`` the errors of commits. Retry: safe.
     """
     epoch = container.serving(container.deadline()).epoch

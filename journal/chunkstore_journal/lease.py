@@ -6,11 +6,8 @@ its own clock and refuses to push a live owner aside. Leaves out: everything tha
 
 from __future__ import annotations
 
-from contextlib import suppress
-from math import ceil
-
 from chunkstore import runtime
-from chunkstore.config import LIMITS
+from chunkstore.config import LIMITS, Settings
 from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
 from chunkstore.journal import LeaseInfo
@@ -26,9 +23,6 @@ __all__ = ["overrule_lease", "read_lease", "wait_politely", "write_lease"]
 
 _LOOK_EVERY_S_MAX = 0.25
 _LOOK_LATE_S_MAX = 10.0
-_NEXT_S_MAX = 3600.0
-"""No owner says more; what says so was written by something else."""
-_RING_BYTES = 16
 _RENEWED_LATE_S = 1.0
 """How much longer than its period a living owner may need to renew its lease, at least: it looks at the clock now and then."""
 
@@ -50,11 +44,9 @@ def write_lease(
     counter: int,
     released: bool,
     end: Position | None = None,
-    next_s: float = 0.0,
 ) -> None:
-    """Overwrite the hint; storage errors are swallowed. ``end``: the last record of an epoch that is released (A17). ``next_s``: when the
-    next beat is due, from now."""
-    lease = _lease(epoch, counter, released=released)._replace(next_ms=0 if released else ceil(next_s * 1000))
+    """Overwrite the hint; storage errors are swallowed. ``end``: the last record of an epoch that is released (A17)."""
+    lease = _lease(epoch, counter, released=released)
     if end is not None:
         lease = lease._replace(lsn=end.lsn, hash=end.hash)
     try:
@@ -78,12 +70,11 @@ def _lease(epoch: int, counter: int, *, released: bool) -> LeaseInfo:
     return LeaseInfo(epoch, counter, who.host[:255], who.pid, who.boot_id[:255], released)
 
 
-def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, lease_s: float) -> None:
+def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, settings: Settings) -> None:
     """Return when no owner seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
 
-    An owner that has nothing to do moves its lease only, by the time that the lease says; one that says nothing (of an earlier program)
-    each ``lease_s`` (0: not known). So ``wait_s`` is lengthened to that and a little more: a shorter look says nothing. Where the lease
-    rests, the owner is rung for, so that one that lives shows it soon.
+    An owner that has nothing to do moves its lease only, once in its period. So ``wait_s`` is lengthened to that and a little more: a
+    shorter look says nothing.
 
     Raises: ``ContainerBusy`` as soon as the lease or the journal of its epoch changes.
     """
@@ -92,13 +83,9 @@ def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, l
         return
     journal = _Progress(storage, names, first.epoch)
     progress = journal.look()
-    period_s = min(first.next_ms / 1000, _NEXT_S_MAX) or lease_s
+    period_s = settings.lease_period_s(remote=storage.capabilities.remote)
     if period_s:
-        silence_s = period_s + max(lease_s, _RENEWED_LATE_S)
-        if period_s > lease_s and wait_s < silence_s:
-            with suppress(ChunkstoreError):
-                storage.put(names.bell, runtime.token(_RING_BYTES))
-        wait_s = max(wait_s, silence_s)
+        wait_s = max(wait_s, period_s + max(settings.lease_s, _RENEWED_LATE_S))
     often_s = max(0.01, min(_LOOK_EVERY_S_MAX, wait_s / 8))
     began_s = runtime.monotonic_s()
     while True:

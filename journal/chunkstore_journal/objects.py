@@ -234,7 +234,7 @@ def decode_latest(data: BytesLike, *, object: str) -> LatestHint:
 
 def encode_lease(value: LeaseHint) -> bytes:
     """The bytes of ``lease``. Raises ``InvalidArgument`` for what ``decode_lease`` would refuse."""
-    more = (value.lsn, value.hash) if value.lsn else (value.next_ms,) if value.next_ms else ()
+    more = (value.lsn, value.hash) if value.lsn else ()
     raw = _seal(ObjectKind.LEASE, (*value[:6], *more))
     with must_be_readable("lease"):
         decode_lease(raw, object="lease")
@@ -252,9 +252,7 @@ def decode_lease(data: BytesLike, *, object: str) -> LeaseHint:
         fields.text(_TEXT_MAX),
         fields.flag(),
     )
-    if fields.is_at_end:
+    if fields.is_at_end or not lease.released:
         return lease
-    if not lease.released:
-        return lease._replace(next_ms=fields.whole())
     end = lease._replace(lsn=fields.whole(), hash=fields.raw(HASH_BYTES))
     return end if end.lsn else fields.wrong("the hash of a record")

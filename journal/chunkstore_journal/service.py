@@ -79,7 +79,7 @@ class ContainerJournal(JournalService):
             if self._attempt is None or self._attempt.epoch != own.epoch + 1:
                 self._attempt = new_attempt(own.epoch + 1)
         elif wait_s > 0 and not force:
-            wait_politely(self._storage, self._names, wait_s, self._settings.lease_s)
+            wait_politely(self._storage, self._names, wait_s, self._settings)
         attempt = self._attempt if own is not None else None
         try:
             run = TakeOver(
@@ -102,7 +102,7 @@ class ContainerJournal(JournalService):
         """As ``take_over``, behind the last good record of a history that no replay accepts; the streams from ``from_epoch`` on are
         sealed. Raises as ``take_over``; ``Damaged`` where there is nothing to go on from. Retry: safe, each is a new epoch."""
         if wait_s > 0:
-            wait_politely(self._storage, self._names, wait_s, self._settings.lease_s)
+            wait_politely(self._storage, self._names, wait_s, self._settings)
         return self._adopt(Mend(self._streams, self._cache, self._settings, from_epoch=from_epoch).run())
 
     def rewind(self, *, lsn: int, hash: bytes, amend: Amend) -> Ownership:
@@ -199,7 +199,7 @@ class ContainerJournal(JournalService):
             head, self._published, pinned_lsn=lowest, held_from=held, dry_run=dry_run, go_on=go_on, least=least
         )
 
-    def renew_lease(self, epoch: int, *, released: bool, next_s: float = 0.0) -> None:
+    def renew_lease(self, epoch: int, *, released: bool) -> None:
         self._lease_counter += 1
         owned = self._owned
         end = owned.head if released and owned is not None and owned.epoch == epoch else None
@@ -210,7 +210,6 @@ class ContainerJournal(JournalService):
             counter=self._lease_counter,
             released=released,
             end=end,
-            next_s=next_s,
         )
 
     def read_lease(self) -> LeaseInfo | None:

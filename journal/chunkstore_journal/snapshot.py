@@ -252,6 +252,8 @@ def _write_blocks(sink: RowsSink, found: Iterable[list[bytes]], tally: Tally, na
     """Write the pairs of all blocks, and count them; how many blocks there are."""
     blocks = 0
     for flat in found:
+        if blocks:
+            runtime.sleep_s(0)  # commits need the interpreter, too
         tally.add(tuple(flat[::2]), tuple(flat[1::2]), name, 0)
         sink.write(_frame(FrameKind.BLOCK, (blocks, flat)))
         blocks += 1

@@ -3,7 +3,7 @@
 Promises: one code path for opening, restart, fail-over, every journal error and every roll. What an OPEN fixes (its
 predecessor and the cut) was made durable before it, and is fixed for ever by put-if-absent. A claimant that met a later
 one raises ``NotOwner`` and has changed nothing that counts.
-Leaves out: politeness (``lease``), measuring lazy chunks (the engine commits that in the new stream).
+Leaves out: politeness (``lease``).
 """
 
 from __future__ import annotations

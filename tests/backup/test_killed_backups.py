@@ -117,8 +117,8 @@ def test_kill_9_at_random_moments(
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, (out, err)
         with monkeypatch.context() as patch:
-            now_ms = runtime.now_ms()
-            patch.setattr(runtime, "now_ms", lambda now_ms=now_ms: now_ms + 2 * 86_400_000)  # marks of killed runs count for a day
+            later_ms = runtime.now_ms() + 2 * 86_400_000
+            patch.setattr(runtime, "now_ms", lambda ms=later_ms: ms)  # marks of killed runs count for a day
             drop_old(target, keep=2)
         assert backup.verify_copies(target).findings == ()
         with chunkstore.open_replica(target, settings=settings) as replica:

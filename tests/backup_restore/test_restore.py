@@ -361,10 +361,10 @@ def test_the_mark_is_bounded_and_versioned() -> None:
     mark = ImportMark(Origin(b"u" * 16, 1 << 40, b"h" * 16), ImportPhase.TABLES, b"after")
     raw = encode_import(mark)
     assert raw.hex() == "01" + "75" * 16 + "0000010000000000" + "68" * 16 + "02" + b"after".hex()
-    assert decode_import(encode_table(TableRecord(1, raw))) == mark
+    assert decode_import(encode_table(TableRecord(1, raw)), b"key") == mark
     for bad in (b"", raw[:41], b"\2" + raw[1:], raw[:41] + b"\5", raw + bytes(600)):
         with pytest.raises(Damaged):
-            decode_import(encode_table(TableRecord(1, bad)))
+            decode_import(encode_table(TableRecord(1, bad)), b"key")
 
 
 def test_two_at_once_end_in_one_container(world: World, target: World) -> None:

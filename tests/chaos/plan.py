@@ -105,6 +105,7 @@ def draw_settings(chance: random.Random, phase: Phase) -> dict[str, Any]:
         "op_deadline_s": 10.0,
         "resolve_s": chance.choice((0.0, 0.2, 1.0)),
         "lease_s": chance.choice((0.0, 0.5)),
+        "lease_remote_s": 0.0,
         "linger_s": chance.choice((0.0, 0.0, 0.004)),
         "io_workers": 4,
         "lmdb_map_bytes": 1 << 28,

@@ -17,11 +17,10 @@ from chunkstore.metadata.codec import (
     decode_segment,
     encode_chunk,
     encode_garbage,
-    encode_table,
 )
-from chunkstore.metadata.keys import GARBAGE, chunk_key, garbage_key, lazy_key, segment_key
+from chunkstore.metadata.keys import GARBAGE, chunk_key, garbage_key, segment_key
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_id, session_chunk_id
-from chunkstore.records import ACTIVE, KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord, TableRecord
+from chunkstore.records import ACTIVE, KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Forwarding
@@ -348,18 +347,3 @@ def test_a_chunk_row_whose_key_is_no_id_is_damage(world: World, length: int) -> 
         for level in ("quick", "deep"):
             assert [item.severity for item in store.check(level)] == ["damage"]
         assert store.collect().chunks == 0
-
-
-@pytest.mark.parametrize(
-    "key", [lazy_key(b"short"), lazy_key(b""), lazy_key(chunk_id(1, 1, 1, 1))], ids=["short", "no", "id"]
-)
-@pytest.mark.parametrize("value", [b"\xff\xfe", b"victim"], ids=["rubbish", "name"])
-def test_a_lazy_row_that_says_nothing_is_damage_or_dropped(world: World, key: bytes, value: bytes) -> None:
-    build(world)
-    put_rows(world, {key: encode_table(TableRecord(1, value))})
-    try:
-        with opened(world) as (store, _):
-            assert store.read("victim", 0, 100) == PIECE * CHUNKS
-            assert store._container.current.store.get(key) is None
-    except Damaged as damage:
-        assert "row" in damage.object

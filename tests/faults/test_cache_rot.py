@@ -126,8 +126,7 @@ def test_a_hidden_row_is_missed_after_a_kill(clean: Made, tmp_path: Path) -> Non
     go_on_and_judge(left.folder, left, again)
 
 
-def test_a_large_file_is_verified_by_a_child(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._CHILD_BYTES_MIN", 0)
+def test_a_page_that_is_no_longer_well_formed_is_found_after_a_kill(made: Made, tmp_path: Path) -> None:
     copied(made, tmp_path)
     with open_in(tmp_path) as store:
         assert store.report.source == "cache"
@@ -139,14 +138,13 @@ def test_a_large_file_is_verified_by_a_child(made: Made, tmp_path: Path, monkeyp
         assert store.report.source != "cache"
 
 
-def test_a_child_that_takes_too_long_is_not_waited_for(
+def test_a_file_that_takes_too_long_to_verify_is_not_trusted(
     clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = copied(clean, tmp_path / "here")
     with open_in(here.folder):
         left = copied(here, tmp_path / "left")
-    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._CHILD_BYTES_MIN", 0)
-    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._CHILD_S_MAX", 0.0)
+    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._VERIFIED_BYTES_MAX", 0)
     with open_in(left.folder) as store:
         assert store.report.source != "cache"
 

@@ -26,7 +26,6 @@ from chunkstore.metadata.keys import (
     CHUNK,
     chunk_key,
     garbage_key,
-    lazy_key,
     pin_key,
     segment_key,
     session_key,
@@ -36,7 +35,6 @@ from chunkstore.metadata.keys import (
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Commit, Op
 from chunkstore.names import ContainerNames, chunk_id, session_chunk_id
-from chunkstore.operations.lazy_chunks import close_lazy_chunks
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import (
     ACTIVE,
@@ -73,7 +71,7 @@ _NUMBERS = itertools.count(1)
 
 # --- a container in which every kind of row occurs ---------------------------------------------------------------------
 
-_LOG, _TAIL, _SEALED, _OLD, _GONE, _LAZY = (tuple(chunk_id(7 + at, 1, n, n) for n in range(6)) for at in range(6))
+_LOG, _TAIL, _SEALED, _OLD, _GONE = (tuple(chunk_id(7 + at, 1, n, n) for n in range(6)) for at in range(5))
 _SESSION: Final = tuple(session_chunk_id(40, n, n) for n in range(6))
 _LISTS: Final = {"log": (7, _LOG), "tail": (8, _TAIL), "sealed": (9, _SEALED), "attached": (41, _SESSION)}
 
@@ -129,8 +127,7 @@ _ROWS, _OPS = _base_rows()
 _KEYS: Final = sorted(_ROWS)
 _TREES: Final[dict[bytes, Tree]] = {key: msgpack.unpackb(value, use_list=False) for key, value in _ROWS.items()}
 _ALL_TREES: Final = tuple(_TREES.values())
-_LAZY_ROW: Final[Tree] = (1, 0, 1, b"log")
-_IDS: Final = (*_LOG, *_TAIL, *_SEALED, *_OLD, *_GONE, *_LAZY, *_SESSION)
+_IDS: Final = (*_LOG, *_TAIL, *_SEALED, *_OLD, *_GONE, *_SESSION)
 _CHUNK_TREE: Final = _TREES[chunk_key(_LOG[1])]
 _TWINS: Final = tuple(identity[:8] + b"\0" * 7 + b"\x07" + identity[16:] for identity in _SESSION)
 _NAMED: Final = (
@@ -141,7 +138,7 @@ _NAMED: Final = (
 
 
 def _some_value(chance: Chance, key: bytes) -> bytes:
-    tree = _TREES.get(key, _LAZY_ROW if key[:2] == b"T\x05" else _CHUNK_TREE)
+    tree = _TREES.get(key, _CHUNK_TREE)
     what = chance.below(10)
     if what < 3 and key[:1] == CHUNK:
         # What a hostile hand would write: everything right but the name, the kind or a pointer.
@@ -167,8 +164,6 @@ def _fits(value: Tree) -> bool:
 
 def _some_key(chance: Chance) -> bytes:
     what = chance.below(80)
-    if what == 0:
-        return lazy_key(chance.one_of((*_IDS, b"", b"short", b"x" * 40)))
     if what < 4:
         return chunk_key(chance.one_of((*_TWINS, b"", b"x", b"x" * 29, chance.randbytes(28))))
     if what < 8:
@@ -293,7 +288,6 @@ def _decode_rows(data: bytes, gate: Gate) -> Callable[[], None] | None:
             except ChunkstoreError:
                 return None  # a key that cannot be: refused before it is written
             confining = _Confining(storage)
-            close_lazy_chunks(confining, NAMES, owned)
             door, _ = routed(confining, NAMES, _SETTINGS, lambda _: None)
             engine = ChunkedSegmentStorage(
                 storage=door, names=NAMES, settings=_SETTINGS, service=service, ownership=owned

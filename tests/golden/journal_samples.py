@@ -147,7 +147,6 @@ _CLAIM = objects.Claim(4, TOKEN, "host-a", 77, "boot-1", 1_700_000_000_000)
 _VOIDED = objects.VoidedHint(3, 7)
 _LATEST = objects.LatestHint(LINK, 4)
 _LEASE = LeaseInfo(4, 12, "host-a", 77, "boot-1", False)
-_DUE = _LEASE._replace(next_ms=90_000)
 _RELEASED = LeaseInfo(4, 13, "host-a", 77, "boot-1", True, 40, bytes(range(16)))
 
 OBJECTS: dict[str, ObjectSample] = {
@@ -157,7 +156,6 @@ OBJECTS: dict[str, ObjectSample] = {
     "voided": ObjectSample(_VOIDED, objects.encode_voided(_VOIDED), objects.decode_voided),
     "latest": ObjectSample(_LATEST, objects.encode_latest(_LATEST), objects.decode_latest),
     "lease": ObjectSample(_LEASE, objects.encode_lease(_LEASE), objects.decode_lease),
-    "lease_due": ObjectSample(_DUE, objects.encode_lease(_DUE), objects.decode_lease),
     "released": ObjectSample(_RELEASED, objects.encode_lease(_RELEASED), objects.decode_lease),
 }
 

@@ -113,7 +113,7 @@ def test_every_open_asks_once_more(fake: FakeWebHdfs, tmp_path: Path, monkeypatc
 
 
 def test_another_address_is_probed(fake: FakeWebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is every open of a container that was made before FORMAT named the address: it opens, and costs a probe."""
+    """As is every open of a container whose FORMAT names no address: it opens, and costs a probe."""
     with monkeypatch.context() as patched:
         patched.setattr("chunkstore_bindings.probe._server_of", lambda storage: None)
         opened(fake, tmp_path).close()

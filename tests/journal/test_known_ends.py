@@ -104,7 +104,7 @@ def test_a_hole_is_looked_at_again_before_it_is_believed(slot_world: World) -> N
 
 
 def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
-    """A claimant that knew of no end, such as one of an earlier version, has sealed where the last record was."""
+    """A claimant that knew of no end has sealed where the last record was."""
     world = slot_world
     owner = closed(world)
     lost = world.names.slot(1, owner.journal.head.index - 1)
@@ -147,7 +147,7 @@ def test_an_end_with_another_record_is_found(memory_world: World) -> None:
 
 
 def test_who_says_nothing_of_the_end_is_not_asked(memory_world: World) -> None:
-    """Leases that an earlier version released, of owners that died, of other epochs, and broken ones."""
+    """Leases without an end, of owners that died, of other epochs, and broken ones."""
     world = memory_world
     closed(world)
     lease = read_lease(world.storage, world.names)

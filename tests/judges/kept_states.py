@@ -23,7 +23,7 @@ from tests.judges.stored_records import SEGMENT_FIELDS, decode_row
 __all__ = ["Projected", "Shown", "ShownSegment", "differences", "remains", "shown_state"]
 
 _ALL = 1 << 24
-_UNSHOWN = ("!writers", "!blocks", "!lazy", "!repair", "!scrub", "!import", "!roots", "!headers")
+_UNSHOWN = ("!writers", "!blocks", "!repair", "!scrub", "!import", "!roots", "!headers")
 """Tables of the product's own, which no call of a client changes by name."""
 
 

@@ -129,7 +129,7 @@ class Client(UpkeepVerbs, ImportVerbs):
                 self._world.runtime.sleep_s(self._plan.latency_s * random.random() * 4)
 
     def _rest(self, should_stop: Callable[[], bool]) -> None:
-        """Do nothing for so long that the owner's lease rests, where one does: as all clients of that owner do, or none of them."""
+        """Do nothing for a while, behind a network: as all clients of that owner do, or none of them."""
         lease_s = self._plan.settings.lease_s if self._plan.remote else 0.0
         # Of its own chance, so that everything else about a seed is what it was before this was drawn.
         for _ in range(Random(f"rest {self._plan.seed} {self._owner}").choice((0, 0, 0, 10, 50))):

@@ -157,7 +157,7 @@ def draw_plan(
     settings = replace(settings, read_fence="tail" if Random(f"fence {seed}").random() < 0.25 else "fenced")
     paces = Random(f"paces {seed}")
     settings = replace(
-        settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_rest_s=timeout_s * paces.choice((0, 20, 100))
+        settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_remote_s=timeout_s * paces.choice((0, 20))
     )
     lies = () if bindings or kind == "hdfs" or upkeep or asks or keeps else draw_distrust(seed, kind, distrust)
     if lmdb is None:

@@ -37,7 +37,6 @@ class Reached:
         self._replaced.replace(registry, "_open_binding", self._open)
         self._replaced.replace(parts, "cache_of", self._cache)
         self._replaced.replace(parts, "memory_of_owner", lambda *_: None)
-        self._replaced.replace(parts, "snapshot_worker", lambda *_: None)
 
     def close(self) -> None:
         """URLs mean again what they say."""

@@ -55,7 +55,7 @@ class Run:
         notes.write("opening", 0.0, os.getpid())
         inner = open_storage(f"file://{self.container}", settings)
         storage = KeepingChunkStorage(inner, self.container, self.kept)
-        store = open_store_on(storage, settings=settings, root=f"file://{self.container}", close_storage=True)
+        store = open_store_on(storage, settings=settings, close_storage=True)
         notes.write("opened", store.epoch, "cache", 0, None, [])
         clients = Clients(store, notes, f"p0-1.{life}", 1e9, dict)
         loops = clients._loops

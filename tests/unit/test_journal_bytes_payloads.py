@@ -13,7 +13,6 @@ from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind
 from chunkstore_journal import objects, payloads
 from chunkstore_journal.frame import FRAME_HEADER_BYTES, encode_frame
-from chunkstore_journal.wire import refuse, unpack
 from tests.golden import journal_samples as samples
 from tests.golden.journal_samples import GOLDEN, OBJECTS, OPS, RECORDS, ROWS
 
@@ -52,21 +51,6 @@ def test_bytes_of_extents_come_in_front_and_begin_where_their_place_is_known_bef
         assert msgpack.unpackb(raw[: payloads.BLOB_AT + len(blob)] + b"\xc0\xc0") == [2, blob, None, None]
         assert payloads.decode_ops(raw, object="x", position=0) == (tuple(samples.INLINE_OPS), list(ROWS))
     assert payloads.encode_ops(OPS, ROWS)[:2] == b"\x93\x01", "without bytes it is what it always was"
-
-
-def _decode_ops_of_version_1(payload: bytes) -> object:
-    """What every program did before there was a version 2."""
-    value = unpack(payload, "x", 5)
-    if type(value) is not tuple or len(value) < 3 or value[0] != 1:
-        refuse("the payload is not an array of version 1 with operations and rows", "x", 5)
-    return value
-
-
-def test_a_program_of_before_refuses_bytes_in_records_in_words() -> None:
-    _decode_ops_of_version_1(payloads.encode_ops(OPS, ROWS))
-    with pytest.raises(Damaged, match="the payload is not an array of version 1") as caught:
-        _decode_ops_of_version_1(payloads.encode_ops(samples.INLINE_OPS, ROWS, samples.BLOB))
-    assert (caught.value.object, caught.value.position) == ("x", 5)
 
 
 def test_an_open_comes_back_as_it_went_in() -> None:
@@ -238,8 +222,7 @@ def test_one_kind_is_never_taken_for_another(name: str) -> None:
                 OBJECTS[name].decode(sample.raw, object="x")
 
 
-# Behind a lease of before stands, by now, when its next beat is due.
-@pytest.mark.parametrize("name", sorted(OBJECTS.keys() - {"lease"}))
+@pytest.mark.parametrize("name", sorted(OBJECTS))
 def test_newer_small_objects_are_read_if_minor_and_refused_if_major(name: str) -> None:
     sample = OBJECTS[name]
     body, kind = sample.raw[FRAME_HEADER_BYTES:], sample.raw[5]

@@ -104,7 +104,7 @@ def test_no_chunk_gets_more_rows_than_it_may_have(count: int, least: int, most: 
 
 
 def test_a_chunk_without_borders_is_a_block() -> None:
-    """As older versions wrote them: between two of them there is a border, from the CRCs of their records."""
+    """Chunks without borders: between two of them there is a border, from the CRCs of their records."""
     first, second = b"a" * 70_000, b"b" * 90_000
     pieces = [
         Piece(0, 70_000, borders_of(first, ())),

@@ -318,7 +318,7 @@ def test_a_pin_keeps_the_past_for_a_read_that_takes_long(ground: Ground) -> None
 
 @pytest.mark.parametrize("old", [False, True])
 def test_no_byte_of_a_damaged_block_is_given_out(ground: Ground, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
-    """Of a chunk that an older version wrote, which is one long block, the last 8 MiB are not."""
+    """Of a chunk without borders, which is one long block, the last 8 MiB are not."""
     with monkeypatch.context() as patch, ground.open() as store:
         if old:
             patch.setattr(blocks, "BLOCK_BYTES", 1 << 40)

@@ -172,7 +172,7 @@ def offload_files(
     name = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
     done: list[OffloadedPart] = []
     with AskerDoor(options, claims=True) as door:
-        last, count, before = _done_before(door, name, items, digests, None if job is not None else part_bytes)
+        last, count, before = _done_before(door, name, digests)
         if count:
             there = _planned(last, kind, items[:count], options.chunk_bytes)
             done.append(there._replace(state="before", segments=None))
@@ -209,19 +209,15 @@ def _cut(items: Sequence[_Item], part_bytes: int) -> list[list[_Item]]:
     return [part for part, _ in grouped(items, [item.file.size_bytes for item in items], 0, part_bytes)]
 
 
-def _done_before(
-    door: Door, name: str, items: Sequence[_Item], digests: Sequence[bytes], part_bytes: int | None
-) -> tuple[int, int, bytes]:
+def _done_before(door: Door, name: str, digests: Sequence[bytes]) -> tuple[int, int, bytes]:
     """The last part that earlier runs have committed under this name, how many of these files that was, and the digest of them.
 
-    ``part_bytes``: where the name itself says what files these are, as it did before rows had digests. Raises ``Conflict``: others."""
+    Raises ``Conflict``: others."""
     row = done_so_far(door, name)
     if row is None:
         return -1, 0, NOTHING
     if row.run in digests:
         return row.number, digests.index(row.run), row.run
-    if row.run == NOTHING and part_bytes is not None:
-        return row.number, sum(map(len, _cut(items, part_bytes)[: row.number + 1])), NOTHING
     raise something_else(name, digests[-1], row.run)
 
 
