@@ -104,7 +104,7 @@ UPWARD = {
 BUDGETS = {
     "chunkstore/codec": 5_980,
     "chunkstore/pulsar": 5_334,
-    "chunkstore/kafka": 4_662,
+    "chunkstore/kafka": 4_420,
     "bindings/chunkstore_bindings/bucket": 700,
     "tests/bucket": 500,
     "tests/pulsar": 6_000,

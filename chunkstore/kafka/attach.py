@@ -202,11 +202,10 @@ def _copy(source: SegmentSource, store: ChunkedSegmentStorage, each: _Partition,
 
 def _ended(going: Mapping[int, int], stop: int) -> Iterator[indexes.AbortedTransaction]:
     """Open transactions as if they were aborted from offset ``stop`` on."""
-    entries = [indexes.ProducerEntry(each, transaction_offset=first) for each, first in going.items()]
-    states = indexes.ProducerStates(entries)
-    for at, producer in enumerate(going, stop):
-        if entry := states.apply(indexes.BatchMark(at, at, 0, -1, producer, control=True, committed=False)):
-            yield entry
+    firsts = [*going.values()]
+    for number, (producer, first) in enumerate(going.items()):
+        at = stop + number
+        yield indexes.AbortedTransaction(producer, first, at, min(firsts[number + 1 :], default=at + 1))
 
 
 def _put_folder(log_dir: str, each: _Partition) -> None:

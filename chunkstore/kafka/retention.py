@@ -14,15 +14,8 @@ from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 __all__ = [
-    "Expiry",
-    "LogState",
-    "Retention",
-    "choose",
-    "filtered_epochs",
-    "find_copied_offset",
-    "find_log_start",
-    "within_lineage",
-]
+    "Expiry", "LogState", "Retention", "choose", "filtered_epochs", "find_copied_offset", "find_log_start", "within_lineage",
+]  # fmt: skip
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 
@@ -68,9 +61,7 @@ def within_lineage(item: RemoteLogSegmentMetadata, end: int, lineage: Mapping[in
     return item.end_offset < min(end, *(begin for _, begin in [*epochs[at + len(kept) :], (0, end)][:1]))
 
 
-def find_copied_offset(
-    epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]
-) -> tuple[int, int]:
+def find_copied_offset(epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]) -> tuple[int, int]:  # fmt: skip
     """The last offset that is in the tier, and its epoch; (-1, -1): none. An unclean election may have cut what was copied.
 
     ``epochs``: the log's, ascending; ``end``: the offset after its last; ``highest``: of an epoch in the tier.

@@ -52,12 +52,10 @@ _STATUSES: Final = (
 class KafkaServer:
     """Serves ``store`` inside of a ``with`` block, which leaves it open. The metadata are kept in mode kafka-exact.
 
-    Args:
-      store: the owner of the container; one server for it, and for all brokers of a cluster.
-      socket: path of a Unix socket, made with mode 0600 and removed at the end. One that no process listens at is replaced.
-      listen: "HOST:PORT" instead; port 0: any. Without ``token`` only a loopback address.
-      token: a secret that clients must know, at least 16 bytes.
-      stall_s: how long a peer may take to send or take one frame, in seconds.
+    ``store``: the owner of the container; one server for it, and for all brokers of a cluster. ``socket``: path of a Unix socket, made with
+    mode 0600 and removed at the end; one that no process listens at is replaced. ``listen``: "HOST:PORT" instead; port 0: any; without
+    ``token`` only a loopback address. ``token``: a secret that clients must know, at least 16 bytes. ``stall_s``: how long a peer may take
+    to send or take one frame, in seconds.
 
     ``address``: "unix:PATH" or "HOST:PORT", inside of the block. Raises ``InvalidArgument``, at its beginning too (the address is taken).
     """
@@ -325,9 +323,8 @@ def _resolved(listen: str) -> tuple[int, Any]:
         require(bool(host) and 0 <= int(port) < 1 << 16, "listen", "HOST:PORT")
         found = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
     except (OSError, ValueError) as error:
-        raise errors.InvalidArgument(
-            f"no address {listen}, which must be HOST:PORT: {error}", argument="listen"
-        ) from error
+        text = f"no address {listen}, which must be HOST:PORT: {error}"
+        raise errors.InvalidArgument(text, argument="listen") from error
     return found[0][0], found[0][4]
 
 

@@ -18,7 +18,7 @@ from chunkstore import runtime
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid
 from chunkstore.codec.kafka.records import Isolation
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentNotFound
 from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lookups import RemoteLogMetadataReader
@@ -35,10 +35,9 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
 
 _, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _MARKED, _BEGUN, _ENDED = model.RemotePartitionDeleteState
+_Several = Collection[TopicIdPartition]
 _CLOSE_S: Final = 60.0
-_TOTALS: Final = [
-    f"Remote{verb}{what}" for verb in ("Copy", "Fetch", "Delete") for what in ("Requests", "Errors", "Bytes")
-][:-1]
+_TOTALS: Final = [f"Remote{verb}{what}" for verb in ("Copy", "Fetch", "Delete") for what in ("Requests", "Errors")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class RemoteLogManagerConfig:
 
 @dataclass(slots=True)
 class _Task:
-    """A partition here. ``epoch``: the leader's, None: a follower. ``stopped``: why it copies no more. Lags: segments and bytes."""
+    """A partition here. ``epoch``: the leader's, None: a follower. ``stopped``: why it copies no more. Lags: bytes of each segment."""
 
     epoch: int | None = None
     token: int | None = None
@@ -74,11 +73,7 @@ class _Task:
     failures: int = 0
     not_before_s: float = 0.0
     copying: runtime.Lock = field(default_factory=runtime.lock)
-    lags: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def done(self, verb: str, size_bytes: int) -> None:
-        count, total = self.lags[verb]
-        self.lags[verb] = count - 1, total - size_bytes
+    lags: dict[str, list[int]] = field(default_factory=dict)
 
 
 class RemoteLogManager:
@@ -94,9 +89,11 @@ class RemoteLogManager:
         self._source = TieredDirectory(log_dir, metadata, storage)
         self._metadata, self._storage, self._config = metadata, storage, config
         self._tasks: dict[TopicIdPartition, _Task] = {}
-        self._views: dict[TopicIdPartition, Log] = {}
         self._copying: set[RemoteLogSegmentId] = set()
-        self._counts, self._lock = Counter(dict.fromkeys(_TOTALS, 0)), runtime.lock()
+        self._counts, self._lock = (
+            Counter(dict.fromkeys([*_TOTALS, "RemoteCopyBytes", "RemoteFetchBytes"], 0)),
+            runtime.lock(),
+        )
         self._stop = runtime.event()
         self._thread: runtime.Task | None = None
 
@@ -106,9 +103,7 @@ class RemoteLogManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def on_leadership_change(
-        self, leaders: Mapping[TopicIdPartition, int], followers: Collection[TopicIdPartition] = ()
-    ) -> None:
+    def on_leadership_change(self, leaders: Mapping[TopicIdPartition, int], followers: _Several = ()) -> None:
         """Lead ``leaders``, with their leader epochs, and follow ``followers``. An epoch that is not newer changes nothing."""
         led = {}
         for partition, epoch in leaders.items():
@@ -120,10 +115,9 @@ class RemoteLogManager:
         with self._lock:
             for partition in (*led, *followers):
                 self._tasks.get(partition, _Task()).lost = True
-                self._views.pop(partition, None)
                 self._tasks[partition] = _Task(led.get(partition), tokens.get(partition))
 
-    def stop_partitions(self, partitions: Collection[TopicIdPartition], *, delete: bool = False) -> None:
+    def stop_partitions(self, partitions: _Several, *, delete: bool = False) -> None:
         """Serve them no more. ``delete``: delete all of their tier, too, as their topic is deleted; of the first failure the rest stays."""
         for partition in partitions:
             with self._lock:
@@ -154,15 +148,15 @@ class RemoteLogManager:
         if not task.copying.acquire(blocking=False):
             return 0
         try:
-            log = self._view(partition)
+            log = self._source.view(partition)
             end, stable = self._source.copied_to(log), first_open(self._source, log.segments, log.high)
             rolled = [each for each in log.segments if each.state == "ROLLED"]
             planned = (each for each in plan(rolled, log.epochs, stable) if each.segment.end_offset >= end)
             left = [each for each in planned if not self._source.has(log, each.segment)]
-            task.lags["Copy"] = len(left), sum(each.segment.bytes for each in left)
+            task.lags["Copy"] = [each.segment.bytes for each in left]
             while copied < len(left) and not (task.lost or task.stopped or self._stop.is_set()):
                 self._copy(task, partition, left[copied])
-                task.done("Copy", left[copied].segment.bytes)
+                task.lags["Copy"].pop(0)
                 copied += 1
         finally:
             task.copying.release()
@@ -175,10 +169,10 @@ class RemoteLogManager:
         """
         task, failure, deleted = self._leader(partition), None, 0
         items = list(self._metadata.list_remote_log_segments(partition))
-        chosen = self._expiry(self._view(partition), items, fenced=task.token is not None)
+        chosen = self._expiry(self._source.view(partition), items, fenced=task.token is not None)
         if chosen.log_start > self._metadata.log_start(partition):
             self._metadata.record_log_start(partition, chosen.log_start, token=task.token).result()
-        task.lags["Delete"] = len(chosen.deletions), sum(each.segment_size_in_bytes for each in chosen.deletions)
+        task.lags["Delete"] = [each.segment_size_in_bytes for each in chosen.deletions]
         for item in chosen.deletions:
             now = self._metadata.remote_log_segment(item.remote_log_segment_id)
             if task.lost or self._stop.is_set() or now is None or now.state != item.state:
@@ -186,7 +180,7 @@ class RemoteLogManager:
             try:
                 with self._counted("Delete"):
                     self._remove(item, task.token)
-                task.done("Delete", item.segment_size_in_bytes)
+                task.lags["Delete"].remove(item.segment_size_in_bytes)
                 deleted += 1
             except ChunkstoreError as error:
                 failure = failure or error
@@ -205,20 +199,17 @@ class RemoteLogManager:
         """Records from ``offset`` on, of one segment: whole batches of at most ``max_bytes``, or one that is larger.
 
         Local ones where they are, else the tier's; up to the high watermark, or with "read_committed" to the first transaction that is
-        not decided, without aborted ones. ``for_follower``: local ones only, to the end. The directory is listed anew for an
-        offset that was not in the last listing, and by each pass. Raises ``OffsetOutOfRange``, too.
+        not decided, without aborted ones. ``for_follower``: local ones only, to the end. The partition's folder is listed each time.
+        Raises ``OffsetOutOfRange``, too.
         """
         check_int(offset, "offset", model.OFFSET_MAX)
-        if for_follower:
-            return self._source.read(self._view(partition), offset, max_bytes, isolation, for_follower=True)
-        log = self._views.get(partition)
-        if log is not None and max(log.start, self._metadata.log_start(partition)) <= offset < log.high:
-            with suppress(
-                ChunkNotFound, model.RemoteResourceNotFoundException
-            ):  # deleted since the directory was listed
-                if (found := self._fetch(log, offset, max_bytes, isolation)).next_offset > offset:
-                    return found
-        return self._fetch(self._view(partition), offset, max_bytes, isolation)
+        log = self._source.view(partition)
+        if for_follower or not log.start <= offset < log.local_start:
+            return self._source.read(log, offset, max_bytes, isolation, for_follower=for_follower)
+        with self._counted("Fetch"):
+            found = self._source.read(log, offset, max_bytes, isolation)
+        self._count("RemoteFetchBytes", found.batch_bytes)
+        return found
 
     def follow(self, partition: TopicIdPartition) -> int:
         """The first offset of the log, as its leader recorded it, or the tier or the local log has it."""
@@ -260,11 +251,9 @@ class RemoteLogManager:
 
     def why(self, partition: TopicIdPartition) -> list[Reason]:
         """For each segment, local and of the tier: why it is not copied, may not be deleted, or is kept."""
-        log, task = self._source.view(partition), self._tasks.get(partition, _Task())
-        try:
+        log, task, items = self._source.view(partition), self._tasks.get(partition, _Task()), []
+        with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             items = list(self._metadata.list_remote_log_segments(partition))
-        except model.RemoteResourceNotFoundException:
-            items = []  # nothing of it was ever copied
         chosen = self._expiry(log, items, fenced=task.token is not None)
         return list(self._source.explain(log, items, chosen, task.stopped or task.error))
 
@@ -272,9 +261,8 @@ class RemoteLogManager:
         """Totals since the start, and the lags of partitions led here, under Kafka's names."""
         found = dict(self._counts)
         for verb in ("Copy", "Delete"):
-            lags = [task.lags.get(verb, (0, 0)) for task in list(self._tasks.values())]
-            found[f"Remote{verb}LagSegments"] = sum(lag[0] for lag in lags)
-            found[f"Remote{verb}LagBytes"] = sum(lag[1] for lag in lags)
+            lags = [size for task in list(self._tasks.values()) for size in task.lags.get(verb, ())]
+            found |= {f"Remote{verb}LagSegments": len(lags), f"Remote{verb}LagBytes": sum(lags)}
         return found
 
     def _leader(self, partition: TopicIdPartition) -> _Task:
@@ -282,18 +270,6 @@ class RemoteLogManager:
         if task is None or task.epoch is None:
             raise model.RemoteResourceNotFoundException(f"leadership of {partition}")
         return task
-
-    def _view(self, partition: TopicIdPartition) -> Log:
-        log = self._views[partition] = self._source.view(partition)
-        return log
-
-    def _fetch(self, log: Log, offset: int, max_bytes: int, isolation: Isolation) -> Fetched:
-        if not log.start <= offset < log.local_start:
-            return self._source.read(log, offset, max_bytes, isolation)
-        with self._counted("Fetch"):
-            found = self._source.read(log, offset, max_bytes, isolation)
-        self._count("RemoteFetchBytes", found.batch_bytes)
-        return found
 
     @contextmanager
     def _counted(self, verb: str) -> Iterator[None]:

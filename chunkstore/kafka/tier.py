@@ -10,38 +10,28 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.codec.kafka import checkpoints
 from chunkstore.codec.kafka.batches import ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import (
-    LeaderEpoch,
-    read_leader_epochs,
-    write_checkpoint,
-    write_partition_metadata,
-)
+from chunkstore.codec.kafka.checkpoints import read_leader_epochs, write_checkpoint
 from chunkstore.codec.kafka.indexes import TimeIndex
 from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, Unsupported
+from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lineage import Piece, resolve
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
-from chunkstore.kafka.model import (
-    OFFSET_MAX,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
-    RemoteResourceNotFoundException,
-    TopicIdPartition,
-)
-from chunkstore.kafka.sources import LogDirectory, Segment, translated
+from chunkstore.kafka.model import OFFSET_MAX, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from chunkstore.kafka.retention import filtered_epochs
+from chunkstore.kafka.sources import INDEX_FILES, LogDirectory, Segment, translated
 from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.transactions import first_open
 from chunkstore.kafka.whole import Partitions, clean_stop, other_files, read_partitions, store_cluster
@@ -53,10 +43,11 @@ BROKER: Final = -1
 """The broker id of these copies: STARTED ones with it are gone on with."""
 _STAGING: Final = ".chunkstore-restore"
 _PIECE_BYTES: Final = 8 * MIB
-_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
-SEGMENT_FILES: Final = (*_FILES, "producerSnapshot")
-_FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+SEGMENT_FILES: Final = (*INDEX_FILES, "producerSnapshot")
+_FINISHED: Final = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _Span = tuple[int, int, int]
+Files = Mapping[str, bytes | None]
+_Copy = tuple[RemoteLogSegmentMetadata, LogSegmentData]
 
 
 class Tiered(NamedTuple):
@@ -91,20 +82,14 @@ class Planned(NamedTuple):
         return self.segment.start_offset, self.segment.end_offset, max(self.epochs)
 
 
-def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int) -> list[Planned]:
+def plan(segments: Iterable[Segment], epochs: Sequence[checkpoints.LeaderEpoch], stable: int) -> list[Planned]:
     """Which of a partition's segments may be copied: those with records that end below offset ``stable``. The first of ``epochs`` counts
     from offset 0 on: the checkpoint does not tell of what is below the log start."""
-    begins = [0, *(each.start_offset for each in epochs[1:])]
-    spans = list(zip(epochs, begins, [*begins[1:], 1 << 63], strict=False))
-    planned = []
+    planned, lineage = [], [(epoch, number and start) for number, (epoch, start) in enumerate(epochs)]
     for segment in segments if epochs else ():
         start, end = segment.start_offset, segment.end_offset
         if start <= end < stable:
-            held = {
-                each.epoch: max(begin, start)
-                for each, begin, stop in spans
-                if begin <= end and max(begin, start) < stop
-            }
+            held = {epoch: begin for epoch, begin in filtered_epochs(lineage, start).items() if begin <= end}
             text = write_checkpoint([each for each in epochs if each.start_offset <= end or segment.state == "ACTIVE"])
             planned.append(Planned(segment, held, text))
     return planned
@@ -113,7 +98,7 @@ def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int
 @contextmanager
 def opened_segment(
     source: LogDirectory, identity: RemoteLogSegmentId, planned: Planned, broker_id: int = BROKER
-) -> Iterator[tuple[RemoteLogSegmentMetadata, LogSegmentData]]:
+) -> Iterator[_Copy]:
     """What is stored of a segment. Raises ``ChunkNotFound`` (deleted meanwhile), ``Damaged``, and what ``source`` raises."""
     segment = planned.segment
     with source.log(segment) as log:
@@ -146,8 +131,7 @@ def tier(
     if whole and (topics, watch) != (None, None):
         raise InvalidArgument("a whole directory is all topics, in one pass", argument="whole")
     mark = clean_stop(log_dir) if whole else b""
-    source = LogDirectory(log_dir)
-    try:
+    with closing(LogDirectory(log_dir)) as source:
         while True:
             done = _Pass(source, store, whole=whole).run(topics)
             if whole and (done.notes or done.held_back):
@@ -159,8 +143,6 @@ def tier(
                 done = done._replace(notes=tuple(listing.notes))
             if watch is None or not watch(done):
                 return done
-    finally:
-        source.close()
 
 
 def named(topic: str, pattern: str | None) -> bool:
@@ -209,15 +191,13 @@ class _Pass:
         if not (high and epochs) and not self._whole:
             self._note(f"{partition} is not copied: its high watermark is 0 or not known, or its leader epochs are not")
         known: dict[_Span, bytes | None] = {}
-        try:
+        with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             for item in self._metadata.list_remote_log_segments(partition):
                 span = item.start_offset, item.end_offset, max(item.segment_leader_epochs)
                 if item.state == _FINISHED:
                     known[span] = None
-                elif item.state == RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == BROKER:
+                elif item.state == model.RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == BROKER:
                     known.setdefault(span, item.remote_log_segment_id.id)
-        except RemoteResourceNotFoundException:
-            pass  # nothing of it was ever copied
         for each in planned:
             if each.span in known and known[each.span] is None:
                 self._present += 1
@@ -225,12 +205,12 @@ class _Pass:
                 yield partition, each, known.get(each.span)
 
     def _copy(self, partition: TopicIdPartition, planned: Planned, identity: bytes | None) -> None:
-        segment = planned.segment
+        segment, known = planned.segment, RemoteLogSegmentId(partition, identity or runtime.token(16))
         try:
-            with opened_segment(
-                self._source, RemoteLogSegmentId(partition, identity or runtime.token(16)), planned
-            ) as each:
-                self._store(*each)
+            with opened_segment(self._source, known, planned) as (item, data):
+                if partition not in self._tokens:
+                    self._tokens |= self._metadata.on_partition_leadership_changes([partition])
+                copy_segment(self._storage, self._metadata, item, data, token=self._tokens[partition])
         except ChunkNotFound as error:
             self._note(f"{error.chunk} was deleted meanwhile")
         except Damaged as error:
@@ -239,21 +219,8 @@ class _Pass:
             self._copied += 1
             self._bytes += segment.bytes
 
-    def _store(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
-        identity = metadata.remote_log_segment_id
-        partition = identity.topic_id_partition
-        token = self._tokens.get(partition) or self._metadata.on_partition_leadership_changes([partition])[partition]
-        self._tokens[partition] = token
-        copy_segment(self._storage, self._metadata, metadata, data, token=token)
 
-
-def described(
-    identity: RemoteLogSegmentId,
-    planned: Planned,
-    log: DataSource,
-    files: Mapping[str, bytes | None],
-    broker_id: int = BROKER,
-) -> tuple[RemoteLogSegmentMetadata, LogSegmentData]:
+def described(identity: RemoteLogSegmentId, planned: Planned, log: DataSource, files: Files, broker_id: int = BROKER) -> _Copy:  # fmt: skip
     """What both managers take of a planned segment with the indexes ``files``. Raises ``Damaged`` of the time index."""
     segment = planned.segment
     times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
@@ -261,10 +228,8 @@ def described(
         identity, segment.start_offset, segment.end_offset, times[len(times) - 1][0] if len(times) else -1, broker_id,
         runtime.now_ms(), log.length, planned.epochs, txn_idx_empty=not files["transaction"],
     )  # fmt: skip
-    data = LogSegmentData(
-        log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
-    )
-    return metadata, data
+    offsets, times_file, aborted, producers = (files[name] for name in SEGMENT_FILES)
+    return metadata, LogSegmentData(log, offsets, times_file, producers, planned.checkpoint, aborted)
 
 
 def copy_segment(
@@ -279,17 +244,13 @@ def copy_segment(
     manager.add_remote_log_segment_metadata(metadata, token=token).result()
     custom = storage.copy_log_segment_data(metadata, data)
     identity = metadata.remote_log_segment_id
-    update = RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, metadata.broker_id)
+    update = model.RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, metadata.broker_id)
     manager.update_remote_log_segment_metadata(update, token=token).result()
 
 
 def restore(
-    store: ChunkedSegmentStorage | Replica,
-    log_dir: str,
-    topics: str | None = None,
-    *,
-    keep_partition_metadata: bool = False,
-) -> Restored:
+    store: ChunkedSegmentStorage | Replica, log_dir: str, topics: str | None = None, *, keep_partition_metadata: bool = False
+) -> Restored:  # fmt: skip
     """Put partitions back as folders of a log directory, whose broker is stopped: logs, indexes, snapshots, leader epochs. Where a whole
     directory was copied, and neither option is given, all of it is put back as it was then, and its broker can start.
 
@@ -364,7 +325,7 @@ def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list
         whole = stop == segment.end_offset + 1
         with source.log(segment) as log:
             size += write_file(staging, segment_file(start, "log"), log if whole else cut_log(log, segment, stop))
-        names = {segment_file(start, suffix): name for name, suffix in _FILES.items()}
+        names = {segment_file(start, suffix): name for name, suffix in INDEX_FILES.items()}
         names[segment_file(stop, "snapshot")] = "producerSnapshot"
         for file, name in names.items() if whole else ():  # a broker rebuilds what is missing
             if (data := source.index(segment, name)) is not None:
@@ -372,7 +333,7 @@ def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list
     last = pieces[-1].segment
     write_file(staging, "leader-epoch-checkpoint", source.index(last, "leaderEpoch") or write_checkpoint(last.epochs))
     topic_id = parse_uuid(last.topic_id, object=last.name)
-    write_file(staging, "partition.metadata", write_partition_metadata(topic_id) if kept is None else kept)
+    write_file(staging, "partition.metadata", checkpoints.write_partition_metadata(topic_id) if kept is None else kept)
     put_in_place(log_dir, folder, replaced=kept is not None)
     return size
 
