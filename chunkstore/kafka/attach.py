@@ -103,14 +103,20 @@ def _partitions(
 ) -> Iterator[_Partition]:
     listing, fresh = source.listing(), None if log_dir is None else _fresh(log_dir)
     notes.update(dict.fromkeys([*listing.notes, *(f"{each.object}: {each.message}" for each in listing.findings)]))
-    for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
+    known: dict[str, set[str]] = {}
+    listed = sorted(listing.segments, key=lambda each: (each.topic, each.partition))
+    for place, several in groupby(listed, key=lambda each: (each.topic, each.partition)):
         if not copies.named(place[0], topics):
             continue
         name, start = f"{place[0]}-{place[1]}", listing.log_starts.get(place, 0)
         rolled = [each for each in source.finished([*several]) if each.state != "ACTIVE" and each.end_offset >= start]
         segments = [each for each in rolled if fresh is not None or each.topic_id in ids]
-        if len(old := sorted({each.topic_id for each in segments})) > 1:
-            raise Conflict(f"topic {place[0]}", expected="one topic id", found=old, remedy="choose one by its id")
+        old = known.setdefault(place[0], set())
+        old.update(each.topic_id for each in segments)
+        if len(old) > 1:
+            raise Conflict(
+                f"topic {place[0]}", expected="one topic id", found=sorted(old), remedy="choose one by its id"
+            )
         new = "".join(ids[each] for each in old) if fresh is None else fresh.get(place, ("", 0))[0]
         pieces = resolve(segments)
         if not (new and pieces):

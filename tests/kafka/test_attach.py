@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,12 @@ from chunkstore.codec.kafka.checkpoints import (
     write_checkpoint,
     write_partition_metadata,
 )
-from chunkstore.codec.kafka.indexes import OffsetIndex, read_producer_snapshot, read_transaction_index
+from chunkstore.codec.kafka.indexes import (
+    OffsetIndex,
+    read_producer_snapshot,
+    read_transaction_index,
+    write_producer_snapshot,
+)
 from chunkstore.codec.kafka.names import parse_uuid, uuid_text
 from chunkstore.codec.sources import read_exactly
 from chunkstore.errors import Conflict, InvalidArgument
@@ -29,13 +36,13 @@ from chunkstore.kafka.attach import attach
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentState, TopicIdPartition
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.storage import IndexType, RemoteStorageManager
-from chunkstore.kafka.tier import SEGMENT_FILES, Planned, described
-from tests.kafka.support_batches import source_of
+from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
+from chunkstore.kafka.tier import SEGMENT_FILES, Planned, copy_segment, described
+from tests.kafka.support_batches import Made, batch_of, control_of, source_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
-from tests.kafka.support_metadata import fresh_root
+from tests.kafka.support_metadata import fresh_root, segment
 from tests.kafka.support_plugin import Row, consumed, produce, rig
-from tests.kafka.support_tier import METADATA_LOG, PEM, copied_tier, opened, records_of, segment_at
+from tests.kafka.support_tier import METADATA_LOG, PEM, copied_logs, copied_tier, opened, records_of, segment_at
 from tests.support.servers.kafka import NEW, OLD
 
 TOPIC_ID = b"id, fresh cluster"[:16]
@@ -177,7 +184,22 @@ def test_log_directories_and_containers_are_attached(root: str, store: Store) ->
             attach(logs, store, "codecs", topic_ids={old: NEW_ID})
 
 
-def test_what_a_newer_lineage_replaced_is_cut_off(root: str, store: Store) -> None:
+def test_two_ids_of_one_topic_are_not_mixed(root: str, store: Store) -> None:
+    other, storage = uuid_text(bytes(16)), RemoteStorageManager(store)
+    with KafkaBucket(str(LOG_DIR)) as logs, chunkstore.open(fresh_root()) as target:
+        [old] = {each.topic_id for each in logs.segments("transactions")}
+        for number, new in enumerate((NEW_ID, other)):
+            attach(logs, store, topic_ids={old: new})
+            for item in [*storage.stored_segments()]:
+                place = item.remote_log_segment_id.topic_id_partition
+                if uuid_text(place.topic_id) == new and place.partition == number:
+                    storage.delete_log_segment_data(item)
+            with pytest.raises(Conflict, match="topic transactions") if number else nullcontext():
+                attach(KafkaBucket(root), target, topic_ids={NEW_ID: old, other: old})
+        assert {each.partition for each in KafkaBucket(root).segments()} == {0, 1}
+
+
+def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
     source, topic = LogDirectory(str(LOG_DIR)), "transactions"
     segment = source.listing(topic, 0).segments[1]  # transactions of it are aborted in both halves
     old = TopicIdPartition(parse_uuid(segment.topic_id, object="id"), topic, 0)
