@@ -28,10 +28,12 @@ from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.sources import LogDirectory, SegmentSource, translated
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.transactions import transactions_of
+from chunkstore.kafka.whole import clean_stop
 
 __all__ = ["Attached", "attach"]
 
 _OTHER: Final = "attach to another container"
+_ONCE: Final = "the cluster went on: its folders stay as they are"
 _FINISHED: Final = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -76,18 +78,22 @@ def attach(
     ``log_dir``, instead: the log directory of a stopped broker of that cluster, whose topics exist without a record. The partitions in it
     are attached under their ids, and what Kafka needs is put into each folder, on disk, whole or not at all.
 
-    A segment is durable and readable when its copy ends. Raises ``InvalidArgument`` (nothing to attach; a folder with records, or at a
-    leader epoch below the tier's last one), ``Conflict`` (two ids of one topic; the container has other segments of these offsets),
-    ``Damaged``, and what the tier, the directory and the store raise. Retry: safe until the brokers start.
+    A segment is durable and readable when its copy ends. Raises ``InvalidArgument`` (nothing to attach; the broker did not stop cleanly; a
+    folder with records, or at a leader epoch below the tier's last one), ``Conflict`` (two ids of one topic; the container has other
+    segments of these offsets, or, with ``log_dir``, newer ones), ``Damaged``, and what the tier, the directory and the store raise. Retry:
+    safe.
     """
     if (topic_ids is None) == (log_dir is None):
         raise InvalidArgument("name a log directory of the fresh cluster, or its topic ids", argument="log_dir")
+    if log_dir is not None:
+        clean_stop(log_dir)
+        copies.put_back(log_dir)
     notes: dict[str, None] = {}
     found = [*_partitions(tier.source, topics, topic_ids or {}, log_dir, notes)]
     if not found:
         raise InvalidArgument("; ".join(["there is nothing to attach", *notes]), argument="topics")
     manager = RemoteLogMetadataManager(store, "kafka-exact")
-    finished = {identity for each in found for identity in _finished(manager, each)}
+    finished = {identity for each in found for identity in _finished(manager, each, log_dir is not None)}
     manager.on_partition_leadership_changes([each.partition for each in found])
     missing = [(each, piece) for each in found for piece in each.pieces if each.identity(piece) not in finished]
     size = sum(_copy(tier.source, store, *each) for each in missing)
@@ -171,13 +177,15 @@ def _runs(source: SegmentSource, pieces: list[Piece]) -> Iterator[tuple[int, int
             begin = number
 
 
-def _finished(manager: RemoteLogMetadataManager, each: _Partition) -> Iterator[model.RemoteLogSegmentId]:
-    """What the container has of the partition. Raises ``Conflict`` where it has other segments of these offsets."""
+def _finished(manager: RemoteLogMetadataManager, each: _Partition, last: bool) -> Iterator[model.RemoteLogSegmentId]:
+    """What the container has of the partition. Raises ``Conflict``: it has other segments of these offsets, or, with ``last``, newer ones."""
     ends = {each.identity(piece): piece.stop - 1 for piece in each.pieces}
     with suppress(model.RemoteResourceNotFoundException):
         for item in manager.list_remote_log_segments(each.partition):
             identity = item.remote_log_segment_id
-            if item.state == _FINISHED and item.start_offset < each.pieces[-1].stop:
+            if item.state == _FINISHED and (last or item.start_offset < each.pieces[-1].stop):
+                if item.start_offset >= each.pieces[-1].stop:
+                    raise Conflict(str(each.partition), expected="no newer segment", found=str(identity), remedy=_ONCE)
                 if ends.get(identity) != item.end_offset:
                     raise Conflict(str(each.partition), expected="no other segment", found=str(identity), remedy=_OTHER)
                 yield identity

@@ -20,7 +20,7 @@ from chunkstore.codec.kafka import checkpoints
 from chunkstore.codec.kafka.batches import ReadOptions, iter_batches
 from chunkstore.codec.kafka.checkpoints import read_leader_epochs, write_checkpoint
 from chunkstore.codec.kafka.indexes import TimeIndex
-from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file
+from chunkstore.codec.kafka.names import parse_uuid, segment_file
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
@@ -42,6 +42,7 @@ __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore",
 BROKER: Final = -1
 """The broker id of these copies: STARTED ones with it are gone on with."""
 _STAGING: Final = ".chunkstore-restore"
+_ASIDE: Final = ".chunkstore-old"
 _PIECE_BYTES: Final = 8 * MIB
 SEGMENT_FILES: Final = (*INDEX_FILES, "producerSnapshot")
 _FINISHED: Final = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -262,6 +263,7 @@ def restore(
     store raises. Retry: safe; name what is not there yet, or empty a whole directory.
     """
     source = ContainerSource(store, log_dir)
+    put_back(log_dir)
     whole = read_partitions(store) if topics is None and not keep_partition_metadata else None
     if whole is not None and os.path.isdir(log_dir) and os.listdir(log_dir):
         raise InvalidArgument(f"{log_dir} must be absent or empty, or topics be named", argument="log_dir")
@@ -348,15 +350,29 @@ def staged(log_dir: str) -> str:
 
 
 def put_in_place(log_dir: str, folder: str, *, replaced: bool) -> None:
-    """Make the staged folder a partition's, on disk; ``replaced``: the files of the empty partition that is there are deleted."""
-    staging, target = os.path.join(log_dir, _STAGING), os.path.join(log_dir, folder)
+    """Make the staged folder a partition's, on disk; ``replaced``: the folder of the empty partition that is there is deleted."""
+    aside, target = os.path.join(log_dir, _ASIDE), os.path.join(log_dir, folder)
     with translated(target):
-        fresh = os.listdir(target) if replaced else []
-        for name in sorted(fresh, key="partition.metadata".__eq__):
-            if parse_segment_file(name) or name in ("leader-epoch-checkpoint", "partition.metadata"):
-                os.unlink(os.path.join(target, name))
-        os.rename(staging, target)  # fails where files are in it
+        if replaced:
+            os.mkdir(aside)
+            os.rename(target, os.path.join(aside, folder))
+        os.rename(os.path.join(log_dir, _STAGING), target)  # fails where files are in it
     _sync(target, log_dir)
+    put_back(log_dir)
+
+
+def put_back(log_dir: str) -> None:
+    """After a ``put_in_place`` that ended, or was killed: the folder that it put aside is deleted, or is there again."""
+    aside = os.path.join(log_dir, _ASIDE)
+    with translated(aside):
+        for folder in os.listdir(aside) if os.path.isdir(aside) else ():
+            target = os.path.join(log_dir, folder)
+            if os.path.exists(target):
+                shutil.rmtree(os.path.join(aside, folder))
+            else:
+                os.rename(os.path.join(aside, folder), target)
+        if os.path.isdir(aside):
+            os.rmdir(aside)
 
 
 def _sync(*folders: str) -> None:

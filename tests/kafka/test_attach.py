@@ -71,6 +71,14 @@ def ids_of(tier: KafkaBucket) -> dict[str, str]:
     return {each.topic_id: NEW_ID for each in tier.segments()}
 
 
+def go_on(store: Store, name: str, data: LogSegmentData, count: int) -> None:
+    """A segment of ``count`` offsets that the fresh cluster copies after those of the tier."""
+    start = ENDS[name] + 1
+    place = TopicIdPartition(TOPIC_ID, f"tiered-{name}", 0)
+    item = segment(77, start, start + count - 1, {4: start}, partition=place)
+    copy_segment(RemoteStorageManager(store), RemoteLogMetadataManager(store, "kafka-exact"), item, data)
+
+
 Rows = dict[tuple[str, int], list[dict[str, Any]]]
 
 
@@ -88,6 +96,7 @@ def fresh_cluster(folder: Path, name: str, epoch: int) -> Path:
     (partition / "leader-epoch-checkpoint").write_bytes(write_checkpoint([LeaderEpoch(epoch, 0)]))
     starts = [TopicOffset("other", 0, 7), TopicOffset(f"tiered-{name}", 0, 0)]
     (folder / "log-start-offset-checkpoint").write_bytes(write_checkpoint(starts))
+    (folder / ".kafka_cleanshutdown").write_bytes(b'{"version":0,"brokerEpoch":1}')
     return partition
 
 
@@ -142,20 +151,25 @@ def test_transactions_without_an_end_are_named_and_aborted(name: str, root: str,
         assert not shown & set(OPEN[name].values())
 
 
-def test_a_killed_run_goes_on(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
+def attach_until_killed(monkeypatch: pytest.MonkeyPatch, tier: KafkaBucket, store: Store, count: int) -> None:
+    """An attaching that dies when the bytes of ``count`` segments are there, and the last one's event is not."""
     genuine, copied = RemoteStorageManager.copy_log_segment_data, list[object]()
 
     def copy(self: RemoteStorageManager, *arguments: Any) -> object:
         copied.append(arguments[0])
         result = genuine(self, *arguments)
-        if len(copied) == 3:
-            raise KeyboardInterrupt  # its bytes are there, and its event is not
+        if len(copied) == count:
+            raise KeyboardInterrupt
         return result
 
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RemoteStorageManager, "copy_log_segment_data", copy)
+        attach(tier, store, topic_ids=ids_of(tier))
+
+
+def test_a_killed_run_goes_on(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
     with opened(GENUINE / "plain") as tier:
-        monkeypatch.setattr(RemoteStorageManager, "copy_log_segment_data", copy)
-        with pytest.raises(KeyboardInterrupt):
-            attach(tier, store, topic_ids=ids_of(tier))
+        attach_until_killed(monkeypatch, tier, store, 3)
         assert attach(tier, store, topic_ids=ids_of(tier))[:3:2] == (3, 2)
         assert attach(tier, store, topic_ids=ids_of(tier))[:3] == (0, 0, 5)
         assert without_fates(records_of(KafkaBucket(root))) == without_fates(records_of(tier))
@@ -201,15 +215,15 @@ def test_two_ids_of_one_topic_are_not_mixed(root: str, store: Store) -> None:
 
 def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
     source, topic = LogDirectory(str(LOG_DIR)), "transactions"
-    segment = source.listing(topic, 0).segments[1]  # transactions of it are aborted in both halves
-    old = TopicIdPartition(parse_uuid(segment.topic_id, object="id"), topic, 0)
-    with source.log(segment) as log, chunkstore.open(before := fresh_root()) as first:
-        batches = list(iter_batches(log, ReadOptions(floor=segment.start_offset)))
+    whole = source.listing(topic, 0).segments[1]  # transactions of it are aborted in both halves
+    old = TopicIdPartition(parse_uuid(whole.topic_id, object="id"), topic, 0)
+    with source.log(whole) as log, chunkstore.open(before := fresh_root()) as first:
+        batches = list(iter_batches(log, ReadOptions(floor=whole.start_offset)))
         border = batches[len(batches) // 2]
-        files = {name: source.index(segment, name) for name in SEGMENT_FILES}
+        files = {name: source.index(whole, name) for name in SEGMENT_FILES}
         tail = source_of(bytes(read_exactly(log, border.position, log.length - border.position)))
-        newer = segment._replace(start_offset=border.base_offset)
-        for number, (each, data, epoch) in enumerate(((segment, log, 0), (newer, tail, 3))):
+        newer = whole._replace(start_offset=border.base_offset)
+        for number, (each, data, epoch) in enumerate(((whole, log, 0), (newer, tail, 3))):
             epochs = {epoch: each.start_offset}
             planned = Planned(each, epochs, write_checkpoint([LeaderEpoch(*pair) for pair in epochs.items()]))
             own = files if number == 0 else {**dict.fromkeys(files), "offset": b"", "transaction": files["transaction"]}
@@ -219,11 +233,11 @@ def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatc
             attach(tier, store, topic_ids=ids_of(tier))
             container = KafkaBucket(root)
             parts = container.segments()
-            spans = [(segment.start_offset, border.base_offset - 1), (border.base_offset, segment.end_offset)]
+            spans = [(whole.start_offset, border.base_offset - 1), (border.base_offset, whole.end_offset)]
             assert [(each.start_offset, each.end_offset) for each in parts] == spans
             assert [each.bytes for each in parts] == [border.position, log.length - border.position]
-            rows = OffsetIndex(container.source.index(parts[0], "offset") or b"", segment.start_offset)
-            assert 0 < len(rows) < len(OffsetIndex(files["offset"] or b"", segment.start_offset))
+            rows = OffsetIndex(container.source.index(parts[0], "offset") or b"", whole.start_offset)
+            assert 0 < len(rows) < len(OffsetIndex(files["offset"] or b"", whole.start_offset))
             assert rows[len(rows) - 1] < (border.base_offset, border.position)
             aborted = read_transaction_index(container.source.index(parts[0], "transaction") or b"")
             assert 0 < max(row.last_offset for row in aborted) < border.base_offset
@@ -245,7 +259,11 @@ def test_folders_of_a_fresh_cluster_get_what_a_broker_needs(tmp_path: Path, name
                 "partition.metadata": write_partition_metadata(TOPIC_ID),
             }
         assert {each.topic_id for each in KafkaBucket(root).segments()} == {NEW_ID}
-        assert {path.name for path in tmp_path.iterdir()} == {folder.name, "log-start-offset-checkpoint"}
+        assert {path.name for path in tmp_path.iterdir()} == {
+            folder.name,
+            "log-start-offset-checkpoint",
+            ".kafka_cleanshutdown",
+        }
 
 
 def test_a_log_starts_where_the_tier_does(tmp_path: Path, store: Store) -> None:
@@ -259,19 +277,56 @@ def test_a_log_starts_where_the_tier_does(tmp_path: Path, store: Store) -> None:
     assert set(rows) == {("other", 0, 7), ("tiered-plain", 0, 95)}
 
 
-@pytest.mark.parametrize("why", ["records", "epoch", "absent"])
+@pytest.mark.parametrize("why", ["records", "epoch", "absent", "running"])
 def test_a_folder_that_may_not_be_replaced_is_refused(tmp_path: Path, why: str, root: str, store: Store) -> None:
     folder = fresh_cluster(tmp_path, "plain", 0 if why == "epoch" else 2)
     if why == "records":
         (folder / f"{0:020d}.log").write_bytes(b"x")
     elif why == "absent":
         folder.rename(tmp_path / "another-0")
+    elif why == "running":
+        (tmp_path / ".kafka_cleanshutdown").unlink()
     before = files_of(tmp_path)
     messages = {"records": "without a record", "epoch": "stop the broker 1 times", "absent": "no id in the fresh"}
+    messages["running"] = "did not stop cleanly"
     with opened(GENUINE / "plain") as tier, pytest.raises(InvalidArgument, match=messages[why]):
         attach(tier, store, log_dir=str(tmp_path))
     assert files_of(tmp_path) == before
     assert KafkaBucket(root).segments() == []
+
+
+@pytest.mark.parametrize("kill", [1, 2])
+def test_a_folder_outlives_a_killed_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store, kill: int
+) -> None:
+    folder, genuine, calls = fresh_cluster(tmp_path, "plain", 2), os.rename, list[object]()
+
+    def rename(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == kill:
+            raise KeyboardInterrupt
+        genuine(*arguments)
+
+    with opened(GENUINE / "plain") as tier:
+        monkeypatch.setattr(os, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            attach(tier, store, log_dir=str(tmp_path))
+        assert attach(tier, store, log_dir=str(tmp_path)).folders == 1
+    assert (folder / "partition.metadata").read_bytes() == write_partition_metadata(TOPIC_ID)
+    names = {folder.name, "log-start-offset-checkpoint", ".kafka_cleanshutdown"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_log_that_went_on_is_not_set_back(tmp_path: Path, store: Store) -> None:
+    fresh_cluster(tmp_path, "plain", 2)
+    with opened(GENUINE / "plain") as tier:
+        attach(tier, store, log_dir=str(tmp_path))
+        go_on(store, "plain", LogSegmentData(b"log", None, None, None, None), 9)
+        before = files_of(tmp_path)
+        with pytest.raises(Conflict, match="went on"):
+            attach(tier, store, log_dir=str(tmp_path))
+        assert files_of(tmp_path) == before
+        assert attach(tier, store, topic_ids=ids_of(tier)).copied == 0
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
