@@ -178,7 +178,7 @@ def _runs(source: SegmentSource, pieces: list[Piece]) -> Iterator[tuple[int, int
 
 
 def _finished(manager: RemoteLogMetadataManager, each: _Partition, last: bool) -> Iterator[model.RemoteLogSegmentId]:
-    """What the container has of the partition. Raises ``Conflict``: it has other segments of these offsets, or, with ``last``, newer ones."""
+    """What the container has of it. Raises ``Conflict``: it has other segments of these offsets, or, with ``last``, newer ones."""
     ends = {each.identity(piece): piece.stop - 1 for piece in each.pieces}
     with suppress(model.RemoteResourceNotFoundException):
         for item in manager.list_remote_log_segments(each.partition):

@@ -88,8 +88,12 @@ def _aborted(source: SegmentSource, piece: Piece) -> list[AbortedTransaction] | 
         entries = read_transaction_index(data or b"", object=piece.segment.name)
     except Damaged:
         return None
-    whole = piece.stop > piece.segment.end_offset
-    return [AbortedTransaction(*entry[:3]) for entry in entries if whole or entry.last_offset < piece.stop]
+    whole, last = piece.stop > piece.segment.end_offset, piece.stop - 1  # what ``attach`` ended ends after the segment
+    return [
+        AbortedTransaction(*entry[:2], min(entry.last_offset, last))
+        for entry in entries
+        if whole or entry.last_offset <= last
+    ]
 
 
 def _batches(source: SegmentSource, pieces: Sequence[Piece]) -> Iterator[Batch]:

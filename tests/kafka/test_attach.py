@@ -151,6 +151,16 @@ def test_transactions_without_an_end_are_named_and_aborted(name: str, root: str,
         assert not shown & set(OPEN[name].values())
 
 
+def test_what_an_aborted_producer_commits_later_is_read(root: str, store: Store) -> None:
+    start, [producer, *_] = ENDS["plain"] + 1, OPEN["plain"]
+    batch = batch_of([Made(b"new")], start, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=16)
+    with opened(GENUINE / "plain") as tier:
+        attach(tier, store, topic_ids=ids_of(tier))
+    snapshot = write_producer_snapshot(())
+    go_on(store, "plain", LogSegmentData(batch + control_of(start + 1, producer, 1), b"", b"", snapshot, None), 2)
+    assert [*KafkaBucket(root).read(isolation="read_committed")][-1].offset == start
+
+
 def attach_until_killed(monkeypatch: pytest.MonkeyPatch, tier: KafkaBucket, store: Store, count: int) -> None:
     """An attaching that dies when the bytes of ``count`` segments are there, and the last one's event is not."""
     genuine, copied = RemoteStorageManager.copy_log_segment_data, list[object]()
