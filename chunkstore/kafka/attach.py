@@ -48,9 +48,11 @@ class Attached(NamedTuple):
 
 
 class _Partition(NamedTuple):
-    """A partition under its new id. ``going``: by the ends of runs without a gap, first offsets of open transactions by producer."""
+    """A partition under its new id. ``start``: the first offset that consumers get. ``going``: by the ends of runs without a gap, first
+    offsets of open transactions by producer."""
 
     partition: model.TopicIdPartition
+    start: int
     pieces: list[Piece]
     lineage: list[LeaderEpoch]
     going: Mapping[int, Mapping[int, int]]
@@ -95,6 +97,9 @@ def attach(
     manager = RemoteLogMetadataManager(store, "kafka-exact")
     finished = {identity for each in found for identity in _finished(manager, each, log_dir is not None)}
     manager.on_partition_leadership_changes([each.partition for each in found])
+    for each in found:
+        if each.start > each.pieces[0].start:
+            manager.record_log_start(each.partition, each.start).result()
     missing = [(each, piece) for each in found for piece in each.pieces if each.identity(piece) not in finished]
     size = sum(_copy(tier.source, store, *each) for each in missing)
     if log_dir is not None:
@@ -136,7 +141,9 @@ def _partitions(
             notes[f"{name}: offsets from {stop} {'on' if after is None else f'to {after - 1}'} are not here"] = None
         lineage = _lineage(source, pieces)
         kept = b"" if fresh is None else _kept(os.path.join(str(log_dir), name), fresh[place][1], lineage[-1].epoch)
-        yield _Partition(partition, pieces, lineage, {stop: going for stop, _, going in runs}, kept)
+        yield _Partition(
+            partition, max(start, pieces[0].start), pieces, lineage, {stop: going for stop, _, going in runs}, kept
+        )
 
 
 def _fresh(log_dir: str) -> dict[tuple[str, int], tuple[str, int]]:
@@ -210,6 +217,8 @@ def _copy(source: SegmentSource, store: ChunkedSegmentStorage, each: _Partition,
             # A fresh cluster numbers its producers anew, and would refuse those that this snapshot knows.
             files["producerSnapshot"] = indexes.write_producer_snapshot(())
         files["transaction"] = indexes.write_transaction_index(aborted) or None
+        if (begun := manager.remote_log_segment(each.identity(piece))) is not None:
+            storage.delete_log_segment_data(begun)  # a killed run may have cut the segment at another offset
         copies.copy_segment(storage, manager, *copies.described(each.identity(piece), planned, log, files))
     return log.length
 
@@ -235,7 +244,7 @@ def _put_log_starts(log_dir: str, found: list[_Partition]) -> None:
     name = "log-start-offset-checkpoint"
     with closing(LogDirectory(log_dir)) as directory:
         starts = directory.checkpoint(name)
-    starts |= {(each.partition.topic, each.partition.partition): each.pieces[0].start for each in found}
+    starts |= {(each.partition.topic, each.partition.partition): each.start for each in found}
     staging, rows = copies.staged(log_dir), [TopicOffset(*place, start) for place, start in starts.items()]
     copies.write_file(staging, name, write_checkpoint(rows))
     with translated(log_dir):

@@ -38,7 +38,7 @@ class ContainerSource(SegmentSource):
         self.lineage = "the metadata manager" if self.stated else "leader epochs and higher ends"
 
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
-        found = Listing()
+        found, places = Listing(), set[TopicIdPartition]()
         for item in self._stored.stored_segments(topic):
             place = item.remote_log_segment_id.topic_id_partition
             if partition not in (None, place.partition):
@@ -48,6 +48,10 @@ class ContainerSource(SegmentSource):
             if parse_partition_folder(str(place)) is None:
                 raise Damaged(f"{place.topic[:40]!r} is no topic", object=segment.name)
             found.segments.append(segment)
+            places.add(place)
+        starts = [(self._metadata.log_start(each), each.topic, each.partition) for each in places]
+        # The lowest one of topics of one name.
+        found.log_starts = {(name, number): start for start, name, number in sorted(starts, reverse=True)}
         return found
 
     def log(self, segment: Segment) -> AbstractContextManager[DataSource]:

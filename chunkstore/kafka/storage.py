@@ -180,13 +180,19 @@ class RemoteStorageManager(RemoteStorageReader):
         """Copy a segment; durable when it returns. Returns 40 bytes of custom metadata: the lengths of its indexes.
 
         What is stored under this id stays, and is not copied again. Also raises ``ChunkNotFound``, ``AccessDenied`` and
-        ``StorageUnavailable`` of a file, and ``Conflict``: another copy of this id, or its deletion, has begun. Retry: safe, with the same
-        id or another one; after an error nothing of the segment is readable, and ``delete_log_segment_data`` frees what is stored of it.
+        ``StorageUnavailable`` of a file, and ``Conflict``: what is stored has another end or length, or another copy of this id, or its
+        deletion, has begun. Retry: safe, with the same id or another one; after another error nothing of the segment is readable, and
+        ``delete_log_segment_data`` frees what is stored of it.
         """
         stored = self._row(STORED, metadata)
-        if stored is not None:
-            return stored.custom_metadata
         require(isinstance(log_segment_data, LogSegmentData), "log_segment_data", "a LogSegmentData")
+        if stored is not None:
+            with _opened(log_segment_data.log_segment) as log:
+                found, wanted = (stored.end_offset, stored.segment_size_in_bytes), (metadata.end_offset, log.length)
+            if found != wanted:
+                text = "of another end or length: delete it, or copy under another id"
+                raise Conflict(f"{metadata.remote_log_segment_id} is stored", expected=wanted, found=found, remedy=text)
+            return stored.custom_metadata
         try:
             return self._copy(metadata, log_segment_data)
         except (SegmentExists, SegmentNotFound) as error:

@@ -88,12 +88,9 @@ def _aborted(source: SegmentSource, piece: Piece) -> list[AbortedTransaction] | 
         entries = read_transaction_index(data or b"", object=piece.segment.name)
     except Damaged:
         return None
-    whole, last = piece.stop > piece.segment.end_offset, piece.stop - 1  # what ``attach`` ended ends after the segment
-    return [
-        AbortedTransaction(*entry[:2], min(entry.last_offset, last))
-        for entry in entries
-        if whole or entry.last_offset <= last
-    ]
+    last = piece.stop - 1  # what ``attach`` aborted ends after the segment
+    held = [entry for entry in entries if piece.stop > piece.segment.end_offset or entry.last_offset <= last]
+    return [AbortedTransaction(*entry[:2], min(entry.last_offset, last)) for entry in held]
 
 
 def _batches(source: SegmentSource, pieces: Sequence[Piece]) -> Iterator[Batch]:

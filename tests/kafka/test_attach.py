@@ -239,6 +239,8 @@ def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatc
             own = files if number == 0 else {**dict.fromkeys(files), "offset": b"", "transaction": files["transaction"]}
             identity = RemoteLogSegmentId(old, bytes([number]) * 16)
             RemoteStorageManager(first).copy_log_segment_data(*described(identity, planned, data, own))
+            if number == 0:  # a killed run leaves the whole segment
+                attach_until_killed(monkeypatch, KafkaBucket(before), store, 1)
         with KafkaBucket(before) as tier:
             attach(tier, store, topic_ids=ids_of(tier))
             container = KafkaBucket(root)
@@ -285,6 +287,20 @@ def test_a_log_starts_where_the_tier_does(tmp_path: Path, store: Store) -> None:
         attach(tier, store, log_dir=str(tmp_path / "logs"))
     rows = read_offset_checkpoint((tmp_path / "logs" / "log-start-offset-checkpoint").read_bytes())
     assert set(rows) == {("other", 0, 7), ("tiered-plain", 0, 95)}
+
+
+def test_deleted_records_stay_deleted(tmp_path: Path, root: str, store: Store) -> None:
+    logs = copied_logs(tmp_path)
+    (logs / "log-start-offset-checkpoint").write_bytes(write_checkpoint([TopicOffset("transactions", 0, 100)]))
+    with KafkaBucket(str(logs)) as tier, chunkstore.open(fresh_root()) as other:
+        [old] = {each.topic_id for each in tier.segments("transactions")}
+        attach(tier, store, topic_ids={old: NEW_ID})
+        container, fresh = KafkaBucket(root), tmp_path / "fresh"
+        fresh_cluster(fresh, "plain", 20).rename(fresh / "transactions-0")
+        attach(container, other, log_dir=str(fresh))
+        assert next(container.read(partition=0)).offset == 100
+    rows = read_offset_checkpoint((fresh / "log-start-offset-checkpoint").read_bytes())
+    assert ("transactions", 0, 100) in rows
 
 
 @pytest.mark.parametrize("why", ["records", "epoch", "absent", "running"])
