@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from io import BufferedReader, RawIOBase
@@ -22,7 +22,7 @@ from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.handles import SegmentHandle
 from chunkstore.kafka import model, rows
 from chunkstore.kafka.model import OFFSET_MAX, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
@@ -181,8 +181,8 @@ class RemoteStorageManager(RemoteStorageReader):
 
         What is stored under this id stays, and is not copied again. Also raises ``ChunkNotFound``, ``AccessDenied`` and
         ``StorageUnavailable`` of a file, and ``Conflict``: what is stored has another end or length, or another copy of this id, or its
-        deletion, has begun. Retry: safe, with the same id or another one; after another error nothing of the segment is readable, and
-        ``delete_log_segment_data`` frees what is stored of it.
+        deletion, has begun. Retry: safe, with the same id or another one; after another error nothing of the segment is readable or
+        stored, but where the storage is away or the owner has died: then ``delete_log_segment_data`` frees what is stored of it.
         """
         stored = self._row(STORED, metadata)
         require(isinstance(log_segment_data, LogSegmentData), "log_segment_data", "a LogSegmentData")
@@ -206,16 +206,21 @@ class RemoteStorageManager(RemoteStorageReader):
             log = opened.enter_context(_opened(data.log_segment))
             indexes = [None if file is None else opened.enter_context(_opened(file)) for file in data[1:]]
             version, *handles = self._begin(metadata)
-            self._append(handles[0], [log])
-            self._append(handles[1], [index for index in indexes if index is not None])
             sizes = _SIZES.pack(*(-1 if index is None else index.length for index in indexes))
-        state = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        whole = replace(metadata, segment_size_in_bytes=log.length, custom_metadata=sizes, state=state)
-        self._store.commit([
-            *(Seal(name) for name in _names(metadata)),
-            TableDelete(rows.NAMESPACE, _key(UNDER_WAY, metadata), version),
-            TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
-        ])  # fmt: skip
+            state = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            whole = replace(metadata, segment_size_in_bytes=log.length, custom_metadata=sizes, state=state)
+            try:
+                self._append(handles[0], [log])
+                self._append(handles[1], [index for index in indexes if index is not None])
+                self._store.commit([
+                    *(Seal(name) for name in _names(metadata)),
+                    TableDelete(rows.NAMESPACE, _key(UNDER_WAY, metadata), version),
+                    TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
+                ])  # fmt: skip
+            except Exception:
+                with suppress(ChunkstoreError):
+                    self._delete_copy(metadata, version)
+                raise
         return sizes
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -231,6 +236,16 @@ class RemoteStorageManager(RemoteStorageReader):
                 self._store.commit(changes)
             except (Conflict, SegmentNotFound):
                 continue
+
+    def delete_copies_under_way(self) -> None:
+        """Delete all copies under way: for an owner that has begun none, so that all of them died. Durable. Retry: safe."""
+        for row in list(self._table.scan(UNDER_WAY)):
+            with suppress(Conflict, SegmentNotFound):
+                self._delete_copy(rows.decode_segment(_partition_of(row.key), row), row.version)
+
+    def _delete_copy(self, item: RemoteLogSegmentMetadata, version: int) -> None:
+        gone = (Delete(name) for name in _names(item) if self._store.exists(name))
+        self._store.commit([TableDelete(rows.NAMESPACE, _key(UNDER_WAY, item), version), *gone])
 
     def copies_under_way(self) -> list[CopyUnderWay]:
         """Copies that have begun and not ended, by topic, partition and offset. Dead ones are listed until copied again or deleted."""
