@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from struct import pack, unpack, unpack_from
@@ -225,7 +226,7 @@ def test_one_connection_too_many_ends_the_longest_idle_one(
         for idle in (1, 2):
             clients.append(stack.enter_context(Client(server.address)))
             clients[-1].ok(Operation.PING)
-            wait_for(lambda idle=idle: sum(each.idle_since_s < inf for each in list(server._peers)) == idle)
+            wait_for(partial(_has_idle, server, idle))
         for _ in range(CONNECTIONS_MAX - 2):
             stack.enter_context(_silent(server))
         with Client(server.address) as client:
@@ -239,6 +240,10 @@ def test_peers_that_do_not_prove_themselves_are_closed(server: KafkaServer, monk
     with _silent(server) as silent, suppress(ConnectionError):
         while silent.recv(99):
             pass
+
+
+def _has_idle(server: KafkaServer, count: int) -> bool:
+    return sum(each.idle_since_s < inf for each in list(server._peers)) == count
 
 
 def _silent(server: KafkaServer) -> socket.socket:
