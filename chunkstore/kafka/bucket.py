@@ -181,6 +181,9 @@ class KafkaBucket:
         "read_committed" reads an index or two of each segment; where they are missing, batches.
         """
         require(isolation in get_args(Isolation), "isolation", "read_uncommitted or read_committed")
+        here = planned.pieces[-1].stop if planned.pieces else planned.start
+        if here < (end_offset if end_offset < OFFSET_MAX else start_offset) < OFFSET_MAX:
+            self._note(f"{planned.topic}-{planned.partition}: offsets from {here} on are not here")
         known = None
         if isolation == "read_committed":
             # Of all pieces: where a transaction began before ``start_offset``, nothing after it may count as committed.

@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby
@@ -332,6 +332,14 @@ class LogDirectory(SegmentSource):
                 continue
             if topic in (None, place[0]) and partition in (None, place[1]):
                 self._add(found, folder, several, place not in compacted)
+        for entry in self._scan(""):
+            place = parse_partition_folder(entry.name)
+            if place is None and entry.name.endswith(("-stray", "-future", "-delete")):
+                found.notes.append(f"{entry.name}: no partition's folder any more, or not yet: it is left out")
+            elif (
+                place is not None and entry.is_symlink() and topic in (None, place[0]) and partition in (None, place[1])
+            ):
+                found.findings.append(Finding("metadata", entry.name, *place, 0, 0, "a symbolic link: it is not read"))
         found.segments.sort()
         return found
 
@@ -339,6 +347,12 @@ class LogDirectory(SegmentSource):
         topic, _, number = folder.rpartition("-")
         topic_id, metadata = "", f"{folder}/partition.metadata"
         sizes = {parse_segment_file(item.key[len(folder) + 1 :]): item.length for item in files}
+        for entry in self._scan(folder):
+            place = parse_segment_file(entry.name)
+            if place is not None and place[1] == "log" and not entry.is_file(follow_symlinks=False):
+                sizes[place] = -1
+                where = f"{folder}/{entry.name}", topic, int(number), place[0], 0
+                found.findings.append(Finding("metadata", *where, "no regular file: it is not read"))
         starts = sorted(place[0] for place in sizes if place is not None and place[1] == "log")
         try:
             data = self._small(metadata)  # old brokers have none
@@ -347,11 +361,19 @@ class LogDirectory(SegmentSource):
             found.findings.append(Finding("metadata", metadata, topic, int(number), 0, error.position, error.message))
         for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=False):  # a new partition has no log yet
             name, size = f"{folder}/{segment_file(base, 'log')}", sizes[base, "log"]
+            if size < 0:
+                continue
             segment = Segment(topic, topic_id, int(number), base, after - 1, "", "ROLLED", size, (), name, dense)
             try:
                 found.segments.append(segment if base != starts[-1] else self._active(segment, found))
             except ChunkNotFound:
                 found.notes.append(f"{name} was deleted meanwhile")
+
+    def _scan(self, folder: str) -> list[os.DirEntry[str]]:
+        """What is in a folder, by name; nothing, if it was deleted meanwhile."""
+        with suppress(ChunkNotFound), translated(folder), os.scandir(os.path.join(self._root, folder)) as entries:
+            return sorted(entries, key=lambda each: each.name)
+        return []
 
     def _active(self, segment: Segment, found: Listing) -> Segment:
         """The segment up to where its batches end now."""
@@ -383,6 +405,23 @@ class LogDirectory(SegmentSource):
         if name == "producerSnapshot":
             return self._small(f"{folder}/{segment_file(segment.end_offset + 1, 'snapshot')}")
         return self._small(f"{folder}/{segment_file(segment.start_offset, INDEX_FILES[name])}")
+
+    def require_neighbour(self, segment: Segment, log: DataSource) -> None:
+        """Raise ``ChunkNotFound`` if a rolled segment ends early, and a broker renames what comes next: a listing may have missed it.
+
+        Compaction may also have emptied its end: the folder then has the same two logs, and none that takes its place.
+        """
+        begin, end = segment.start_offset, segment.end_offset + 1
+        summary = LogSummary()
+        with suppress(Damaged, Unsupported):
+            options = ReadOptions(self.position(segment, log, end), begin, OFFSET_MAX)
+            deque(iter_batches(log, options, summary), 0)
+        if summary.end_offset != end:
+            names = [each.name for each in self._scan(segment.name.partition("/")[0])]
+            logs = [each for each in names if each[20:] in (".log", ".log.swap", ".log.cleaned")]
+            near = [each for each in logs if segment_file(begin, "log") <= each[:24] <= segment_file(end, "log")]
+            if near != [segment_file(each, "log") for each in (begin, end)]:
+                raise ChunkNotFound(segment.name)
 
     def checkpoint(self, name: str) -> dict[tuple[str, int], int]:
         """The rows of an offset checkpoint; none where it is missing."""

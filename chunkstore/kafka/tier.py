@@ -20,7 +20,7 @@ from chunkstore.codec.kafka import checkpoints
 from chunkstore.codec.kafka.batches import ReadOptions, iter_batches
 from chunkstore.codec.kafka.checkpoints import read_leader_epochs, write_checkpoint
 from chunkstore.codec.kafka.indexes import TimeIndex
-from chunkstore.codec.kafka.names import parse_uuid, segment_file
+from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file, uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
@@ -34,7 +34,7 @@ from chunkstore.kafka.retention import filtered_epochs
 from chunkstore.kafka.sources import INDEX_FILES, LogDirectory, Segment, translated
 from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.transactions import first_open
-from chunkstore.kafka.whole import Partitions, clean_stop, other_files, read_partitions, store_cluster
+from chunkstore.kafka.whole import Partitions, clean_stop, locked, other_files, read_partitions, store_cluster
 from chunkstore.replica import Replica
 
 __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
@@ -100,12 +100,14 @@ def plan(segments: Iterable[Segment], epochs: Sequence[checkpoints.LeaderEpoch],
 def opened_segment(
     source: LogDirectory, identity: RemoteLogSegmentId, planned: Planned, broker_id: int = BROKER
 ) -> Iterator[_Copy]:
-    """What is stored of a segment. Raises ``ChunkNotFound`` (deleted meanwhile), ``Damaged``, and what ``source`` raises."""
+    """What is stored of a segment. Raises ``ChunkNotFound`` (deleted or replaced meanwhile), ``Damaged``, and what ``source`` raises."""
     segment = planned.segment
     with source.log(segment) as log:
         files = {name: source.index(segment, name) for name in SEGMENT_FILES}
-        if segment.state == "ROLLED" and source.bucket.head(segment.name).length != segment.bytes:
-            raise ChunkNotFound(segment.name)  # compaction has put other files there
+        if segment.state == "ROLLED":
+            source.require_neighbour(segment, log)
+            if source.bucket.head(segment.name).length != segment.bytes:
+                raise ChunkNotFound(segment.name)  # compaction has put other files there
         yield described(identity, planned, log, files, broker_id)
 
 
@@ -134,13 +136,15 @@ def tier(
     mark = clean_stop(log_dir) if whole else b""
     with closing(LogDirectory(log_dir)) as source:
         while True:
-            done = _Pass(source, store, whole=whole).run(topics)
+            each = _Pass(source, store, whole=whole)
+            done = each.run(topics)
             if whole and (done.notes or done.held_back):
                 text = "; ".join(done.notes) or "leader epochs or an active segment's batches cannot be read"
                 raise Damaged(f"not copied whole: {text}", object=log_dir)
             if whole:
                 listing = source.listing()
-                store_cluster(store, log_dir, listing.segments, mark)
+                store_cluster(store, log_dir, listing.segments, each.ids, mark)
+                each.delete_replaced()
                 done = done._replace(notes=tuple(listing.notes))
             if watch is None or not watch(done):
                 return done
@@ -160,15 +164,19 @@ class _Pass:
         self._copied = self._bytes = self._present = self._held_back = 0
         self._tokens: dict[TopicIdPartition, int] = {}
         self._notes: dict[str, None] = {}
+        self.ids: dict[str, list[str]] = {}
+        self._replaced: list[RemoteLogSegmentMetadata] = []
 
     def run(self, topics: str | None) -> Tiered:
         highs = self._source.checkpoint("replication-offset-checkpoint")  # before the listing: it only grows
         listing = self._source.listing()
         self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
+        broken = {(each.topic, each.partition) for each in listing.findings}
         for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
             start = listing.log_starts.get(place, 0)  # the epochs of what is below are not known any more
             segments = [each for each in several if each.end_offset >= start or each.state == "ACTIVE"]
-            if not segments or not (self._whole or (named(place[0], topics) and segments[0].topic_id)):
+            wanted = segments and (self._whole or (named(place[0], topics) and segments[0].topic_id))
+            if not wanted or place in broken:
                 continue
             for planned in self._planned(segments, highs.get(place, 0)):
                 self._copy(*planned)
@@ -191,34 +199,75 @@ class _Pass:
         self._held_back += sum(each.start_offset <= each.end_offset for each in wanted) - len(planned)
         if not (high and epochs) and not self._whole:
             self._note(f"{partition} is not copied: its high watermark is 0 or not known, or its leader epochs are not")
-        known: dict[_Span, bytes | None] = {}
+        finished: dict[_Span, list[RemoteLogSegmentMetadata]] = {}
+        died: dict[_Span, bytes] = {}
         with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             for item in self._metadata.list_remote_log_segments(partition):
                 span = item.start_offset, item.end_offset, max(item.segment_leader_epochs)
                 if item.state == _FINISHED:
-                    known[span] = None
+                    finished.setdefault(span, []).append(item)
                 elif item.state == model.RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == BROKER:
-                    known.setdefault(span, item.remote_log_segment_id.id)
+                    died[span] = item.remote_log_segment_id.id
+                elif item.state == model.RemoteLogSegmentState.DELETE_SEGMENT_STARTED and self._whole:
+                    self._replaced.append(item)
         for each in planned:
-            if each.span in known and known[each.span] is None:
-                self._present += 1
+            stored = finished.get(each.span, [])
+            same = next((item for item in stored if not self._whole or self._is_same(item, each.segment)), None)
+            self._replaced += [item for item in stored if self._whole and item is not same]
+            if same is None:
+                yield partition, each, died.get(each.span)
             else:
-                yield partition, each, known.get(each.span)
+                self._present += 1
+                self._stored(same.remote_log_segment_id)
+
+    def _is_same(self, item: RemoteLogSegmentMetadata, segment: Segment) -> bool:
+        """Whether the stored log has the segment's bytes: compaction may keep its offsets, and even its length."""
+        if item.segment_size_in_bytes != segment.bytes:
+            return False
+        try:
+            with self._source.log(segment) as log, self._storage.fetch_log_segment(item, 0) as stored:
+                pieces = [(at, min(_PIECE_BYTES, log.length - at)) for at in range(0, log.length, _PIECE_BYTES)]
+                return all(read_exactly(log, at, size) == stored.read(size) for at, size in pieces)
+        except model.RemoteResourceNotFoundException:
+            return False
+
+    def _stored(self, identity: RemoteLogSegmentId) -> None:
+        self.ids.setdefault(str(identity.topic_id_partition), []).append(uuid_text(identity.id))
+
+    def delete_replaced(self) -> None:
+        """Delete what a whole directory had before; a reader must not find it, nor what compaction has removed from it."""
+        for item in self._replaced:
+            token = self._token(item.remote_log_segment_id.topic_id_partition)
+            for state in (
+                model.RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+                model.RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+            ):
+                update = model.RemoteLogSegmentMetadataUpdate(
+                    item.remote_log_segment_id, runtime.now_ms(), item.custom_metadata, state, BROKER
+                )
+                self._metadata.update_remote_log_segment_metadata(update, token=token).result()
+                self._storage.delete_log_segment_data(item)
 
     def _copy(self, partition: TopicIdPartition, planned: Planned, identity: bytes | None) -> None:
         segment, known = planned.segment, RemoteLogSegmentId(partition, identity or runtime.token(16))
         try:
             with opened_segment(self._source, known, planned) as (item, data):
-                if partition not in self._tokens:
-                    self._tokens |= self._metadata.on_partition_leadership_changes([partition])
-                copy_segment(self._storage, self._metadata, item, data, token=self._tokens[partition])
+                if self._whole:
+                    self._storage.delete_log_segment_data(item)  # what died may have other bytes
+                copy_segment(self._storage, self._metadata, item, data, token=self._token(partition))
         except ChunkNotFound as error:
-            self._note(f"{error.chunk} was deleted meanwhile")
+            self._note(f"{error.chunk} was deleted or replaced meanwhile")
         except Damaged as error:
             self._note(f"{segment.name} is not copied: {error.message}")
         else:
             self._copied += 1
             self._bytes += segment.bytes
+            self._stored(known)
+
+    def _token(self, partition: TopicIdPartition) -> int | None:
+        if partition not in self._tokens:
+            self._tokens |= self._metadata.on_partition_leadership_changes([partition])
+        return self._tokens[partition]
 
 
 def described(identity: RemoteLogSegmentId, planned: Planned, log: DataSource, files: Files, broker_id: int = BROKER) -> _Copy:  # fmt: skip
@@ -258,22 +307,30 @@ def restore(
     ``topics``: as of ``tier``. ``keep_partition_metadata``: the folders are those of topics that a fresh cluster has created, without a
     record; all but their ``partition.metadata`` is replaced, so that its broker serves them.
 
-    A folder is there whole, its bytes on disk, or not at all. Raises ``InvalidArgument`` (a folder, or all of ``log_dir``, has files in
-    it, and nothing was written), ``Conflict`` (two topics of one name), ``AccessDenied``, ``StorageUnavailable``, and what reading the
-    store raises. Retry: safe; name what is not there yet, or empty a whole directory.
+    A folder is there whole, its bytes on disk, or not at all. ``.lock`` is held meanwhile. Raises ``InvalidArgument`` (a broker or another
+    restore holds it; a folder, or all of ``log_dir``, has files in it, and nothing was written), ``Conflict`` (two topics of one name),
+    ``AccessDenied``, ``StorageUnavailable``, and what reading the store raises. Retry: safe; name what is not there yet, or empty a whole
+    directory.
     """
+    with locked(log_dir):
+        return _restore(store, log_dir, topics, keep_partition_metadata)
+
+
+def _restore(
+    store: ChunkedSegmentStorage | Replica, log_dir: str, topics: str | None, keep_partition_metadata: bool
+) -> Restored:
     source = ContainerSource(store, log_dir)
     put_back(log_dir)
     whole = read_partitions(store) if topics is None and not keep_partition_metadata else None
-    if whole is not None and os.path.isdir(log_dir) and os.listdir(log_dir):
+    if whole is not None and os.listdir(log_dir) != [".lock"]:
         raise InvalidArgument(f"{log_dir} must be absent or empty, or topics be named", argument="log_dir")
     found: dict[str, list[Piece]] = {}
     listed = sorted(source.listing().segments, key=lambda each: (each.topic, each.partition))
     for place, several in groupby(listed, key=lambda each: (each.topic, each.partition)):
         segments = list(several)
         if whole is not None:
-            topic_id, stop = whole.get(f"{place[0]}-{place[1]}", ("", 0))
-            segments = [each for each in segments if each.topic_id == topic_id and each.end_offset < stop]
+            topic_id, _, known = whole.get(f"{place[0]}-{place[1]}", ("", 0, ()))
+            segments = [each for each in segments if each.topic_id == topic_id and each.uuid in known]
         elif not named(place[0], topics):
             continue
         if len(ids := {each.topic_id for each in segments}) > 1:
@@ -297,8 +354,11 @@ def kept_metadata(folder: str, keep: bool) -> bytes | None:
     with translated(folder):
         names = os.listdir(folder) if os.path.isdir(folder) else []
         logs = [name for name in names if name.endswith(".log") and os.path.getsize(os.path.join(folder, name))]
-        if (keep and "partition.metadata" not in names) or logs or (names and not keep):
+        known = ("leader-epoch-checkpoint", "partition.metadata")
+        foreign = [name for name in names if not (keep and (parse_segment_file(name) or name in known))]
+        if (keep and "partition.metadata" not in names) or logs or foreign:
             text = "a topic's that a fresh cluster created, without a record" if keep else "absent or empty"
+            text += f", without {foreign[0]}" if foreign else ""
             raise InvalidArgument(f"{folder} must be {text}; nothing was restored", argument="log_dir")
         if not keep:
             return None
@@ -312,6 +372,9 @@ def _missing(log_dir: str, found: Mapping[str, list[Piece]], whole: Partitions |
             yield f"{name}: a broker does not start without it; format the directory with kafka-storage"
     if not keep and whole is None:
         yield "topics of these ids in the cluster: create topics, stop, and restore with --keep-partition-metadata"
+    for folder, (_, _, ids) in ({} if whole is None else whole).items():
+        if lost := set(ids) - {piece.segment.uuid for piece in found.get(folder, ())}:
+            yield f"{folder}: {len(lost)} of {len(ids)} segments, which are not stored any more"
     for folder, pieces in found.items():
         for before, after in pairwise(pieces):
             if before.stop < after.start:
