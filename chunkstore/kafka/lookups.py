@@ -99,6 +99,11 @@ class RemoteLogMetadataReader:
         self._check(partition)
         return self._known(partition).token
 
+    def deletion(self, partition: TopicIdPartition) -> int:
+        """The partition's stored deletion state; -1: it is not being deleted."""
+        self._check(partition)
+        return self._known(partition).deletion
+
     def version(self, partition: TopicIdPartition) -> int:
         """A number that is another one after each event of the partition."""
         self._check(partition)

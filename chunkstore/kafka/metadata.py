@@ -88,11 +88,14 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
 
         return self._future(partition, plan)
 
-    def put_remote_partition_delete_metadata(self, metadata: model.RemotePartitionDeleteMetadata) -> Future:
+    def put_remote_partition_delete_metadata(
+        self, metadata: model.RemotePartitionDeleteMetadata, *, token: int | None = None
+    ) -> Future:
         """Record a step of a partition's deletion. DELETE_PARTITION_FINISHED forgets all of it, in several commits if it is large."""
         require(isinstance(metadata, model.RemotePartitionDeleteMetadata), "metadata", "of a partition's deletion")
 
         def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows]:
+            self._check_token(partition, known, token)
             if self._strict and metadata.state - known.deletion not in (0, 1):
                 current = f"in deletion state {known.deletion}"
                 raise model.IllegalTransition(f"partition {partition}", current, metadata.state.name)

@@ -194,7 +194,7 @@ class RemoteLogSegmentMetadata(_Checked):
         require(few, "segment_leader_epochs", f"a mapping of 1 to {EPOCHS_MAX} epochs to offsets")
         for epoch, offset in epochs.items():
             check_int(epoch, "segment_leader_epochs", EPOCH_MAX)
-            check_int(offset, "segment_leader_epochs", OFFSET_MAX)
+            check_int(offset, "segment_leader_epochs", self.end_offset, self.start_offset)
         object.__setattr__(self, "segment_leader_epochs", dict(sorted(epochs.items())))
 
     def epoch_start(self, epoch: int) -> int:

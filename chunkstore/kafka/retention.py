@@ -1,7 +1,7 @@
 """What a leader copies from, keeps and deletes of a partition's tier: Kafka's rules. All pure.
 
-Promises: what is deleted is a prefix of the log's own lineage, or below its start, or of epochs that are older than all of it. Segments
-of other lineages are passed over. Leaves out: reading metadata, and deleting (``tasks``).
+Promises: what is deleted is a prefix of the log's own lineage, or below its recorded start, or of epochs that are older than all
+of it. Segments of other lineages are passed over. Leaves out: reading metadata, and deleting (``tasks``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Retention(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """A log: its ``filtered_epochs`` from its start on, its first offset, the one after its last, bytes that are in no tier."""
+    """A log: its ``filtered_epochs`` from ``start`` on, its recorded start, the offset after its last, bytes that are in no tier."""
 
     lineage: Mapping[int, int]
     start: int
@@ -119,6 +119,8 @@ def choose(
             over -= item.segment_size_in_bytes
             start = max(start, item.end_offset + 1)
         gone[identity] = item
-    older = (item for item in held if item.state != _DELETED and max(item.segment_leader_epochs) < first)
+    # A broker without a tier cuts its checkpoint: older epochs may be the log's unless the first one reaches its start.
+    whole = log.lineage.get(first) == log.start
+    older = (item for item in held if whole and item.state != _DELETED and max(item.segment_leader_epochs) < first)
     gone |= {item.remote_log_segment_id: item for item in older if item.remote_log_segment_id not in copying}
     return Expiry(tuple(gone.values()), start)

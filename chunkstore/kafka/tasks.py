@@ -63,10 +63,12 @@ class RemoteLogManagerConfig:
 
 @dataclass(slots=True)
 class _Task:
-    """A partition here. ``epoch``: the leader's, None: a follower. ``stopped``: why it copies no more. Lags: bytes of each segment."""
+    """A partition here. ``epoch``: the leader's, None: a follower; ``newest``: that was announced, -1: none. ``lost``: served no more.
+    ``stopped``: why it copies no more. Lags: bytes of each segment."""
 
     epoch: int | None = None
     token: int | None = None
+    newest: int = -1
     lost: bool = False
     stopped: str = ""
     error: str = ""
@@ -108,28 +110,32 @@ class RemoteLogManager:
         led = {}
         for partition, epoch in leaders.items():
             check_int(epoch, "leaders", model.EPOCH_MAX)
-            known = self._tasks.get(partition)
-            if known is None or known.epoch is None or known.epoch < epoch:
+            if self._tasks.get(partition, _Task()).newest < epoch:
                 led[partition] = epoch
         tokens = self._metadata.on_partition_leadership_changes(set(led), followers) or {}
         with self._lock:
             for partition in (*led, *followers):
-                self._tasks.get(partition, _Task()).lost = True
-                self._tasks[partition] = _Task(led.get(partition), tokens.get(partition))
+                old = self._tasks.get(partition, _Task())
+                old.lost = True
+                newest = led.get(partition, old.newest)
+                self._tasks[partition] = _Task(led.get(partition), tokens.get(partition), newest)
 
     def stop_partitions(self, partitions: _Several, *, delete: bool = False) -> None:
-        """Serve them no more. ``delete``: delete all of their tier, too, as their topic is deleted; of the first failure the rest stays."""
+        """Serve them no more. ``delete``: delete all of their tier, too, as their topic is deleted; of the first failure the rest stays,
+        and another call goes on. A deposed leader's deletes nothing (``LeaderFenced``)."""
         for partition in partitions:
-            with self._lock:
-                task = self._tasks.pop(partition, _Task())
-                task.lost = True
+            task = self._tasks.get(partition, _Task())
+            task.lost = True
             if delete:
                 led = self._metadata.on_partition_leadership_changes([partition]) if task.epoch is None else {}
-                token = led.get(partition, task.token)
-                self._partition_event(partition, _MARKED, _BEGUN)
+                token, stored = led.get(partition, task.token), self._metadata.deletion(partition)
+                self._partition_event(partition, token, *(state for state in (_MARKED, _BEGUN) if state > stored))
                 for item in list(self._metadata.list_remote_log_segments(partition)):
                     self._remove(item, token)
-                self._partition_event(partition, _ENDED)
+                self._partition_event(partition, token, _ENDED)
+            with self._lock:
+                if self._tasks.get(partition) is task:
+                    del self._tasks[partition]
         self._metadata.on_stop_partitions(partitions)
 
     def copied_offset(self, partition: TopicIdPartition) -> int:
@@ -165,11 +171,16 @@ class RemoteLogManager:
     def expire(self, partition: TopicIdPartition) -> int:
         """Delete what retention does not keep, and what failed before; returns how many segments.
 
-        A deletion that fails is in ``failed_deletions``; the others are done, and its error is raised at the end.
+        A deletion that fails is in ``failed_deletions``; the others are done, and its error is raised at the end. Without leader epochs
+        it raises ``RemoteStorageException``.
         """
         task, failure, deleted = self._leader(partition), None, 0
         items = list(self._metadata.list_remote_log_segments(partition))
-        chosen = self._expiry(self._source.view(partition), items, fenced=task.token is not None)
+        log = self._source.view(partition)
+        if not log.epochs:
+            text = "there are no leader epochs; call again when its broker has written leader-epoch-checkpoint"
+            raise model.RemoteStorageException(f"{partition}: nothing is deleted: {text}")
+        chosen = self._expiry(log, items, fenced=task.token is not None)
         if chosen.log_start > self._metadata.log_start(partition):
             self._metadata.record_log_start(partition, chosen.log_start, token=task.token).result()
         task.lags["Delete"] = [each.segment_size_in_bytes for each in chosen.deletions]
@@ -187,6 +198,17 @@ class RemoteLogManager:
         if failure is not None:
             raise failure
         return deleted
+
+    def delete_records(self, partition: TopicIdPartition, offset: int) -> None:
+        """Record that the log starts at ``offset`` or later: what is below is read no more, and ``expire`` deletes segments below it.
+
+        Raises ``OffsetOutOfRange`` above the high watermark, too.
+        """
+        check_int(offset, "offset", model.OFFSET_MAX)
+        task, log = self._leader(partition), self._source.view(partition)
+        if offset > log.high:
+            raise model.OffsetOutOfRange(str(partition), offset, log.start, log.high)
+        self._metadata.record_log_start(partition, offset, token=task.token).result()
 
     def failed_deletions(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """Segments whose deletion began and did not end: each ``expire`` tries them again."""
@@ -219,7 +241,7 @@ class RemoteLogManager:
         """Copy and expire all partitions that are led here, are ready, and did not just fail; returns the errors."""
         errors = {}
         for partition, task in list(self._tasks.items()):
-            if task.epoch is None or runtime.monotonic_s() < task.not_before_s:
+            if task.epoch is None or task.lost or runtime.monotonic_s() < task.not_before_s:
                 continue
             try:
                 if self._metadata.is_ready(partition):
@@ -267,7 +289,7 @@ class RemoteLogManager:
 
     def _leader(self, partition: TopicIdPartition) -> _Task:
         task = self._tasks.get(partition)
-        if task is None or task.epoch is None:
+        if task is None or task.epoch is None or task.lost:
             raise model.RemoteResourceNotFoundException(f"leadership of {partition}")
         return task
 
@@ -288,7 +310,8 @@ class RemoteLogManager:
         copied = self._source.copied_to(log)
         local_bytes = sum(each.bytes for each in log.segments if each.end_offset >= copied)
         retention = Retention(self._config.retention_bytes, self._config.retention_ms)
-        state = LogState(filtered_epochs(log.epochs, log.start), log.start, log.end, local_bytes)
+        start = self._metadata.log_start(log.partition)
+        state = LogState(filtered_epochs(log.epochs, start), start, log.end, local_bytes)
         return choose(items, state, retention, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
 
     def _copy(self, task: _Task, partition: TopicIdPartition, planned: Planned) -> None:
@@ -314,19 +337,27 @@ class RemoteLogManager:
         self._count("RemoteCopyBytes", planned.segment.bytes)
 
     def _remove(self, item: RemoteLogSegmentMetadata, token: int | None) -> None:
-        self._update(item, _DELETING, token)
-        self._storage.delete_log_segment_data(item)
-        self._update(item, _DELETED, token)
+        for state in (_DELETING, _DELETED):
+            try:
+                self._update(item, state, token)
+            except ChunkstoreError:
+                if self._metadata.remote_log_segment(item.remote_log_segment_id) is not None:
+                    raise
+                # else its rows were deleted meanwhile, such as with its partition while it was copied
+            if state == _DELETING:
+                self._storage.delete_log_segment_data(item)
 
     def _update(self, item: RemoteLogSegmentMetadata, state: model.RemoteLogSegmentState, token: int | None) -> None:
         fields = item.remote_log_segment_id, runtime.now_ms(), item.custom_metadata, state, self._config.broker_id
         update = model.RemoteLogSegmentMetadataUpdate(*fields)
         self._metadata.update_remote_log_segment_metadata(update, token=token).result()
 
-    def _partition_event(self, partition: TopicIdPartition, *states: model.RemotePartitionDeleteState) -> None:
+    def _partition_event(
+        self, partition: TopicIdPartition, token: int | None, *states: model.RemotePartitionDeleteState
+    ) -> None:
         for state in states:
             event = model.RemotePartitionDeleteMetadata(partition, state, runtime.now_ms(), self._config.broker_id)
-            self._metadata.put_remote_partition_delete_metadata(event).result()
+            self._metadata.put_remote_partition_delete_metadata(event, token=token).result()
 
 
 def why(store: ChunkedSegmentStorage | Replica, name: str, log_dir: str | None = None) -> list[Reason]:

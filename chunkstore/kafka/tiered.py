@@ -106,20 +106,34 @@ class TieredDirectory(LogDirectory):
         found, place = self.listing(partition.topic, partition.partition), (partition.topic, partition.partition)
         if not found.segments or found.segments[0].topic_id not in ("", uuid_text(partition.topic_id)):
             raise RemoteResourceNotFoundException(f"partition {partition} in {self.url}")
-        first, checked = found.segments[0], found.log_starts.get(place, 0)
+        first = found.segments[0]
         epochs = read_leader_epochs(self.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition} leader epochs")
+        epochs = self._uncut(partition, epochs)
+        local = max(first.start_offset, found.log_starts.get(place, 0))
         lowest_of = partial(self._metadata.lowest_offset_for_epoch, partition)
-        for epoch in self._metadata.epochs(partition) if epochs else ():
-            # A broker that knows of no tier cuts its epochs at the start of the local log.
-            lowest = lowest_of(epoch)
-            if lowest is not None and epoch <= epochs[0].epoch and lowest < epochs[0].start_offset:
-                epochs = [LeaderEpoch(epoch, lowest), *(each for each in epochs if each.epoch > epoch)]
-        start = local = max(first.start_offset, checked)
-        if checked <= first.start_offset:  # else records were deleted up to there, in the tier, too
-            start = min(local, find_log_start(epochs, local, lowest_of))
-        start = max(self._metadata.log_start(partition), start)
+        start = max(self._metadata.log_start(partition), min(local, find_log_start(epochs, local, lowest_of)))
         segments = [each for each in found.segments if each.end_offset >= local or each.state == "ACTIVE"]
         return Log(partition, segments, epochs, start, local, segments[-1].end_offset + 1, highs.get(place, 0))
+
+    def _uncut(self, partition: TopicIdPartition, epochs: list[LeaderEpoch]) -> list[LeaderEpoch]:
+        """A broker that knows of no tier cuts its epochs at the start of the local log: those before it, of its own lineage alone, are
+        in the checkpoint of the segment that goes on there in the first epoch."""
+        while epochs and (at := epochs[0].start_offset):
+            epoch = epochs[0].epoch
+            for offset in (at - 1, at):
+                with suppress(RemoteResourceNotFoundException):  # nothing of the partition was ever copied
+                    found = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
+                    if found is None:
+                        continue
+                    data = self.index(segment := segment_of(found, None), "leaderEpoch") or b"0\n0\n"
+                    rows = read_leader_epochs(data, object=f"{segment.name} leader epochs")
+                    rows = [row for row in rows if row.epoch <= epoch]
+                    if rows and rows[0].start_offset < at and rows[-1].start_offset <= found.epoch_start(epoch):
+                        epochs = [*rows, *epochs[1:]]
+                        break
+            else:
+                break
+        return epochs
 
     def pieces(self, log: Log, offset: int, end: int, *, local: bool = True) -> Iterator[Piece]:
         """What has the offsets from ``offset`` to below ``end``, up to the first that is missing. ``local`` False: of the tier alone."""
