@@ -1,11 +1,16 @@
 import io.chunkstore.kafka.ChunkstoreRemoteStorageManager;
+import java.io.IOException;
 import java.io.InputStream;
 import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
+import java.util.stream.Stream;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
@@ -14,6 +19,14 @@ import org.apache.kafka.server.log.remote.storage.*;
 /** FOLDER ADDRESS BYTES ROUNDS: copy and fetch the same segment with both managers in turn; lines of manager, call and nanoseconds. */
 public final class KafkaCalls {
     static final int FETCH_BYTES = 1 << 20; // what a consumer wants of a partition at once
+
+    /** The files that LocalTieredStorage has of a segment. */
+    static List<Path> copies(Path tier, RemoteLogSegmentMetadata segment) throws IOException {
+        String id = segment.remoteLogSegmentId().id().toString();
+        try (Stream<Path> all = Files.walk(tier)) {
+            return all.filter(each -> each.getFileName().toString().contains(id)).toList();
+        }
+    }
 
     public static void main(String[] arguments) throws Exception {
         Path folder = Path.of(arguments[0]);
@@ -38,6 +51,12 @@ public final class KafkaCalls {
                 long began = System.nanoTime();
                 each.copyLogSegmentData(segment, data);
                 System.out.println(name + " copy " + (System.nanoTime() - began));
+                if (each == theirs) {
+                    for (Path copied : copies(folder.resolve("tier"), segment)) {
+                        try (FileChannel channel = FileChannel.open(copied, StandardOpenOption.WRITE)) { channel.force(true); }
+                    }
+                    System.out.println("synced copy " + (System.nanoTime() - began));
+                }
                 for (int at = 0; at < size; at += FETCH_BYTES) {
                     began = System.nanoTime();
                     try (InputStream stream = each.fetchLogSegment(segment, at)) {

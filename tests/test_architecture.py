@@ -101,11 +101,11 @@ UPWARD = {
 BUDGETS = {
     "chunkstore/codec": 5_980,
     "chunkstore/pulsar": 5_334,
-    "chunkstore/kafka": 4_662,
+    "chunkstore/kafka": 4_717,
     "bindings/chunkstore_bindings/bucket": 700,
     "tests/bucket": 500,
     "tests/pulsar": 6_000,
-    "tests/kafka": 7_000,
+    "tests/kafka": 7_494,
 }
 # A ceiling is what the folder has today. It may only fall: lower it when the folder becomes shorter (CEILING_SLACK).
 CEILINGS = {

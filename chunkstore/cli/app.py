@@ -205,7 +205,7 @@ def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
     reworded = error.copy()
     text = (
         f"no container {error.container!r}{where}: 'chunkstore containers ROOT' lists those that are there "
-        "(--container chooses one); the first 'chunkstore put' makes it"
+        "(--container chooses one); the first 'chunkstore put' makes it, for Kafka 'kafka serve --create'"
     )
     reworded.args = (text,)
     return reworded

@@ -1,7 +1,7 @@
 """The verb ``kafka serve``: an owner that brokers tier into, through their plug-in.
 
 Promises: claims, watches, does upkeep and ends as ``serve`` does; also ends, with exit code 1, as soon as a call of a broker meets another
-owner. What cannot be listened at is refused before the container is claimed. Leaves out: the protocol (``chunkstore.kafka.server``).
+owner. It listens before it claims: an address that is in use fences no owner. Leaves out: the protocol (``chunkstore.kafka.server``).
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ def serve(
     token_file: Annotated[
         str | None, typer.Option("--token-file", metavar="F", help="Secret of 16 bytes or more that brokers must know.")
     ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the container where there is none.")] = False,
     here: access.Owning,
 ) -> None:
-    """Own a container and let Kafka's brokers tier into it, until told to end. It is created where there is none."""
+    """Own a container and let Kafka's brokers tier into it, until told to end."""
     with need_kafka():
-        from chunkstore.kafka.server import check_address
+        from chunkstore.kafka.server import listening
 
     token = None
     if token_file is not None:
         with opened_input(token_file) as file:
             token = file.read(4096).rstrip(b"\r\n")
-    check_address(socket, listen, token)
     server = _KafkaServing(
         root, here.container, here.settings, OptimiserPolicy(retention=True), None,
         accept_rollback=here.accept_rollback, quiet=here.as_json,
     )  # fmt: skip
-    server.place = {"socket": socket, "listen": listen, "token": token}
-    with _told_to_end(server):
+    server.create = create
+    with listening(socket, listen, token) as listener, _told_to_end(server):
+        server.place = {"socket": socket, "listen": listen, "token": token, "listener": listener}
         reason = server.claim_and_serve(stand_by=False, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
 
@@ -64,6 +65,8 @@ def need_kafka() -> Iterator[None]:
 
 
 class _KafkaServing(_Serving):
+    create: bool
+    """The container, where there is none."""
     place: dict[str, Any]
     """Arguments of ``KafkaServer``."""
 
@@ -71,6 +74,8 @@ class _KafkaServing(_Serving):
         try:
             return super()._open(wait_s)
         except ContainerNotFound:
+            if not self.create:
+                raise
             chunkstore.open(self._root, container=self.container, settings=self._settings).close()
             return super()._open(wait_s)
 

@@ -4,27 +4,16 @@
 the owner of a container, ``RemoteLogMetadataReader`` reads it at the owner or a replica; ``chunkstore.kafka.model`` has what they take
 and raise, ``chunkstore.kafka.early`` the interface of KIP-405's early text over the same rows. ``RemoteStorageManager`` stores their bytes;
 ``chunkstore.kafka.tier`` copies a broker's log directory into a container, and back; ``RemoteLogManager`` does what a broker does with
-both managers: copy, read, expire. FORMAT.md has the bytes of the rows.
+both managers: copy, read, expire. FORMAT.md has the bytes of the rows. All of it needs the extra ``kafka``.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import Any
-
+from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.lookups import RemoteLogMetadataReader
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.storage import RemoteStorageManager
+from chunkstore.kafka.tasks import RemoteLogManager, RemoteLogManagerConfig
 
 __all__ = [
     "KafkaBucket", "RemoteLogManager", "RemoteLogManagerConfig", "RemoteLogMetadataManager", "RemoteLogMetadataReader",
     "RemoteStorageManager",
 ]  # fmt: skip
-_LAZY = {"KafkaBucket": "bucket", "RemoteLogManager": "tasks", "RemoteLogManagerConfig": "tasks"}
-
-
-def __getattr__(name: str) -> Any:
-    """Those whose modules load the packages of the extra, at their first use."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"chunkstore.kafka.{_LAZY[name]}"), name)

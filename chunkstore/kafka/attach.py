@@ -28,10 +28,12 @@ from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.sources import LogDirectory, SegmentSource, translated
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.transactions import transactions_of
+from chunkstore.kafka.whole import clean_stop
 
 __all__ = ["Attached", "attach"]
 
 _OTHER: Final = "attach to another container"
+_ONCE: Final = "the cluster went on: its folders stay as they are"
 _FINISHED: Final = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -46,9 +48,11 @@ class Attached(NamedTuple):
 
 
 class _Partition(NamedTuple):
-    """A partition under its new id. ``going``: by the ends of runs without a gap, first offsets of open transactions by producer."""
+    """A partition under its new id. ``start``: the first offset that consumers get. ``going``: by the ends of runs without a gap, first
+    offsets of open transactions by producer."""
 
     partition: model.TopicIdPartition
+    start: int
     pieces: list[Piece]
     lineage: list[LeaderEpoch]
     going: Mapping[int, Mapping[int, int]]
@@ -76,19 +80,26 @@ def attach(
     ``log_dir``, instead: the log directory of a stopped broker of that cluster, whose topics exist without a record. The partitions in it
     are attached under their ids, and what Kafka needs is put into each folder, on disk, whole or not at all.
 
-    A segment is durable and readable when its copy ends. Raises ``InvalidArgument`` (nothing to attach; a folder with records, or at a
-    leader epoch below the tier's last one), ``Conflict`` (two ids of one topic; the container has other segments of these offsets),
-    ``Damaged``, and what the tier, the directory and the store raise. Retry: safe until the brokers start.
+    A segment is durable and readable when its copy ends. Raises ``InvalidArgument`` (nothing to attach; the broker did not stop cleanly; a
+    folder with records, or at a leader epoch below the tier's last one), ``Conflict`` (two ids of one topic; the container has other
+    segments of these offsets, or, with ``log_dir``, newer ones), ``Damaged``, and what the tier, the directory and the store raise. Retry:
+    safe.
     """
     if (topic_ids is None) == (log_dir is None):
         raise InvalidArgument("name a log directory of the fresh cluster, or its topic ids", argument="log_dir")
+    if log_dir is not None:
+        clean_stop(log_dir)
+        copies.put_back(log_dir)
     notes: dict[str, None] = {}
     found = [*_partitions(tier.source, topics, topic_ids or {}, log_dir, notes)]
     if not found:
         raise InvalidArgument("; ".join(["there is nothing to attach", *notes]), argument="topics")
     manager = RemoteLogMetadataManager(store, "kafka-exact")
-    finished = {identity for each in found for identity in _finished(manager, each)}
+    finished = {identity for each in found for identity in _finished(manager, each, log_dir is not None)}
     manager.on_partition_leadership_changes([each.partition for each in found])
+    for each in found:
+        if each.start > each.pieces[0].start:
+            manager.record_log_start(each.partition, each.start).result()
     missing = [(each, piece) for each in found for piece in each.pieces if each.identity(piece) not in finished]
     size = sum(_copy(tier.source, store, *each) for each in missing)
     if log_dir is not None:
@@ -103,14 +114,20 @@ def _partitions(
 ) -> Iterator[_Partition]:
     listing, fresh = source.listing(), None if log_dir is None else _fresh(log_dir)
     notes.update(dict.fromkeys([*listing.notes, *(f"{each.object}: {each.message}" for each in listing.findings)]))
-    for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
+    known: dict[str, set[str]] = {}
+    listed = sorted(listing.segments, key=lambda each: (each.topic, each.partition))
+    for place, several in groupby(listed, key=lambda each: (each.topic, each.partition)):
         if not copies.named(place[0], topics):
             continue
         name, start = f"{place[0]}-{place[1]}", listing.log_starts.get(place, 0)
         rolled = [each for each in source.finished([*several]) if each.state != "ACTIVE" and each.end_offset >= start]
         segments = [each for each in rolled if fresh is not None or each.topic_id in ids]
-        if len(old := sorted({each.topic_id for each in segments})) > 1:
-            raise Conflict(f"topic {place[0]}", expected="one topic id", found=old, remedy="choose one by its id")
+        old = known.setdefault(place[0], set())
+        old.update(each.topic_id for each in segments)
+        if len(old) > 1:
+            raise Conflict(
+                f"topic {place[0]}", expected="one topic id", found=sorted(old), remedy="choose one by its id"
+            )
         new = "".join(ids[each] for each in old) if fresh is None else fresh.get(place, ("", 0))[0]
         pieces = resolve(segments)
         if not (new and pieces):
@@ -124,7 +141,9 @@ def _partitions(
             notes[f"{name}: offsets from {stop} {'on' if after is None else f'to {after - 1}'} are not here"] = None
         lineage = _lineage(source, pieces)
         kept = b"" if fresh is None else _kept(os.path.join(str(log_dir), name), fresh[place][1], lineage[-1].epoch)
-        yield _Partition(partition, pieces, lineage, {stop: going for stop, _, going in runs}, kept)
+        yield _Partition(
+            partition, max(start, pieces[0].start), pieces, lineage, {stop: going for stop, _, going in runs}, kept
+        )
 
 
 def _fresh(log_dir: str) -> dict[tuple[str, int], tuple[str, int]]:
@@ -165,13 +184,15 @@ def _runs(source: SegmentSource, pieces: list[Piece]) -> Iterator[tuple[int, int
             begin = number
 
 
-def _finished(manager: RemoteLogMetadataManager, each: _Partition) -> Iterator[model.RemoteLogSegmentId]:
-    """What the container has of the partition. Raises ``Conflict`` where it has other segments of these offsets."""
+def _finished(manager: RemoteLogMetadataManager, each: _Partition, last: bool) -> Iterator[model.RemoteLogSegmentId]:
+    """What the container has of it. Raises ``Conflict``: it has other segments of these offsets, or, with ``last``, newer ones."""
     ends = {each.identity(piece): piece.stop - 1 for piece in each.pieces}
     with suppress(model.RemoteResourceNotFoundException):
         for item in manager.list_remote_log_segments(each.partition):
             identity = item.remote_log_segment_id
-            if item.state == _FINISHED and item.start_offset < each.pieces[-1].stop:
+            if item.state == _FINISHED and (last or item.start_offset < each.pieces[-1].stop):
+                if item.start_offset >= each.pieces[-1].stop:
+                    raise Conflict(str(each.partition), expected="no newer segment", found=str(identity), remedy=_ONCE)
                 if ends.get(identity) != item.end_offset:
                     raise Conflict(str(each.partition), expected="no other segment", found=str(identity), remedy=_OTHER)
                 yield identity
@@ -196,17 +217,18 @@ def _copy(source: SegmentSource, store: ChunkedSegmentStorage, each: _Partition,
             # A fresh cluster numbers its producers anew, and would refuse those that this snapshot knows.
             files["producerSnapshot"] = indexes.write_producer_snapshot(())
         files["transaction"] = indexes.write_transaction_index(aborted) or None
+        if (begun := manager.remote_log_segment(each.identity(piece))) is not None:
+            storage.delete_log_segment_data(begun)  # a killed run may have cut the segment at another offset
         copies.copy_segment(storage, manager, *copies.described(each.identity(piece), planned, log, files))
     return log.length
 
 
 def _ended(going: Mapping[int, int], stop: int) -> Iterator[indexes.AbortedTransaction]:
     """Open transactions as if they were aborted from offset ``stop`` on."""
-    entries = [indexes.ProducerEntry(each, transaction_offset=first) for each, first in going.items()]
-    states = indexes.ProducerStates(entries)
-    for at, producer in enumerate(going, stop):
-        if entry := states.apply(indexes.BatchMark(at, at, 0, -1, producer, control=True, committed=False)):
-            yield entry
+    firsts = [*going.values()]
+    for number, (producer, first) in enumerate(going.items()):
+        at = stop + number
+        yield indexes.AbortedTransaction(producer, first, at, min(firsts[number + 1 :], default=at + 1))
 
 
 def _put_folder(log_dir: str, each: _Partition) -> None:
@@ -222,7 +244,7 @@ def _put_log_starts(log_dir: str, found: list[_Partition]) -> None:
     name = "log-start-offset-checkpoint"
     with closing(LogDirectory(log_dir)) as directory:
         starts = directory.checkpoint(name)
-    starts |= {(each.partition.topic, each.partition.partition): each.pieces[0].start for each in found}
+    starts |= {(each.partition.topic, each.partition.partition): each.start for each in found}
     staging, rows = copies.staged(log_dir), [TopicOffset(*place, start) for place, start in starts.items()]
     copies.write_file(staging, name, write_checkpoint(rows))
     with translated(log_dir):

@@ -63,15 +63,11 @@ class PlannedPartition(NamedTuple):
 class KafkaBucket:
     """The partitions of a tier, a container or a log directory. A context manager, which closes it. Thread-safe, but for ``notes``.
 
-    Args:
-      source: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH`` of a tier, or the root of a container; else the path
-        of a log directory.
-      metadata_log: a log directory, or a copy of one, with ``__remote_log_metadata-N`` folders: only segments that it says are finished are
-        read. Without it leader epochs and higher ends decide.
-      keys: RSA private keys, each the bytes of a PEM file; each one is tried.
-      prefix: what object keys begin with below the URL; it may end without a slash.
-      container: its name, where the URL is that of a container's root: what ``tier`` or a storage manager stored there is read. None: the
-        URL is that of a tier, and no container is looked for.
+    ``source``: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH`` of a tier, or the root of a container; else the
+    path of a log directory. ``metadata_log``: a log directory, or a copy of one, with ``__remote_log_metadata-N`` folders: only segments
+    that it says are finished are read. Without it leader epochs and higher ends decide. ``keys``: RSA private keys, each the bytes of a
+    PEM file; each one is tried. ``prefix``: what object keys begin with below the URL; it may end without a slash. ``container``: its name,
+    where the URL is that of its root: what ``tier`` or a storage manager stored there is read. None: no container is looked for.
 
     ``notes``: lines about what was passed over. Raises ``InvalidArgument``. Every call raises what the bucket raises (``AccessDenied``,
     ``StorageUnavailable``, ``DeadlineExceeded``), and changes nothing. Retry: safe.
@@ -156,13 +152,12 @@ class KafkaBucket:
         if any(each.topic.startswith("__") and topic is None for each in listing.segments):
             self._note("topics whose names begin with __ are left out: name them (topic, --topic)")
         found: dict[tuple[str, int], list[Segment]] = {}
-        for each in listing.segments:
-            if topic is not None or not each.topic.startswith("__"):
-                found.setdefault((each.topic, each.partition), []).append(each)
         gone = [each for each in listing.findings if each.kind in _LOST]
-        for finding in gone:
-            if topic is not None or not finding.topic.startswith("__"):
-                found.setdefault((finding.topic, finding.partition), [])
+        wanted: list[Segment | Finding] = [*listing.segments, *gone]
+        for item in wanted:
+            if topic is not None or not item.topic.startswith("__"):
+                several = found.setdefault((item.topic, item.partition), [])
+                several += [item] if isinstance(item, Segment) else []
         for place, segments in sorted(found.items()):
             finished = self.source.finished(segments)
             if len(ids := sorted({each.topic_id for each in finished})) > 1:
@@ -173,10 +168,8 @@ class KafkaBucket:
             if passed := [each.name for each in segments if each.name not in read and each.bytes]:
                 text = f"{len(passed)} of {len(segments)} segments are unfinished, of an older lineage, or others have their offsets"
                 self._note(f"{place[0]}-{place[1]}: {text}: {passed[0]} is not read")
-            lost = (
-                each for each in gone
-                if each[2:4] == place and not any(piece.start <= each.offset < piece.stop for piece in pieces)
-            )  # fmt: skip
+            ours = [each for each in gone if each[2:4] == place]
+            lost = [each for each in ours if not any(piece.start <= each.offset < piece.stop for piece in pieces)]
             start = listing.log_starts.get(place, 0)
             yield PlannedPartition(*place, tuple(pieces), start, OFFSET_MAX, lost=tuple(lost))
 
@@ -188,6 +181,9 @@ class KafkaBucket:
         "read_committed" reads an index or two of each segment; where they are missing, batches.
         """
         require(isolation in get_args(Isolation), "isolation", "read_uncommitted or read_committed")
+        here = planned.pieces[-1].stop if planned.pieces else planned.start
+        if here < (end_offset if end_offset < OFFSET_MAX else start_offset) < OFFSET_MAX:
+            self._note(f"{planned.topic}-{planned.partition}: offsets from {here} on are not here")
         known = None
         if isolation == "read_committed":
             # Of all pieces: where a transaction began before ``start_offset``, nothing after it may count as committed.
@@ -197,9 +193,7 @@ class KafkaBucket:
                 end_offset = min(end_offset, known.last_stable_offset)
         return planned._replace(start=max(planned.start, start_offset), end=end_offset, transactions=known)
 
-    def planned_batches(
-        self, planned: PlannedPartition, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def planned_batches(self, planned: PlannedPartition, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """The records of a plan, or of some consecutive pieces of one, as ``record_batches``; nothing is listed."""
         from chunkstore.codec.kafka.record_batches import record_batches  # noqa: PLC0415  (loads Arrow)
 
@@ -224,9 +218,8 @@ class KafkaBucket:
     def orphans(self, *, older_than_s: float = 86_400) -> list[Orphan]:
         """What no broker will use or delete, by key. ``InvalidArgument`` for a log directory. See ``find_orphans``."""
         if not isinstance(self.source, BucketSource):
-            raise InvalidArgument(
-                "a log directory or a container has no orphans of Kafka's; give a tier's URL", argument="source"
-            )
+            text = "a log directory or a container has no orphans of Kafka's; give a tier's URL"
+            raise InvalidArgument(text, argument="source")
         found, notes = find_orphans(self.source, older_than_s)
         self._note(*notes)
         return found
@@ -271,10 +264,8 @@ class KafkaBucket:
             seen, last = LogSummary(), min(end, stop)
             with self.source.log(segment) as log:
                 position = self.source.position(segment, log, start) if start > first else 0
-                options = ReadOptions(
-                    position, segment.start_offset, start, last, window_bytes=_WINDOW_BYTES, summary=seen
-                )
-                yield log, options
+                where = position, segment.start_offset, start, last
+                yield log, ReadOptions(*where, window_bytes=_WINDOW_BYTES, summary=seen)
             if seen.beyond > segment.end_offset:  # no CRC covers a base offset: a wrong one must not look like the end
                 text = f"a batch at offset {seen.beyond}, and the segment ends with {segment.end_offset}"
                 raise Damaged(text, object=segment.name, position=seen.end_position)

@@ -7,23 +7,15 @@ rows that an index could have: their interval is not known.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+from chunkstore.codec.kafka import indexes as codec
 from chunkstore.codec.kafka.batches import Batch, LogSummary, ReadOptions, iter_batches
 from chunkstore.codec.kafka.checkpoints import read_leader_epochs
-from chunkstore.codec.kafka.indexes import (
-    BatchMark,
-    OffsetIndex,
-    ProducerStates,
-    TimeIndex,
-    read_producer_snapshot,
-    read_transaction_index,
-    rebuild_indexes,
-)
-from chunkstore.codec.kafka.records import control_record
+from chunkstore.codec.kafka.records import Transactions, scan_transactions
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
 from chunkstore.kafka.lineage import Piece
@@ -31,58 +23,49 @@ from chunkstore.kafka.sources import Finding, Segment, SegmentSource
 
 __all__ = ["check_partition"]
 
-_Rows = Iterator[tuple[int, tuple[int, int]]]
-
 
 def check_partition(source: SegmentSource, segments: Sequence[Segment], pieces: Sequence[Piece]) -> Iterator[Finding]:
     """What is wrong with the segments of one partition, and between the ``pieces`` that are read of them."""
-    states, begin, expected = ProducerStates(), -1, -1
+    going, begin, expected = dict[int, int](), -1, -1
     used = {piece.segment.name for piece in pieces}
     for segment in (*(piece.segment for piece in pieces), *(each for each in segments if each.name not in used)):
         if segment.start_offset != expected:
-            states, begin = ProducerStates(), segment.start_offset
-        check = _Check(source, segment, states, begin)
-        yield from check.findings()
-        expected = segment.end_offset + 1 if check.whole else -1
+            going, begin = {}, segment.start_offset
+        check = _Check(source, segment, begin)
+        expected = segment.end_offset + 1 if check.run(going) else -1
+        yield from check.found
     for piece, after in pairwise(pieces):
         if after.start > piece.stop:
             text = f"offsets {piece.stop} to {after.start - 1} are in no segment"
             yield Finding("gap", after.segment.name, piece.segment.topic, piece.segment.partition, piece.stop, 0, text)
 
 
-def _mark(batch: Batch) -> BatchMark:
-    control = control_record(batch)
-    ends = control is not None and control.type in ("abort", "commit")
-    sequence = batch.base_sequence
-    return BatchMark(
-        batch.base_offset, batch.last_offset, batch.position, batch.max_timestamp, batch.producer_id, batch.producer_epoch,
-        (sequence + batch.last_offset_delta) & 0x7FFFFFFF if sequence >= 0 else -1, batch.transactional, batch.control,
-        control is not None and control.type == "commit" if ends else None,
-        control.coordinator_epoch or 0 if control is not None and ends else -1,
-    )  # fmt: skip
-
-
 class _Check:
-    """The check of one segment; ``states``: producers before it, as of the segments from offset ``begin`` on."""
+    """The check of one segment, of a run that begins at offset ``begin``."""
 
-    def __init__(self, source: SegmentSource, segment: Segment, states: ProducerStates, begin: int) -> None:
-        self._source, self._segment, self._states, self._begin = source, segment, states, begin
-        self._found: list[Finding] = []
-        self.whole = False
-        """Whether all of its batches are right."""
+    def __init__(self, source: SegmentSource, segment: Segment, begin: int) -> None:
+        self._source, self._segment, self._begin = source, segment, begin
+        self.found: list[Finding] = []
 
-    def findings(self) -> list[Finding]:
-        """All that is wrong but for more damage in the log after the first."""
+    def run(self, going: dict[int, int]) -> bool:
+        """Find all that is wrong but for more damage in the log after the first; returns whether all of its batches are right.
+
+        ``going``: transactions that are open before it; changed to those that are open after it.
+        """
         segment, summary = self._segment, LogSummary()
         try:
-            offsets, times = self._rows(OffsetIndex, "offset"), self._rows(TimeIndex, "timestamp")
+            indexes = {
+                "offset": self._rows(codec.OffsetIndex, "offset"),
+                "time": self._rows(codec.TimeIndex, "timestamp"),
+            }
             with self._source.log(segment) as log:
                 options = ReadOptions(floor=segment.start_offset, dense=segment.dense, window_bytes=4 * MIB)
-                marks = self._marks(iter_batches(log, options, summary), offsets, times)
-                rebuilt = rebuild_indexes(marks, segment.start_offset, self._states, object=segment.name)
-            self.whole = True
-            self._derived(rebuilt.transactions)
+                ended = scan_transactions(self._compared(iter_batches(log, options, summary), indexes), going)
+            self._derived(ended)
             self._ends(summary)
+            going.clear()
+            going.update(ended.open)
+            return True
         except (Damaged, Unsupported) as error:
             position = getattr(error, "position", summary.end_position)
             text = f"{error.message}; what follows in it is not checked"
@@ -91,13 +74,13 @@ class _Check:
             self._add("key", error.message)
         except ChunkNotFound as error:
             self._add("gone", "it was deleted while the check ran", object=error.chunk)
-        return self._found
+        return False
 
     def _add(self, kind: str, message: str, offset: int = -1, position: int = 0, object: str = "") -> None:
         segment = self._segment
         offset = segment.start_offset if offset < 0 else offset
         place = object or segment.name, segment.topic, segment.partition
-        self._found.append(Finding(kind, *place, offset, position, message))
+        self.found.append(Finding(kind, *place, offset, position, message))
 
     @contextmanager
     def _finding(self, kind: str) -> Iterator[None]:
@@ -106,20 +89,16 @@ class _Check:
         except Damaged as error:
             self._add(kind, error.message, position=error.position, object=error.object)
 
-    def _rows(self, kind: type[OffsetIndex | TimeIndex], name: str) -> _Rows:
-        """Positions and rows of an index; none of an active segment's, which may end with zeros."""
-        if self._segment.state == "ACTIVE":
-            return iter(())
+    def _rows(self, kind: type[codec.Index], name: str) -> codec.Index:
+        """An index; empty where it is damaged, and of an active segment, which may end with zeros."""
         with self._finding("index"):
-            data = self._source.index(self._segment, name) or b""
-            rows = kind(data, self._segment.start_offset, object=f"{self._segment.name} {name}")
-            return ((number * kind.row.size, rows[number]) for number in range(len(rows)))
-        return iter(())
+            data = self._source.index(self._segment, name) if self._segment.state != "ACTIVE" else b""
+            return kind(data or b"", self._segment.start_offset, object=f"{self._segment.name} {name}")
+        return kind(b"", 0)
 
-    def _marks(self, batches: Iterator[Batch], offsets: _Rows, times: _Rows) -> Iterator[BatchMark]:
-        """The marks of the batches, compared with the rows of both indexes and with the segment's epochs on their way."""
-        epochs, largest = self._segment.epochs, -1
-        row, time = next(offsets, None), next(times, None)
+    def _compared(self, batches: Iterator[Batch], indexes: Mapping[str, codec.Index]) -> Iterator[Batch]:
+        """The batches, compared with the rows of both indexes and with the segment's epochs on their way."""
+        epochs, largest, at = self._segment.epochs, -1, dict.fromkeys(indexes, 0)
         for batch in batches:
             largest = max(largest, batch.max_timestamp)
             place = bisect_right(epochs, batch.base_offset, key=lambda entry: entry.start_offset) - 1
@@ -127,39 +106,36 @@ class _Check:
                 text = f"a batch has leader epoch {batch.leader_epoch}, the segment's metadata {epochs[:9]}"
                 self._add("epochs", text, batch.base_offset, batch.position)
                 epochs = ()
-            if row is not None and row[1][1] <= batch.position:
-                if row[1][1] < batch.position or row[1][0] < batch.last_offset:
-                    text = f"the offset index leads to byte {row[1][1]}, where no batch at or below the offset begins"
-                    self._add("index", text, *row[1][:1], row[0])
-                    offsets = iter(())
-                row = next(offsets, None)
-            while time is not None and time[1][1] <= batch.last_offset:
-                if time[1][0] != largest:
-                    text = f"the time index says {time[1][0]}; the largest timestamp up to there is {largest}"
-                    self._add("index", text, time[1][1], time[0])
-                    times = iter(())
-                time = next(times, None)
-            yield _mark(batch)
-        for kind, left in (("offset", row), ("time", time)):
-            if left is not None:
-                self._add("index", f"the {kind} index has rows past the last batch", position=left[0])
+            for kind, index in indexes.items():
+                limit = batch.position if kind == "offset" else batch.last_offset
+                while at[kind] < len(index) and (row := index[at[kind]])[1] <= limit:
+                    text = f"the time index says {row[0]}; the largest timestamp up to there is {largest}"
+                    if kind == "offset":
+                        text = f"the offset index leads to byte {row[1]}, where no batch at or below the offset begins"
+                    if row[0] != largest if kind == "time" else row[1] < limit or row[0] < batch.last_offset:
+                        self._add("index", text, row[kind == "time"], at[kind] * index.row.size)
+                        at[kind] = len(index)  # only the first one is reported
+                    at[kind] += 1
+            yield batch
+        for kind, index in indexes.items():
+            if at[kind] < len(index):
+                self._add("index", f"the {kind} index has rows past the last batch", position=at[kind] * index.row.size)
 
-    def _derived(self, rebuilt: bytes) -> None:
+    def _derived(self, ended: Transactions) -> None:
         """Transaction index, open transactions of the producer snapshot, and leader epochs."""
         index, segment = self._source.index, self._segment
         name = f"{segment.name} transaction"
         with self._finding("index"):
             data = index(segment, "transaction")
-            pair = (read_transaction_index(each or b"", object=name) for each in (data, rebuilt))
-            stored, made = ([each[:3] for each in rows if each.last_offset <= segment.end_offset] for rows in pair)
+            entries = codec.read_transaction_index(data or b"", object=name)
+            stored = [each[:3] for each in entries if each.last_offset <= segment.end_offset]  # an active one goes on
             if data is not None or index(segment, "offset") is not None:
-                self._compare(name, "aborted", stored, made)
+                self._compare(name, "aborted", stored, [*ended.aborted])
         name = f"{segment.name} producerSnapshot"
         with self._finding("index"):
             if data := index(segment, "producerSnapshot"):
-                both = (read_producer_snapshot(data, object=name), self._states)
-                going = [[each[::7] for each in rows if each.transaction_offset >= 0] for rows in both]
-                self._compare(name, "open", *going)
+                producers = (each[::7] for each in codec.read_producer_snapshot(data, object=name))
+                self._compare(name, "open", [each for each in producers if each[1] >= 0], [*ended.open.items()])
         with self._finding("epochs"):
             if data := index(segment, "leaderEpoch"):
                 read_leader_epochs(data, object=f"{segment.name} leaderEpoch")

@@ -6,25 +6,25 @@ epochs and higher ends do. Nothing is changed. Leaves out: copies under way, whi
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 
 from chunkstore.assembly import open_replica
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch
-from chunkstore.codec.kafka.names import parse_partition_folder, uuid_text
+from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid, uuid_text
 from chunkstore.codec.sources import DataSource
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import AccessDenied, Damaged
 from chunkstore.kafka import rows
 from chunkstore.kafka.lookups import RemoteLogMetadataReader
-from chunkstore.kafka.model import RemoteLogSegmentMetadata
+from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from chunkstore.kafka.sources import Listing, Segment, SegmentSource
 from chunkstore.kafka.storage import RemoteDataNotFoundException, RemoteStorageReader, log_name
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_bucket
 from chunkstore.replica import Replica
 
-__all__ = ["ContainerSource", "open_container", "segment_of"]
+__all__ = ["ContainerSource", "identity_of", "open_container", "segment_of"]
 
 
 class ContainerSource(SegmentSource):
@@ -33,13 +33,12 @@ class ContainerSource(SegmentSource):
     def __init__(self, store: ChunkedSegmentStorage | Replica, url: str) -> None:
         super().__init__(url, store.close)
         self._store, self._stored, self._metadata = store, RemoteStorageReader(store), RemoteLogMetadataReader(store)
-        self._items: dict[str, RemoteLogSegmentMetadata] = {}
         table = store.table(rows.NAMESPACE)
         self.stated = next(table.scan(after=b"\0\xff"), None) is not None
         self.lineage = "the metadata manager" if self.stated else "leader epochs and higher ends"
 
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
-        found = Listing()
+        found, places = Listing(), set[TopicIdPartition]()
         for item in self._stored.stored_segments(topic):
             place = item.remote_log_segment_id.topic_id_partition
             if partition not in (None, place.partition):
@@ -48,46 +47,47 @@ class ContainerSource(SegmentSource):
             segment = segment_of(item, None if known is None else known.state.name)
             if parse_partition_folder(str(place)) is None:
                 raise Damaged(f"{place.topic[:40]!r} is no topic", object=segment.name)
-            self._items[segment.name] = item
             found.segments.append(segment)
+            places.add(place)
+        starts = [(self._metadata.log_start(each), each.topic, each.partition) for each in places]
+        # The lowest one of topics of one name.
+        found.log_starts = {(name, number): start for start, name, number in sorted(starts, reverse=True)}
         return found
 
     def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
         return nullcontext(DataSource(segment.name, segment.bytes, partial(self._store.read, segment.name)))
 
     def index(self, segment: Segment, name: str) -> bytes | None:
-        if segment.name not in self._items:
-            self.listing(segment.topic, segment.partition)  # another process has planned it
-        try:
-            with self._stored.fetch_index(self._items[segment.name], name) as stream:
-                return stream.read()
-        except (RemoteDataNotFoundException, KeyError):
-            return None
+        epochs = {each.epoch: each.start_offset for each in segment.epochs}
+        place = segment.start_offset, segment.end_offset, -1, -1, -1, segment.bytes
+        item = RemoteLogSegmentMetadata(identity_of(segment), *place, epochs)
+        with suppress(RemoteDataNotFoundException), self._stored.fetch_index(item, name) as stream:
+            return stream.read()
+        return None
+
+
+def identity_of(segment: Segment) -> RemoteLogSegmentId:
+    """The id of a tier's segment. Raises ``Damaged``: it is none."""
+    topic_id, identity = (parse_uuid(each, object=segment.name) for each in (segment.topic_id, segment.uuid))
+    return RemoteLogSegmentId(TopicIdPartition(topic_id, segment.topic, segment.partition), identity)
 
 
 def segment_of(item: RemoteLogSegmentMetadata, state: str | None) -> Segment:
     """A segment of the tier as those of other sources; its name is that of its log in the container."""
-    identity = item.remote_log_segment_id
-    place, epochs = (
-        identity.topic_id_partition,
-        tuple(LeaderEpoch(*pair) for pair in item.segment_leader_epochs.items()),
-    )
+    identity, epochs = item.remote_log_segment_id, [LeaderEpoch(*pair) for pair in item.segment_leader_epochs.items()]
+    place = identity.topic_id_partition
     return Segment(
         place.topic, uuid_text(place.topic_id), place.partition, item.start_offset, item.end_offset, uuid_text(identity.id), state,
-        item.segment_size_in_bytes, epochs, log_name(place, item.start_offset, identity.id), dense=False,
+        item.segment_size_in_bytes, tuple(epochs), log_name(place, item.start_offset, identity.id), dense=False,
     )  # fmt: skip
 
 
 def open_container(root: str, container: str) -> ContainerSource | None:
     """The container at ``root``; None where there is none, which takes one listing. Raises what ``open_replica`` raises."""
     if not root.startswith("memory:"):
-        journal = ContainerNames(container).journal_prefix()
-        bucket = open_bucket(root)
-        try:
-            if next(bucket.list(journal), None) is None:
-                return None
-        except AccessDenied:
-            return None  # not to the whole of the bucket
-        finally:
-            bucket.close()
+        found = None
+        with closing(open_bucket(root)) as bucket, suppress(AccessDenied):  # not to the whole of the bucket
+            found = next(bucket.list(ContainerNames(container).journal_prefix()), None)
+        if found is None:
+            return None
     return ContainerSource(open_replica(root, container=container), root)

@@ -60,12 +60,13 @@ class RemoteLogMetadataManager:
         """Record an entry, before its copy and after. Durable. What is created keeps its offsets and epoch (``InvalidArgument``)."""
         require(metadata.remote_log_segment_id == identity, "metadata", "of this id")
         check_int(metadata.leader_epoch, "leader_epoch", EPOCH_MAX)
-        begun = model.RemoteLogSegmentMetadata(
-            self._id(identity), metadata.start_offset, metadata.end_offset, -1, -1, -1, 0,
-            {metadata.leader_epoch: metadata.start_offset}, metadata.remote_log_segment_context,
-        )  # fmt: skip
-        partition = begun.remote_log_segment_id.topic_id_partition
-        stored = self.get_remote_log_segment_metadata(identity)
+        known, epochs = self._id(identity), {metadata.leader_epoch: metadata.start_offset}
+        place, context = (
+            (metadata.start_offset, metadata.end_offset, -1, -1, -1, 0),
+            metadata.remote_log_segment_context,
+        )
+        begun = model.RemoteLogSegmentMetadata(known, *place, epochs, context)
+        stored, partition = self.get_remote_log_segment_metadata(identity), known.topic_id_partition
         if not self._final.is_ready(partition):
             self._final.on_partition_leadership_changes((), (partition,))
         if stored is not None and stored.created:
@@ -86,11 +87,9 @@ class RemoteLogMetadataManager:
     def get_remote_log_segment_id(self, partition: TopicPartition, offset: int) -> RemoteLogSegmentId | None:
         """The created segment that holds ``offset``, of the newest epoch that has one, or None."""
         known = self._partition(partition)
-        for epoch in self._final.epochs(known):
-            found = self._final.remote_log_segment_metadata(known, epoch, offset)
-            if found is not None:
-                return RemoteLogSegmentId(partition, found.remote_log_segment_id.id)
-        return None
+        several = (self._final.remote_log_segment_metadata(known, each, offset) for each in self._final.epochs(known))
+        found = next((item for item in several if item is not None), None)
+        return None if found is None else RemoteLogSegmentId(partition, found.remote_log_segment_id.id)
 
     def get_remote_log_segment_metadata(self, identity: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """The entry of this id, created or not, or None."""
@@ -106,12 +105,11 @@ class RemoteLogMetadataManager:
     def list_remote_segments(self, partition: TopicPartition, min_offset: int = 0) -> list[RemoteLogSegmentMetadata]:
         """All entries, created or not, that start at or above ``min_offset``, by ascending start offset."""
         try:
-            found = [
-                _entry(partition, item) for item in self._final.list_remote_log_segments(self._partition(partition))
-            ]
+            found = [*self._final.list_remote_log_segments(self._partition(partition))]
         except model.RemoteResourceNotFoundException:
             return []
-        return sorted((item for item in found if item.start_offset >= min_offset), key=lambda item: item.start_offset)
+        found.sort(key=lambda item: item.start_offset)
+        return [_entry(partition, item) for item in found if item.start_offset >= min_offset]
 
     def close(self) -> None:
         """End it; later calls raise ``Closed``. The store stays open. Safe to repeat."""
@@ -132,7 +130,5 @@ class RemoteLogMetadataManager:
 def _entry(partition: TopicPartition, item: model.RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     created = item.state == RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     identity = RemoteLogSegmentId(partition, item.remote_log_segment_id.id)
-    epoch = max(item.segment_leader_epochs)
-    return RemoteLogSegmentMetadata(
-        identity, item.start_offset, item.end_offset, epoch, created, item.custom_metadata or b""
-    )
+    fields = item.start_offset, item.end_offset, max(item.segment_leader_epochs), created, item.custom_metadata or b""
+    return RemoteLogSegmentMetadata(identity, *fields)

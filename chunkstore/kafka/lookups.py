@@ -7,6 +7,7 @@ change that came meanwhile. At an owner reads are fenced as all of its reads are
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Closed
@@ -17,6 +18,8 @@ from chunkstore.replica import Replica
 
 __all__ = ["RemoteLogMetadataReader"]
 
+Segment: TypeAlias = model.RemoteLogSegmentMetadata
+
 
 class RemoteLogMetadataReader:
     """The reading half of KIP-405's metadata manager. All calls raise ``InvalidArgument``, ``Closed``, ``Damaged``,
@@ -26,17 +29,13 @@ class RemoteLogMetadataReader:
         self._table = store.table(rows.NAMESPACE)
         self._closed = False
 
-    def remote_log_segment_metadata(
-        self, partition: TopicIdPartition, epoch: int, offset: int
-    ) -> model.RemoteLogSegmentMetadata | None:
+    def remote_log_segment_metadata(self, partition: TopicIdPartition, epoch: int, offset: int) -> Segment | None:
         """The finished segment that holds ``offset`` of ``epoch``, or None."""
         self._check(partition, epoch)
         check_int(offset, "offset", OFFSET_MAX)
         return self._find(partition, epoch, offset)
 
-    def next_segment_with_txn_index(
-        self, partition: TopicIdPartition, epoch: int, offset: int
-    ) -> model.RemoteLogSegmentMetadata | None:
+    def next_segment_with_txn_index(self, partition: TopicIdPartition, epoch: int, offset: int) -> Segment | None:
         """The first segment with a transaction index from the one at ``offset`` on, in ``epoch`` and without a gap, or None."""
         found = self.remote_log_segment_metadata(partition, epoch, offset)
         while found is not None and found.txn_idx_empty:
@@ -63,18 +62,15 @@ class RemoteLogMetadataReader:
         row = self._table.get(rows.partition_key(partition) + rows.LOG_START)
         return 0 if row is None else rows.decode_offset(row)
 
-    def list_remote_log_segments(
-        self, partition: TopicIdPartition, epoch: int | None = None
-    ) -> Iterator[model.RemoteLogSegmentMetadata]:
+    def list_remote_log_segments(self, partition: TopicIdPartition, epoch: int | None = None) -> Iterator[Segment]:
         """All segments that are not deleted, also superseded ones; of one ``epoch`` by ascending start offset. Iterating may raise, too."""
         self._check(partition, epoch)
         self._known(partition)
         if epoch is None:
             found = self._table.scan(rows.partition_key(partition) + rows.ID)
             return (rows.decode_segment(partition, row) for row in found)
-        listed = (
-            self._listed(partition, epoch, row) for row in self._table.scan(rows.epoch_key(partition, epoch, b""))
-        )
+        scanned = self._table.scan(rows.epoch_key(partition, epoch, b""))
+        listed = (self._listed(partition, epoch, row) for row in scanned)
         return iter(sorted((item for item in listed if item is not None), key=lambda item: item.start_offset))
 
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
@@ -82,7 +78,7 @@ class RemoteLogMetadataReader:
         check_int(epoch, "epoch", EPOCH_MAX)
         return sum(item.segment_size_in_bytes for item in self.list_remote_log_segments(partition, epoch))
 
-    def remote_log_segment(self, identity: model.RemoteLogSegmentId) -> model.RemoteLogSegmentMetadata | None:
+    def remote_log_segment(self, identity: model.RemoteLogSegmentId) -> Segment | None:
         """The segment of this id in whichever state, or None."""
         require(isinstance(identity, model.RemoteLogSegmentId), "identity", "a RemoteLogSegmentId")
         self._check(identity.topic_id_partition)
@@ -103,6 +99,11 @@ class RemoteLogMetadataReader:
         self._check(partition)
         return self._known(partition).token
 
+    def deletion(self, partition: TopicIdPartition) -> int:
+        """The partition's stored deletion state; -1: it is not being deleted."""
+        self._check(partition)
+        return self._known(partition).deletion
+
     def version(self, partition: TopicIdPartition) -> int:
         """A number that is another one after each event of the partition."""
         self._check(partition)
@@ -112,7 +113,7 @@ class RemoteLogMetadataReader:
         """End it; later calls raise ``Closed``. The store stays open. Safe to repeat."""
         self._closed = True
 
-    def _find(self, partition: TopicIdPartition, epoch: int, offset: int) -> model.RemoteLogSegmentMetadata | None:
+    def _find(self, partition: TopicIdPartition, epoch: int, offset: int) -> Segment | None:
         row = self._floor(partition, epoch, offset)
         if row is None:
             self._known(partition)
@@ -124,9 +125,7 @@ class RemoteLogMetadataReader:
         prefix = rows.epoch_key(partition, epoch, rows.MAPPED)
         return self._table.floor(prefix + rows.number_key(offset), prefix) if offset >= 0 else None
 
-    def _listed(
-        self, partition: TopicIdPartition, epoch: int, row: TableEntry
-    ) -> model.RemoteLogSegmentMetadata | None:
+    def _listed(self, partition: TopicIdPartition, epoch: int, row: TableEntry) -> Segment | None:
         base = len(rows.epoch_key(partition, epoch, b""))
         kind = row.key[base : base + 1]
         if kind != rows.UNREFERENCED:

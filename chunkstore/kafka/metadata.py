@@ -17,7 +17,7 @@ from chunkstore.changes import TableDelete, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict
 from chunkstore.kafka import model, rows
-from chunkstore.kafka.lookups import RemoteLogMetadataReader
+from chunkstore.kafka.lookups import RemoteLogMetadataReader, Segment
 from chunkstore.kafka.model import OFFSET_MAX, TopicIdPartition, require
 from chunkstore.kafka.rows import PartitionRow
 
@@ -29,10 +29,13 @@ _STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _NEXT: Final = {None: (_STARTED,), _STARTED: (0, 1, 2), _FINISHED: (1, 2), _DELETING: (2, 3), _DELETED: ()}
 _GONE: Final = model.RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
-Segment: TypeAlias = model.RemoteLogSegmentMetadata
 Rows: TypeAlias = dict[bytes, bytes | None]
 """Rows as an event leaves them; None: deleted."""
-Plan: TypeAlias = Callable[[TopicIdPartition, PartitionRow], tuple[PartitionRow, Rows] | None]
+Update: TypeAlias = model.RemoteLogSegmentMetadataUpdate
+Future: TypeAlias = runtime.Future[None]
+Change: TypeAlias = Callable[[Segment | None], Rows]
+Planned: TypeAlias = tuple[PartitionRow, Rows] | None
+Plan: TypeAlias = Callable[[TopicIdPartition, PartitionRow], Planned]
 
 
 class RemoteLogMetadataManager(RemoteLogMetadataReader):
@@ -51,7 +54,7 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         self._mode, self._strict = _MODES[mode], mode == "strict"
         self._assigned: set[TopicIdPartition] = set()
 
-    def add_remote_log_segment_metadata(self, metadata: Segment, *, token: int | None = None) -> runtime.Future[None]:
+    def add_remote_log_segment_metadata(self, metadata: Segment, *, token: int | None = None) -> Future:
         """Record that a copy begins: in state COPY_SEGMENT_STARTED only. A repeated one replaces the first."""
         require(isinstance(metadata, Segment), "metadata", "a RemoteLogSegmentMetadata")
         require(metadata.state == _STARTED, "metadata", "in state COPY_SEGMENT_STARTED")
@@ -62,11 +65,9 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
 
         return self._event(metadata.remote_log_segment_id, _STARTED, token, change)
 
-    def update_remote_log_segment_metadata(
-        self, update: model.RemoteLogSegmentMetadataUpdate, *, token: int | None = None
-    ) -> runtime.Future[None]:
+    def update_remote_log_segment_metadata(self, update: Update, *, token: int | None = None) -> Future:
         """Move a segment to another state: COPY_SEGMENT_FINISHED makes it readable, DELETE_SEGMENT_FINISHED forgets it."""
-        require(isinstance(update, model.RemoteLogSegmentMetadataUpdate), "update", "a RemoteLogSegmentMetadataUpdate")
+        require(isinstance(update, Update), "update", "a RemoteLogSegmentMetadataUpdate")
 
         def change(stored: Segment | None) -> Rows:
             if stored is None:
@@ -76,13 +77,11 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
 
         return self._event(update.remote_log_segment_id, update.state, token, change)
 
-    def record_log_start(
-        self, partition: TopicIdPartition, offset: int, *, token: int | None = None
-    ) -> runtime.Future[None]:
+    def record_log_start(self, partition: TopicIdPartition, offset: int, *, token: int | None = None) -> Future:
         """Record the first offset that consumers get, before what is below it is deleted. It never goes down."""
         model.check_int(offset, "offset", OFFSET_MAX)
 
-        def plan(_: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+        def plan(_: TopicIdPartition, known: PartitionRow) -> Planned:
             self._check_token(partition, known, token)
             key = rows.partition_key(partition) + rows.LOG_START
             return (known, {key: rows.pack(offset)}) if offset > self.log_start(partition) else None
@@ -90,12 +89,13 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         return self._future(partition, plan)
 
     def put_remote_partition_delete_metadata(
-        self, metadata: model.RemotePartitionDeleteMetadata
-    ) -> runtime.Future[None]:
+        self, metadata: model.RemotePartitionDeleteMetadata, *, token: int | None = None
+    ) -> Future:
         """Record a step of a partition's deletion. DELETE_PARTITION_FINISHED forgets all of it, in several commits if it is large."""
         require(isinstance(metadata, model.RemotePartitionDeleteMetadata), "metadata", "of a partition's deletion")
 
         def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows]:
+            self._check_token(partition, known, token)
             if self._strict and metadata.state - known.deletion not in (0, 1):
                 current = f"in deletion state {known.deletion}"
                 raise model.IllegalTransition(f"partition {partition}", current, metadata.state.name)
@@ -113,7 +113,7 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         """
         led, tokens = frozenset(leaders if self._strict else ()), {}
 
-        def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+        def plan(partition: TopicIdPartition, known: PartitionRow) -> Planned:
             made = known if known.version else known._replace(mode=self._mode)
             if known.deletion == _GONE:
                 made = known._replace(mode=self._mode, deletion=rows.NOT_DELETED)
@@ -139,13 +139,9 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         return partition in self._assigned
 
     def _event(
-        self,
-        identity: model.RemoteLogSegmentId,
-        target: model.RemoteLogSegmentState,
-        token: int | None,
-        change: Callable[[Segment | None], Rows],
-    ) -> runtime.Future[None]:
-        def plan(partition: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+        self, identity: model.RemoteLogSegmentId, target: model.RemoteLogSegmentState, token: int | None, change: Change
+    ) -> Future:
+        def plan(partition: TopicIdPartition, known: PartitionRow) -> Planned:
             self._check_token(partition, known, token)
             stored = self.remote_log_segment(identity)
             state = None if stored is None else stored.state
@@ -157,14 +153,14 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
 
         return self._future(identity.topic_id_partition, plan)
 
-    def _future(self, partition: TopicIdPartition, plan: Plan) -> runtime.Future[None]:
-        def usable(_: TopicIdPartition, known: PartitionRow) -> tuple[PartitionRow, Rows] | None:
+    def _future(self, partition: TopicIdPartition, plan: Plan) -> Future:
+        def usable(_: TopicIdPartition, known: PartitionRow) -> Planned:
             if not known.version or known.deletion == _GONE:
                 raise model.RemoteResourceNotFoundException(f"partition {partition}")
             self._check_mode(partition, known)
             return plan(partition, known)
 
-        future: runtime.Future[None] = runtime.future()
+        future: Future = runtime.future()
         try:
             self._commit([partition], usable)
             future.set_result(None)
@@ -269,9 +265,8 @@ class RemoteLogMetadataManager(RemoteLogMetadataReader):
         before, after = self._at(gone, epoch, start - 1), next(self._from(gone, epoch, rows.MAPPED, start + 1), None)
         reach = -1 if before is None else before.epoch_end(epoch)
         end = end if after is None else min(end, after[0].epoch_start(epoch) - 1)
-        held = takewhile(
-            lambda pair: pair[0].epoch_start(epoch) <= end, self._from(gone, epoch, rows.SUPERSEDED, start)
-        )
+        superseded = self._from(gone, epoch, rows.SUPERSEDED, start)
+        held = takewhile(lambda pair: pair[0].epoch_start(epoch) <= end, superseded)
         for item, _ in sorted(held, key=lambda pair: (pair[0].epoch_start(epoch), -pair[0].epoch_end(epoch), -pair[1])):
             if item.epoch_end(epoch) > max(reach, item.epoch_start(epoch) - 1):
                 reach = item.epoch_end(epoch)

@@ -1,4 +1,4 @@
-"""What KIP-405 passes around: partitions, ids, metadata, updates, states, and the errors of its managers.
+"""What KIP-405 passes around: partitions, ids, metadata, updates, and the errors of its managers. The codec has the states.
 
 Promises: a value that exists is a possible one; its constructor raises ``InvalidArgument`` otherwise. Offsets are inclusive at
 both ends, as Kafka's are. Leaves out: fields of Kafka's unreleased versions.
@@ -11,6 +11,9 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import ClassVar, Final
 
+from chunkstore.codec.kafka.batches import OFFSET_MAX
+from chunkstore.codec.kafka.remote_metadata import PartitionDeleteState as RemotePartitionDeleteState
+from chunkstore.codec.kafka.remote_metadata import SegmentState as RemoteLogSegmentState
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.names import utf8_bytes
 
@@ -22,7 +25,6 @@ __all__ = [
 ]  # fmt: skip
 
 EPOCH_MAX: Final = (1 << 31) - 1
-OFFSET_MAX: Final = (1 << 63) - 1
 EPOCHS_MAX: Final = 2048
 """Leader epochs in one segment: each is a few rows of one commit."""
 CUSTOM_BYTES_MAX: Final = 16_384
@@ -81,23 +83,6 @@ class OffsetOutOfRange(RemoteStorageException):
         self.start_offset, self.end_offset = start_offset, end_offset
 
 
-class RemoteLogSegmentState(IntEnum):
-    """States of a segment: 0 -> 1 -> 2 -> 3, or 0 -> 2."""
-
-    COPY_SEGMENT_STARTED = 0
-    COPY_SEGMENT_FINISHED = 1
-    DELETE_SEGMENT_STARTED = 2
-    DELETE_SEGMENT_FINISHED = 3
-
-
-class RemotePartitionDeleteState(IntEnum):
-    """States of a partition's deletion: 0 -> 1 -> 2."""
-
-    DELETE_PARTITION_MARKED = 0
-    DELETE_PARTITION_STARTED = 1
-    DELETE_PARTITION_FINISHED = 2
-
-
 def require(holds: bool, argument: str, what: str) -> None:
     """Raise ``InvalidArgument`` of ``argument`` unless it holds."""
     if not holds:
@@ -126,7 +111,7 @@ class _Checked:
             elif name in ("topic_id", "id"):
                 require(type(value) is bytes and len(value) == 16, name, "16 bytes")
             elif name == "state":
-                require(isinstance(value, self._states), name, f"a {self._states.__name__}")
+                require(isinstance(value, self._states), name, "a state of its kind")
             elif name == "topic":
                 named = isinstance(value, str) and 1 <= utf8_bytes(value) <= TOPIC_BYTES_MAX and "\0" not in value
                 require(named, name, f"1 to {TOPIC_BYTES_MAX} bytes without NUL")
@@ -209,7 +194,7 @@ class RemoteLogSegmentMetadata(_Checked):
         require(few, "segment_leader_epochs", f"a mapping of 1 to {EPOCHS_MAX} epochs to offsets")
         for epoch, offset in epochs.items():
             check_int(epoch, "segment_leader_epochs", EPOCH_MAX)
-            check_int(offset, "segment_leader_epochs", OFFSET_MAX)
+            check_int(offset, "segment_leader_epochs", self.end_offset, self.start_offset)
         object.__setattr__(self, "segment_leader_epochs", dict(sorted(epochs.items())))
 
     def epoch_start(self, epoch: int) -> int:

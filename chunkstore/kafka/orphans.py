@@ -53,8 +53,7 @@ def find_orphans(source: BucketSource, older_than_s: float) -> tuple[list[Orphan
 
     for stem, several in groupby(ours(), key=lambda pair: pair[0].key.rpartition(".")[0]):
         items = list(several)
-        key = items[0][1]
-        objects = {each.suffix: item for item, each in items}
+        key, objects = items[0][1], {each.suffix: item for item, each in items}
         seen.add(key.segment_id)
         topics.add(key.topic_id)
         kind = _kind(source, key, objects)
@@ -74,8 +73,8 @@ def find_orphans(source: BucketSource, older_than_s: float) -> tuple[list[Orphan
         named = parse_object_key(upload.key, source.prefix)
         if named is not None:
             add("never-finished", upload.key, named, None, upload.started_ms)
-    others = {record.topic for record in states.values() if record.topic_id not in topics}
-    notes = [f"the metadata log has segments of topic {topic}, of which no object is here" for topic in sorted(others)]
+    others = sorted({record.topic for record in states.values() if record.topic_id not in topics})
+    notes = [f"the metadata log has segments of topic {topic}, of which no object is here" for topic in others]
     stated = {(record.topic, record.partition) for record in states.values()}
     unknown = {(each.topic, each.partition) for each in found if each.kind == "object-without-metadata"} - stated
     text = "the metadata log has no record of {}-{}: if partitions of the metadata topic are missing here, its objects are no orphans"

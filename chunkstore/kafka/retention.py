@@ -1,7 +1,7 @@
 """What a leader copies from, keeps and deletes of a partition's tier: Kafka's rules. All pure.
 
-Promises: what is deleted is a prefix of the log's own lineage, or below its start, or of epochs that are older than all of it. Segments
-of other lineages are passed over. Leaves out: reading metadata, and deleting (``tasks``).
+Promises: what is deleted is a prefix of the log's own lineage, or below its recorded start, or of epochs that are older than all
+of it. Segments of other lineages are passed over. Leaves out: reading metadata, and deleting (``tasks``).
 """
 
 from __future__ import annotations
@@ -14,15 +14,8 @@ from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 __all__ = [
-    "Expiry",
-    "LogState",
-    "Retention",
-    "choose",
-    "filtered_epochs",
-    "find_copied_offset",
-    "find_log_start",
-    "within_lineage",
-]
+    "Expiry", "LogState", "Retention", "choose", "filtered_epochs", "find_copied_offset", "find_log_start", "within_lineage",
+]  # fmt: skip
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 
@@ -35,7 +28,7 @@ class Retention(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """A log: its ``filtered_epochs`` from its start on, its first offset, the one after its last, bytes that are in no tier."""
+    """A log: its ``filtered_epochs`` from ``start`` on, its recorded start, the offset after its last, bytes that are in no tier."""
 
     lineage: Mapping[int, int]
     start: int
@@ -68,9 +61,7 @@ def within_lineage(item: RemoteLogSegmentMetadata, end: int, lineage: Mapping[in
     return item.end_offset < min(end, *(begin for _, begin in [*epochs[at + len(kept) :], (0, end)][:1]))
 
 
-def find_copied_offset(
-    epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]
-) -> tuple[int, int]:
+def find_copied_offset(epochs: Iterable[tuple[int, int]], end: int, highest: Callable[[int], int | None]) -> tuple[int, int]:  # fmt: skip
     """The last offset that is in the tier, and its epoch; (-1, -1): none. An unclean election may have cut what was copied.
 
     ``epochs``: the log's, ascending; ``end``: the offset after its last; ``highest``: of an epoch in the tier.
@@ -128,6 +119,8 @@ def choose(
             over -= item.segment_size_in_bytes
             start = max(start, item.end_offset + 1)
         gone[identity] = item
-    older = (item for item in held if item.state != _DELETED and max(item.segment_leader_epochs) < first)
+    # A broker without a tier cuts its checkpoint: older epochs may be the log's unless the first one reaches its start.
+    whole = log.lineage.get(first) == log.start
+    older = (item for item in held if whole and item.state != _DELETED and max(item.segment_leader_epochs) < first)
     gone |= {item.remote_log_segment_id: item for item in older if item.remote_log_segment_id not in copying}
     return Expiry(tuple(gone.values()), start)

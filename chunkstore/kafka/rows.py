@@ -10,14 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from chunkstore.errors import ChunkstoreError, Damaged
-from chunkstore.kafka.model import (
-    EPOCHS_MAX,
-    OFFSET_MAX,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    TopicIdPartition,
-)
+from chunkstore.kafka import model
+from chunkstore.kafka.model import EPOCHS_MAX, OFFSET_MAX, RemoteLogSegmentMetadata, TopicIdPartition
 from chunkstore.metadata.codec import unpack_row
 from chunkstore.operations.tables import TableEntry
 
@@ -106,18 +100,17 @@ def decode_segment(partition: TopicIdPartition, row: TableEntry, epoch: int | No
     identity, start, end, stamp, broker, event, size, flat, custom, state, empty = _unpack(row, 11)
     try:
         epochs = dict(zip(flat[::2], flat[1::2], strict=True))
-        known, reached = RemoteLogSegmentId(partition, identity), RemoteLogSegmentState(state)
-        segment = RemoteLogSegmentMetadata(
-            known, start, end, stamp, broker, event, size, epochs, custom, reached, empty
-        )
+        known, reached = model.RemoteLogSegmentId(partition, identity), model.RemoteLogSegmentState(state)
+        place = known, start, end, stamp, broker, event, size
+        segment = RemoteLogSegmentMetadata(*place, epochs, custom, reached, empty)
     except (ChunkstoreError, TypeError, ValueError, IndexError) as error:
         raise _damage(row, str(error)) from error
     if epoch is None:
         if row.key[-16:] != identity:
             raise _damage(row, "the id is not the key's")
-    elif state != RemoteLogSegmentState.COPY_SEGMENT_FINISHED or (
-        number_key(epochs.get(epoch, 0)) not in (row.key[-8:], row.key[-24:-16])
-    ):
+        return segment
+    begin = number_key(epochs.get(epoch, 0))
+    if state != model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED or begin not in (row.key[-8:], row.key[-24:-16]):
         raise _damage(row, f"not a finished segment of epoch {epoch}")
     return segment
 

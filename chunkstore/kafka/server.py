@@ -1,8 +1,8 @@
 """``KafkaServer``: lets the plug-in of Kafka's brokers use a container, over a Unix socket or TCP (FORMAT_WIRE.md).
 
 Promises: at most 64 connections, each with a thread and few pieces of 8 MiB; a peer that stalls, or sends what is no frame, loses its
-connection and nothing else. An event is durable before it is answered. Once another owner is seen, calls are answered with RETRY,
-and ``wait`` raises. Leaves out: encryption, and upkeep of the container.
+connection and nothing else. For one more the longest idle one is closed. A copy that is cut leaves nothing. An event is durable before it
+is answered. Once another owner is seen, calls are answered with RETRY, and ``wait`` raises. Leaves out: encryption, and upkeep.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import os
 import socket as sockets
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from ipaddress import ip_address
 from itertools import islice
+from math import inf
 from struct import pack
 from typing import Any, Final, Self
 
 from chunkstore import errors, runtime
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
-from chunkstore.deadline import Deadline, left_s, until
+from chunkstore.deadline import Deadline, until
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.kafka import model, wire
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
@@ -31,12 +32,14 @@ from chunkstore.kafka.model import require
 from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status
 
-__all__ = ["KafkaServer", "check_address"]
+__all__ = ["KafkaServer", "listening"]
 
 CONNECTIONS_MAX: Final = 64
 _TOKEN_BYTES_MIN: Final = 16
 _POLL_S: Final = 0.2
 _CLOSE_S: Final = 30.0
+_AUTHENTICATION_S: Final = 10.0
+_LOG: Final = logging.getLogger("chunkstore.kafka")
 _LISTED_MAX: Final = 200
 """Segments in one answer: each is a few hundred bytes, and at most 41 KB."""
 _AWAY: Final = (
@@ -53,13 +56,15 @@ class KafkaServer:
     """Serves ``store`` inside of a ``with`` block, which leaves it open. The metadata are kept in mode kafka-exact.
 
     Args:
-      store: the owner of the container; one server for it, and for all brokers of a cluster.
+      store: the owner of the container; one server for it, and for all brokers of a cluster. Copies under way are deleted at the beginning.
       socket: path of a Unix socket, made with mode 0600 and removed at the end. One that no process listens at is replaced.
       listen: "HOST:PORT" instead; port 0: any. Without ``token`` only a loopback address.
       token: a secret that clients must know, at least 16 bytes.
       stall_s: how long a peer may take to send or take one frame, in seconds.
+      listener: what ``listening`` gave for this address, and closes; else the block does both.
 
-    ``address``: "unix:PATH" or "HOST:PORT", inside of the block. Raises ``InvalidArgument``, at its beginning too (the address is taken).
+    ``address``: "unix:PATH" or "HOST:PORT", inside of the block. Raises ``InvalidArgument``; at the beginning of the block also for an
+    address that is taken, and what ``commit`` of the store raises.
     """
 
     def __init__(
@@ -70,27 +75,24 @@ class KafkaServer:
         listen: str | None = None,
         token: bytes | None = None,
         stall_s: float = 30.0,
+        listener: sockets.socket | None = None,
     ) -> None:
-        check_address(socket, listen, token)
+        _check_address(socket, listen, token)
         self.address = ""
+        self._listening = nullcontext(listener) if listener is not None else listening(socket, listen, token)
         self._store, self._token, self._stall_s = store, token, stall_s
-        self._socket, self._listen = socket, listen
+        self._socket = socket
         self._storage = RemoteStorageManager(store)
         self._metadata = RemoteLogMetadataManager(store, "kafka-exact")
+        # A restored container counts on from where it was: what it lists is another list.
+        self._salt = int.from_bytes(runtime.token(8), "big") >> 1
         self._peers: set[_Peer] = set()
         self._closing, self._stopped = runtime.event(), runtime.event()
         self._deposed: errors.NotOwner | None = None
 
     def __enter__(self) -> Self:
-        try:
-            if self._listen is None:
-                self._listener = _unix(self._socket or "")
-            else:
-                family, place = _resolved(self._listen)
-                self._listener = sockets.create_server(place, family=family, backlog=CONNECTIONS_MAX)
-        except OSError as error:
-            text = f"cannot listen at {self._listen or self._socket}: {error}; choose another address"
-            raise errors.InvalidArgument(text, argument="listen") from error
+        self._storage.delete_copies_under_way()
+        self._listener = self._listening.__enter__()
         if self._socket is None:
             host, port = self._listener.getsockname()[:2]
             self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -104,9 +106,7 @@ class KafkaServer:
         self._closing.set()
         deadline = Deadline(_CLOSE_S)
         self._task.join(deadline.left_s())
-        self._listener.close()
-        with suppress(OSError):
-            os.unlink(self._socket or "")
+        self._listening.__exit__(None, None, None)
         peers = list(self._peers)
         for peer in peers:
             peer.shut(sockets.SHUT_RD)  # what is under way is answered
@@ -131,6 +131,8 @@ class KafkaServer:
                 runtime.sleep_s(_POLL_S)  # no descriptor is free
                 continue
             peer = _Peer(accepted, self._stall_s, self._closing)
+            if len(self._peers) >= CONNECTIONS_MAX:
+                self._make_room()
             if len(self._peers) < CONNECTIONS_MAX:
                 self._peers.add(peer)
                 peer.task = runtime.spawn_if_possible(partial(self._serve, peer), "chunkstore-kafka-peer")
@@ -138,15 +140,22 @@ class KafkaServer:
                 self._peers.discard(peer)
                 peer.socket.close()
 
+    def _make_room(self) -> None:
+        idlest = min(list(self._peers), key=lambda peer: peer.idle_since_s, default=None)
+        if idlest is not None and idlest.task is not None and idlest.idle_since_s < inf:
+            _LOG.warning("there are %d connections: the longest idle one is closed", CONNECTIONS_MAX)
+            idlest.shut(sockets.SHUT_RD)  # a request that has come meanwhile is answered
+            idlest.task.join(_POLL_S)
+
     def _serve(self, peer: _Peer) -> None:
         try:
             nonce = runtime.token(32)
             peer.send(wire.GREETING + nonce)
             expected = bytes(32) if self._token is None else hmac.digest(self._token, nonce, "sha256")
-            if not hmac.compare_digest(peer.receive(len(expected)), expected):
+            if not hmac.compare_digest(peer.receive(len(expected), limit_s=_AUTHENTICATION_S), expected):
                 return peer.send(wire.answer_head(0, Status.DENIED) + wire.encode_text("the token is another one"))
             while True:
-                self._answer(peer, wire.decode_request(peer.receive(rests=True)))
+                self._answer(peer, wire.decode_request(peer.receive(limit_s=inf)))
         except (OSError, errors.Damaged):
             pass  # it is gone, stalls, or is no client
         finally:
@@ -157,7 +166,9 @@ class KafkaServer:
         incoming = _Incoming(peer, request)
         held: bytes | None = None
         try:
-            with until(runtime.monotonic_s() + request.wait_ms / 1000):
+            # A copy that is too late ends by itself, and is deleted in this time.
+            more_s = _CLOSE_S if request.lengths else 0
+            with until(runtime.monotonic_s() + request.wait_ms / 1000 + more_s):
                 for result in self._results(request, incoming):
                     if held is not None:
                         peer.send(wire.answer_head(request.id, Status.MORE) + held)
@@ -176,7 +187,7 @@ class KafkaServer:
             self._stopped.set()
         text = str(error)
         if not isinstance(error, errors.ChunkstoreError):
-            logging.getLogger("chunkstore.kafka").error("a request failed", exc_info=error)
+            _LOG.error("a request failed", exc_info=error)
             text = f"a defect of the server, which has logged it: {type(error).__name__}"
         return next(status for kinds, status in _STATUSES if isinstance(error, kinds)), wire.encode_text(text)
 
@@ -224,7 +235,7 @@ class KafkaServer:
 
     def _listed(self, partition: model.TopicIdPartition, epoch: int | None, known: int) -> Iterator[bytes]:
         # Read first: rows that change since have a newer version, and are listed again.
-        version = self._metadata.version(partition)
+        version = self._metadata.version(partition) ^ self._salt
         if version == known:
             yield pack(">qbi", version, 1, 0)
             return
@@ -237,26 +248,32 @@ class KafkaServer:
 
 
 class _Peer:
-    """A connection: whole frames, each within ``stall_s``."""
+    """A connection: whole frames, each within ``stall_s``. ``idle_since_s``: infinite unless it rests between two requests."""
 
     def __init__(self, socket: sockets.socket, stall_s: float, closing: runtime.Event) -> None:
         self.socket, self._stall_s, self._closing = socket, stall_s, closing
         self.task: runtime.Task | None = None
+        self.idle_since_s = inf
         with suppress(OSError):
             socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
             socket.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
 
-    def receive(self, most: int = wire.BODY_BYTES_MAX, *, rests: bool = False) -> bytes:
-        """The body of the next frame; ``rests``: it may begin at any time. Raises ``OSError``."""
-        head = self._read(wire.FRAME.size, rests=rests)
+    def receive(self, most: int = wire.BODY_BYTES_MAX, *, limit_s: float | None = None) -> bytes:
+        """The body of the next frame, within ``stall_s``, or less; infinite ``limit_s``: it may begin at any time. Raises ``OSError``."""
+        rests = limit_s == inf
+        deadline = Deadline(min(self._stall_s, limit_s or inf))
+        if rests:
+            self.idle_since_s = runtime.monotonic_s()
+        head = self._read(wire.FRAME.size, None if rests else deadline)
+        self.idle_since_s = inf
         try:
-            return wire.checked_body(head, self._read(wire.checked_length(head, most)))
+            body = self._read(wire.checked_length(head, most), Deadline(self._stall_s) if rests else deadline)
+            return wire.checked_body(head, body)
         except errors.Damaged as error:
             raise ConnectionError from error
 
-    def _read(self, count: int, *, rests: bool = False) -> bytes:
+    def _read(self, count: int, deadline: Deadline | None) -> bytes:
         data, at = bytearray(count), 0
-        deadline = None if rests else Deadline(self._stall_s)
         while at < count:
             if self._closing.is_set() or (deadline is not None and not deadline.left_s()):
                 raise TimeoutError
@@ -281,13 +298,13 @@ class _Incoming:
     """The files that come after the request COPY, read once and in their order."""
 
     def __init__(self, peer: _Peer, request: wire.Request) -> None:
-        self._peer, self._request = peer, request
+        self._peer, self._deadline = peer, Deadline(request.wait_ms / 1000)
+        self._lengths = request.lengths
         self._left_bytes = sum(length for length in request.lengths if length > 0)
         self._rest = b""
 
     def files(self) -> list[Any]:
-        lengths = self._request.lengths
-        return [None if length < 0 else DataSource("a client's file", length, self._read) for length in lengths]
+        return [None if length < 0 else DataSource("a client's file", length, self._read) for length in self._lengths]
 
     def drain(self) -> None:
         while self._left_bytes:
@@ -296,8 +313,8 @@ class _Incoming:
     def _read(self, _position: int, count: int) -> bytes:
         parts: list[bytes] = []
         while count:
-            if not left_s(1.0):
-                raise errors.DeadlineExceeded("the copy of a segment", deadline_s=self._request.wait_ms / 1000)
+            if not self._deadline.left_s():
+                self._deadline.fail("the copy of a segment")
             data = self._rest or self._frame()
             parts.append(data[:count])
             self._rest = data[count:]
@@ -310,7 +327,28 @@ class _Incoming:
         return data
 
 
-def check_address(socket: str | None, listen: str | None, token: bytes | None) -> None:
+@contextmanager
+def listening(socket: str | None, listen: str | None, token: bytes | None) -> Iterator[sockets.socket]:
+    """A listener for a ``KafkaServer`` of these arguments, until the block ends. Raises ``InvalidArgument``, also for a taken address."""
+    _check_address(socket, listen, token)
+    try:
+        if listen is None:
+            listener = _unix(socket or "")
+        else:
+            family, place = _resolved(listen)
+            listener = sockets.create_server(place, family=family, backlog=CONNECTIONS_MAX)
+    except OSError as error:
+        text = f"cannot listen at {listen or socket}: {error}; choose another address"
+        raise errors.InvalidArgument(text, argument="listen") from error
+    try:
+        yield listener
+    finally:
+        with suppress(OSError):
+            os.unlink(socket or "")
+        listener.close()
+
+
+def _check_address(socket: str | None, listen: str | None, token: bytes | None) -> None:
     """Raise ``InvalidArgument`` unless a server may listen there."""
     require((socket is None) != (listen is None), "listen", "given, or socket, and not both")
     require(token is None or len(token) >= _TOKEN_BYTES_MIN, "token", f"at least {_TOKEN_BYTES_MIN} bytes")
@@ -325,9 +363,8 @@ def _resolved(listen: str) -> tuple[int, Any]:
         require(bool(host) and 0 <= int(port) < 1 << 16, "listen", "HOST:PORT")
         found = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
     except (OSError, ValueError) as error:
-        raise errors.InvalidArgument(
-            f"no address {listen}, which must be HOST:PORT: {error}", argument="listen"
-        ) from error
+        text = f"no address {listen}, which must be HOST:PORT: {error}"
+        raise errors.InvalidArgument(text, argument="listen") from error
     return found[0][0], found[0][4]
 
 

@@ -10,11 +10,11 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
@@ -33,35 +33,37 @@ from chunkstore.codec.kafka.names import (
 from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import (
-    AccessDenied,
-    ChunkNotFound,
-    Damaged,
-    InvalidArgument,
-    StorageUnavailable,
-    Unsupported,
-)
+from chunkstore.errors import AccessDenied, ChunkNotFound, Damaged, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.registry import open_bucket
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
 
-__all__ = ["BucketSource", "Finding", "Listing", "LogDirectory", "Segment", "SegmentSource", "translated"]
+__all__ = [
+    "BucketSource",
+    "Finding",
+    "Listing",
+    "LogDirectory",
+    "Segment",
+    "SegmentSource",
+    "opened_file",
+    "translated",
+]
 
 SMALL_FILE_BYTES_MAX: Final = 64 * MIB
 """Longest index, checkpoint or snapshot that is read."""
 _RAFT_TOPIC: Final = "__cluster_metadata"
-_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
+INDEX_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
+
+
+States: TypeAlias = Mapping[bytes, MetadataRecord]
+"""Metadata by segment id, as a metadata log says."""
 
 
 class Segment(NamedTuple):
     """A segment of a partition; offsets are inclusive, and ``end_offset`` is one less than ``start_offset`` where it is empty.
 
-    Attributes:
-      topic_id, uuid: as Kafka writes them, or empty where the source does not tell.
-      state: of the metadata log; of a log directory "ACTIVE" or "ROLLED"; None: not known.
-      bytes: of the log, without a part of a batch at the end of an active segment.
-      epochs: its leader epochs; none of a log directory.
-      name: the object or file with the log.
-      dense: its offsets have no gaps.
+    ``topic_id``, ``uuid``: as Kafka writes them, or empty where the source does not tell. ``state``: of the metadata log; of a log
+    directory "ACTIVE" or "ROLLED"; None: not known. ``bytes``: of the log, without a part of a batch at its end. ``epochs``: its leader
+    epochs; none of a log directory. ``name``: the object or file with the log. ``dense``: its offsets have no gaps.
     """
 
     topic: str
@@ -137,17 +139,15 @@ class SegmentSource(ABC):
             if row is not None and 0 <= row[1] < log.length:
                 batch = next(iter_batches(log, ReadOptions(row[1], segment.start_offset)), None)
                 return row[1] if batch is not None and batch.base_offset <= offset else 0
-        except Damaged:
-            pass
+        except (Damaged, Unsupported):
+            pass  # the bytes at a wrong position may look like an old message set
         return 0
 
 
 class BucketSource(SegmentSource):
-    """A tier in the layout of FORMAT_FILES.md, section 5. ``states``: metadata by segment id; None: there is no metadata log."""
+    """A tier in the layout of FORMAT_FILES.md, section 5. ``states`` None: there is no metadata log."""
 
-    def __init__(
-        self, bucket: Bucket, prefix: str, keys: Sequence[PrivateKey], states: Mapping[bytes, MetadataRecord] | None
-    ) -> None:
+    def __init__(self, bucket: Bucket, prefix: str, keys: Sequence[PrivateKey], states: States | None) -> None:
         super().__init__(bucket.url, bucket.close)
         self.bucket, self.prefix, self.states, self._keys = bucket, prefix, states, keys
         self.stated = states is not None
@@ -180,18 +180,13 @@ class BucketSource(SegmentSource):
         for segment_id, each in states.items():
             wanted = each.topic in topics and topic in (None, each.topic) and partition in (None, each.partition)
             if wanted and each.state == SegmentState.COPY_SEGMENT_FINISHED and segment_id not in seen:
-                name, text = (
-                    uuid_text(segment_id),
-                    "the metadata log says that the copy is finished; it has no manifest here",
-                )
-                found.findings.append(Finding("missing", name, each.topic, each.partition, each.start_offset, 0, text))
+                text = "the metadata log says that the copy is finished; it has no manifest here"
+                place = uuid_text(segment_id), each.topic, each.partition, each.start_offset
+                found.findings.append(Finding("missing", *place, 0, text))
         known = {(each.topic, each.partition) for each in states.values()}
-        for place in (
-            sorted({(each.topic, each.partition) for each in found.segments} - known) if self.states is not None else ()
-        ):
-            found.notes.append(
-                f"the metadata log has no record of {place[0]}-{place[1]}: is every partition of it here?"
-            )
+        unknown = {(each.topic, each.partition) for each in found.segments} - known if self.stated else set()
+        text = "the metadata log has no record of {}-{}: is every partition of it here?"
+        found.notes += [text.format(*place) for place in sorted(unknown)]
 
     def _add(self, found: Listing, key: ObjectKey, stem: str, objects: Mapping[str, ObjectInfo]) -> None:
         def wrong(kind: str, object: str, position: int, message: str) -> None:
@@ -225,9 +220,8 @@ class BucketSource(SegmentSource):
             wrong("length", f"{stem}.log", min(length, stored), text)
         place = key.topic, uuid_text(key.topic_id), key.partition, key.base_offset, record.end_offset
         state, size = known and known.state.name, manifest.chunks.log_bytes
-        found.segments.append(
-            Segment(*place, uuid_text(key.segment_id), state, size, record.leader_epochs, f"{stem}.log", dense=True)
-        )
+        more = uuid_text(key.segment_id), state, size, record.leader_epochs, f"{stem}.log"
+        found.segments.append(Segment(*place, *more, dense=True))
 
     def log(self, segment: Segment) -> AbstractContextManager[DataSource]:
         manifest, decoder, _ = self._opened(segment.name)
@@ -301,6 +295,22 @@ def translated(name: str) -> Iterator[None]:
         raise kind(f"{name}: {error.strerror}", object=name) from error
 
 
+@contextmanager
+def opened_file(path: str, name: str) -> Iterator[DataSource]:
+    """A file, which is no link; ``name``: for errors, which are those of ``translated``."""
+
+    def read(offset: int, length: int) -> bytes:
+        with translated(name):
+            return os.pread(fd, length, offset)
+
+    with translated(name):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield DataSource(name, os.fstat(fd).st_size, read)
+    finally:
+        os.close(fd)
+
+
 class LogDirectory(SegmentSource):
     """A broker's log directory, which may be in use. A segment that is open stays whole, though the broker deletes it."""
 
@@ -322,6 +332,14 @@ class LogDirectory(SegmentSource):
                 continue
             if topic in (None, place[0]) and partition in (None, place[1]):
                 self._add(found, folder, several, place not in compacted)
+        for entry in self._scan(""):
+            place = parse_partition_folder(entry.name)
+            if place is None and entry.name.endswith(("-stray", "-future", "-delete")):
+                found.notes.append(f"{entry.name}: no partition's folder any more, or not yet: it is left out")
+            elif (
+                place is not None and entry.is_symlink() and topic in (None, place[0]) and partition in (None, place[1])
+            ):
+                found.findings.append(Finding("metadata", entry.name, *place, 0, 0, "a symbolic link: it is not read"))
         found.segments.sort()
         return found
 
@@ -329,6 +347,12 @@ class LogDirectory(SegmentSource):
         topic, _, number = folder.rpartition("-")
         topic_id, metadata = "", f"{folder}/partition.metadata"
         sizes = {parse_segment_file(item.key[len(folder) + 1 :]): item.length for item in files}
+        for entry in self._scan(folder):
+            place = parse_segment_file(entry.name)
+            if place is not None and place[1] == "log" and not entry.is_file(follow_symlinks=False):
+                sizes[place] = -1
+                where = f"{folder}/{entry.name}", topic, int(number), place[0], 0
+                found.findings.append(Finding("metadata", *where, "no regular file: it is not read"))
         starts = sorted(place[0] for place in sizes if place is not None and place[1] == "log")
         try:
             data = self._small(metadata)  # old brokers have none
@@ -337,32 +361,31 @@ class LogDirectory(SegmentSource):
             found.findings.append(Finding("metadata", metadata, topic, int(number), 0, error.position, error.message))
         for base, after in zip(starts, [*starts[1:], OFFSET_MAX], strict=False):  # a new partition has no log yet
             name, size = f"{folder}/{segment_file(base, 'log')}", sizes[base, "log"]
+            if size < 0:
+                continue
             segment = Segment(topic, topic_id, int(number), base, after - 1, "", "ROLLED", size, (), name, dense)
             try:
                 found.segments.append(segment if base != starts[-1] else self._active(segment, found))
             except ChunkNotFound:
                 found.notes.append(f"{name} was deleted meanwhile")
 
+    def _scan(self, folder: str) -> list[os.DirEntry[str]]:
+        """What is in a folder, by name; nothing, if it was deleted meanwhile."""
+        with suppress(ChunkNotFound), translated(folder), os.scandir(os.path.join(self._root, folder)) as entries:
+            return sorted(entries, key=lambda each: each.name)
+        return []
+
     def _active(self, segment: Segment, found: Listing) -> Segment:
         """The segment up to where its batches end now."""
+        segment, summary = segment._replace(state="ACTIVE"), LogSummary()
         try:
-            offsets = OffsetIndex(self.index(segment, "offset") or b"", segment.start_offset)
-            position = offsets[len(offsets) - 1][1] if len(offsets) else 0
-        except Damaged:
-            position = 0  # in use, it ends with zeros
-        segment = segment._replace(state="ACTIVE")
-        for begin in (position, 0):
-            summary = LogSummary()
-            options = ReadOptions(begin, segment.start_offset, OFFSET_MAX, unfinished=True)
-            try:
-                with self.log(segment) as log:
-                    deque(iter_batches(log, options, summary), 0)
-            except (Damaged, Unsupported, InvalidArgument) as error:
-                if not begin:
-                    found.notes.append(error.message)
-                    return segment
-            if summary.batches:
-                break
+            with self.log(segment) as log:
+                position = self.position(segment, log, OFFSET_MAX)
+                options = ReadOptions(position, segment.start_offset, OFFSET_MAX, unfinished=True)
+                deque(iter_batches(log, options, summary), 0)
+        except (Damaged, Unsupported, InvalidArgument) as error:
+            found.notes.append(error.message)
+            return segment
         if summary.tail is not None and not summary.tail.zeros:
             text = f"the last {summary.tail.length_bytes} bytes are no whole batch, and not read"
             found.notes.append(f"{segment.name}: {text}")
@@ -370,19 +393,10 @@ class LogDirectory(SegmentSource):
 
     @contextmanager
     def log(self, segment: Segment) -> Iterator[DataSource]:
-        def read(offset: int, length: int) -> bytes:
-            with translated(segment.name):
-                return os.pread(fd, length, offset)
-
-        with translated(segment.name):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            fd = os.open(os.path.join(self._root, segment.name), flags)
-        try:
-            if os.fstat(fd).st_size < segment.bytes:
+        with opened_file(os.path.join(self._root, segment.name), segment.name) as file:
+            if file.length < segment.bytes:
                 raise ChunkNotFound(segment.name)  # compaction has put another file there
-            yield DataSource(segment.name, segment.bytes, read)
-        finally:
-            os.close(fd)
+            yield file._replace(length=segment.bytes)
 
     def index(self, segment: Segment, name: str) -> bytes | None:
         folder = segment.name.partition("/")[0]
@@ -390,7 +404,24 @@ class LogDirectory(SegmentSource):
             return self._small(f"{folder}/leader-epoch-checkpoint")
         if name == "producerSnapshot":
             return self._small(f"{folder}/{segment_file(segment.end_offset + 1, 'snapshot')}")
-        return self._small(f"{folder}/{segment_file(segment.start_offset, _FILES[name])}")
+        return self._small(f"{folder}/{segment_file(segment.start_offset, INDEX_FILES[name])}")
+
+    def require_neighbour(self, segment: Segment, log: DataSource) -> None:
+        """Raise ``ChunkNotFound`` if a rolled segment ends early, and a broker renames what comes next: a listing may have missed it.
+
+        Compaction may also have emptied its end: the folder then has the same two logs, and none that takes its place.
+        """
+        begin, end = segment.start_offset, segment.end_offset + 1
+        summary = LogSummary()
+        with suppress(Damaged, Unsupported):
+            options = ReadOptions(self.position(segment, log, end), begin, OFFSET_MAX)
+            deque(iter_batches(log, options, summary), 0)
+        if summary.end_offset != end:
+            names = [each.name for each in self._scan(segment.name.partition("/")[0])]
+            logs = [each for each in names if each[20:] in (".log", ".log.swap", ".log.cleaned")]
+            near = [each for each in logs if segment_file(begin, "log") <= each[:24] <= segment_file(end, "log")]
+            if near != [segment_file(each, "log") for each in (begin, end)]:
+                raise ChunkNotFound(segment.name)
 
     def checkpoint(self, name: str) -> dict[tuple[str, int], int]:
         """The rows of an offset checkpoint; none where it is missing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from io import BufferedReader, RawIOBase
@@ -22,24 +22,15 @@ from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.handles import SegmentHandle
-from chunkstore.kafka import rows
-from chunkstore.kafka.model import (
-    OFFSET_MAX,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentState,
-    RemoteResourceNotFoundException,
-    TopicIdPartition,
-    check_int,
-    require,
-)
-from chunkstore.kafka.sources import translated
+from chunkstore.kafka import model, rows
+from chunkstore.kafka.model import OFFSET_MAX, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
+from chunkstore.kafka.sources import opened_file
 from chunkstore.replica import Replica
 
 __all__ = [
-    "STORED", "UNDER_WAY", "CopyUnderWay", "CustomMetadata", "IndexType", "LogSegmentData", "RemoteDataNotFoundException",
+    "STORED", "UNDER_WAY", "CopyUnderWay", "IndexType", "LogSegmentData", "RemoteDataNotFoundException",
     "RemoteStorageManager", "RemoteStorageReader", "log_name",
 ]  # fmt: skip
 
@@ -50,7 +41,6 @@ _SIZES: Final = Struct(">5q")
 _PIECE_BYTES: Final = 8 * MIB
 _WINDOW_BYTES: Final = 1 * MIB
 
-CustomMetadata: TypeAlias = bytes
 File: TypeAlias = str | os.PathLike[str] | bytes | DataSource
 """A file: its path, its bytes, or an opened one."""
 
@@ -79,14 +69,14 @@ class LogSegmentData(NamedTuple):
 class CopyUnderWay(NamedTuple):
     """A copy that goes on, or died: ``bytes`` are stored of it, and it began ``age_s`` seconds ago."""
 
-    remote_log_segment_id: RemoteLogSegmentId
+    remote_log_segment_id: model.RemoteLogSegmentId
     start_offset: int
     end_offset: int
     bytes: int
     age_s: float
 
 
-class RemoteDataNotFoundException(RemoteResourceNotFoundException):
+class RemoteDataNotFoundException(model.RemoteResourceNotFoundException):
     """The segment, or its index, is not stored here: never copied whole, or deleted; many segments have no transaction index."""
 
     def __init__(self, resource: str) -> None:
@@ -135,30 +125,17 @@ class RemoteStorageReader:
         check_int(start, "start", OFFSET_MAX)
         check_int(OFFSET_MAX if end is None else end, "end", OFFSET_MAX, start)
         self._stored(metadata)
-        name = _names(metadata)[0]
-        try:
-            handle, length = self._reads.open_read(name), self._reads.info(name).length
-        except SegmentNotFound as error:
-            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id)) from error
-        require(start <= length, "start", f"at most {length}, the length of the log")
-        stop = length if end is None else min(end + 1, length)
-        return cast("BinaryIO", BufferedReader(_Stream(self._reads, handle, start, stop), _WINDOW_BYTES))
+        return self._stream(metadata, 0, start, OFFSET_MAX if end is None else end + 1)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType | str) -> BinaryIO:
         """One of its indexes. ``RemoteDataNotFoundException`` also where the segment has none of this kind."""
         require(kind in tuple(IndexType), "kind", "an IndexType")
         sizes = _SIZES.unpack(self._stored(metadata).custom_metadata or b"")
         number = tuple(IndexType).index(IndexType(kind))
-        identity = metadata.remote_log_segment_id
         if sizes[number] < 0:
-            raise RemoteDataNotFoundException(f"index {kind} of {identity}")
+            raise RemoteDataNotFoundException(f"index {kind} of {metadata.remote_log_segment_id}")
         begin = sum(size for size in sizes[:number] if size > 0)
-        try:
-            handle = self._reads.open_read(_names(metadata)[1])
-        except SegmentNotFound as error:
-            raise RemoteDataNotFoundException(str(identity)) from error
-        stream = _Stream(self._reads, handle, begin, begin + sizes[number])
-        return cast("BinaryIO", BufferedReader(stream, _WINDOW_BYTES))
+        return self._stream(metadata, 1, begin, begin + sizes[number])
 
     def stored_segments(self, topic: str | None = None) -> Iterator[RemoteLogSegmentMetadata]:
         """What is stored, by topic, partition and start offset: with its true size, the lengths of its indexes as custom metadata, and the
@@ -169,6 +146,16 @@ class RemoteStorageReader:
             if len(found.custom_metadata or b"") != _SIZES.size:
                 raise Damaged("no lengths of five indexes", object=f"table {rows.NAMESPACE}, row {row.key!r}")
             yield found
+
+    def _stream(self, metadata: RemoteLogSegmentMetadata, which: int, start: int, stop: int) -> BinaryIO:
+        name = _names(metadata)[which]
+        try:
+            handle, length = self._reads.open_read(name), self._reads.info(name).length
+        except SegmentNotFound as error:
+            raise RemoteDataNotFoundException(str(metadata.remote_log_segment_id)) from error
+        require(start <= length, "start", f"at most {length}, the length of the log")
+        stream = _Stream(self._reads, handle, start, min(stop, length))
+        return cast("BinaryIO", BufferedReader(stream, _WINDOW_BYTES))
 
     def _stored(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         found = self._row(STORED, metadata)
@@ -189,19 +176,23 @@ class RemoteStorageManager(RemoteStorageReader):
         super().__init__(store)
         self._store = store
 
-    def copy_log_segment_data(
-        self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
-    ) -> CustomMetadata | None:
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData) -> bytes | None:  # fmt: skip
         """Copy a segment; durable when it returns. Returns 40 bytes of custom metadata: the lengths of its indexes.
 
         What is stored under this id stays, and is not copied again. Also raises ``ChunkNotFound``, ``AccessDenied`` and
-        ``StorageUnavailable`` of a file, and ``Conflict``: another copy of this id, or its deletion, has begun. Retry: safe, with the same
-        id or another one; after an error nothing of the segment is readable, and ``delete_log_segment_data`` frees what is stored of it.
+        ``StorageUnavailable`` of a file, and ``Conflict``: what is stored has another end or length, or another copy of this id, or its
+        deletion, has begun. Retry: safe, with the same id or another one; after another error nothing of the segment is readable or
+        stored, but where the storage is away or the owner has died: then ``delete_log_segment_data`` frees what is stored of it.
         """
         stored = self._row(STORED, metadata)
-        if stored is not None:
-            return stored.custom_metadata
         require(isinstance(log_segment_data, LogSegmentData), "log_segment_data", "a LogSegmentData")
+        if stored is not None:
+            with _opened(log_segment_data.log_segment) as log:
+                found, wanted = (stored.end_offset, stored.segment_size_in_bytes), (metadata.end_offset, log.length)
+            if found != wanted:
+                text = "of another end or length: delete it, or copy under another id"
+                raise Conflict(f"{metadata.remote_log_segment_id} is stored", expected=wanted, found=found, remedy=text)
+            return stored.custom_metadata
         try:
             return self._copy(metadata, log_segment_data)
         except (SegmentExists, SegmentNotFound) as error:
@@ -210,27 +201,26 @@ class RemoteStorageManager(RemoteStorageReader):
 
     copy_log_segment = copy_log_segment_data
 
-    def _copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> CustomMetadata:
+    def _copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         with ExitStack() as opened:
-            files = (data.offset_index, data.time_index, data.producer_snapshot_index, data.leader_epoch_index)
             log = opened.enter_context(_opened(data.log_segment))
-            indexes = [
-                None if file is None else opened.enter_context(_opened(file))
-                for file in (*files, data.transaction_index)
-            ]
+            indexes = [None if file is None else opened.enter_context(_opened(file)) for file in data[1:]]
             version, *handles = self._begin(metadata)
-            self._append(handles[0], [log])
-            self._append(handles[1], [index for index in indexes if index is not None])
             sizes = _SIZES.pack(*(-1 if index is None else index.length for index in indexes))
-        whole = replace(
-            metadata, segment_size_in_bytes=log.length, custom_metadata=sizes,
-            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-        )  # fmt: skip
-        self._store.commit([
-            *(Seal(name) for name in _names(metadata)),
-            TableDelete(rows.NAMESPACE, _key(UNDER_WAY, metadata), version),
-            TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
-        ])  # fmt: skip
+            state = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            whole = replace(metadata, segment_size_in_bytes=log.length, custom_metadata=sizes, state=state)
+            try:
+                self._append(handles[0], [log])
+                self._append(handles[1], [index for index in indexes if index is not None])
+                self._store.commit([
+                    *(Seal(name) for name in _names(metadata)),
+                    TableDelete(rows.NAMESPACE, _key(UNDER_WAY, metadata), version),
+                    TablePut(rows.NAMESPACE, _key(STORED, metadata), rows.encode_segment(whole), 0),
+                ])  # fmt: skip
+            except Exception:
+                with suppress(ChunkstoreError):
+                    self._delete_copy(metadata, version)
+                raise
         return sizes
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -238,9 +228,7 @@ class RemoteStorageManager(RemoteStorageReader):
         require(isinstance(metadata, RemoteLogSegmentMetadata), "metadata", "a RemoteLogSegmentMetadata")
         while True:
             found = [self._table.get(_key(kind, metadata)) for kind in (STORED, UNDER_WAY)]
-            changes: list[Change] = [
-                TableDelete(rows.NAMESPACE, row.key, row.version) for row in found if row is not None
-            ]
+            changes: list[Change] = [TableDelete(rows.NAMESPACE, row.key, row.version) for row in found if row]
             if not changes:
                 return
             changes += (Delete(name) for name in _names(metadata) if self._store.exists(name))
@@ -248,6 +236,16 @@ class RemoteStorageManager(RemoteStorageReader):
                 self._store.commit(changes)
             except (Conflict, SegmentNotFound):
                 continue
+
+    def delete_copies_under_way(self) -> None:
+        """Delete all copies under way: for an owner that has begun none, so that all of them died. Durable. Retry: safe."""
+        for row in list(self._table.scan(UNDER_WAY)):
+            with suppress(Conflict, SegmentNotFound):
+                self._delete_copy(rows.decode_segment(_partition_of(row.key), row), row.version)
+
+    def _delete_copy(self, item: RemoteLogSegmentMetadata, version: int) -> None:
+        gone = (Delete(name) for name in _names(item) if self._store.exists(name))
+        self._store.commit([TableDelete(rows.NAMESPACE, _key(UNDER_WAY, item), version), *gone])
 
     def copies_under_way(self) -> list[CopyUnderWay]:
         """Copies that have begun and not ended, by topic, partition and offset. Dead ones are listed until copied again or deleted."""
@@ -265,7 +263,7 @@ class RemoteStorageManager(RemoteStorageReader):
     def _begin(self, metadata: RemoteLogSegmentMetadata) -> tuple[int, SegmentHandle, SegmentHandle]:
         """Replace what is under way of this id: the version of its row, and handles of both segments."""
         token, key, (log, indexes) = runtime.token(16), _key(UNDER_WAY, metadata), _names(metadata)
-        started = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        started = model.RemoteLogSegmentState.COPY_SEGMENT_STARTED
         begun = replace(metadata, event_timestamp_ms=runtime.now_ms(), custom_metadata=token, state=started)
         value = rows.encode_segment(begun)
         old = self._table.get(key)
@@ -275,9 +273,7 @@ class RemoteStorageManager(RemoteStorageReader):
         handles = self._store.open_write(log), self._store.open_write(indexes)
         row = self._table.get(key)
         if row is None or row.value != value:
-            raise Conflict(
-                f"the copy of {begun.remote_log_segment_id}", expected=token, found="another copy of this id"
-            )
+            raise Conflict(f"the copy of {begun.remote_log_segment_id}", expected=token, found="another copy of it")
         return row.version, *handles
 
     def _append(self, handle: SegmentHandle, files: Sequence[DataSource]) -> None:
@@ -287,11 +283,9 @@ class RemoteStorageManager(RemoteStorageReader):
         for file in files:
             for at in range(0, file.length, _PIECE_BYTES):
                 buffers.append(bytes(read_exactly(file, at, min(_PIECE_BYTES, file.length - at))))
-                if sum(map(len, buffers)) >= _PIECE_BYTES:
-                    position = self._store.append_many(handle, buffers, expected_offset=position) + sum(
-                        map(len, buffers)
-                    )
-                    buffers = []
+                if (size := sum(map(len, buffers))) >= _PIECE_BYTES:
+                    self._store.append_many(handle, buffers, expected_offset=position)
+                    buffers, position = [], position + size
         if buffers:
             self._store.append_many(handle, buffers, expected_offset=position)
 
@@ -303,18 +297,8 @@ def _opened(file: File) -> Iterator[DataSource]:
     elif isinstance(file, bytes):
         yield DataSource("bytes", len(file), lambda at, size: file[at : at + size])
     else:
-        name = os.fspath(file)
-        with translated(name):
-            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-
-            def read(at: int, size: int) -> bytes:
-                with translated(name):
-                    return os.pread(descriptor, size, at)
-
-            yield DataSource(name, os.fstat(descriptor).st_size, read)
-        finally:
-            os.close(descriptor)
+        with opened_file(os.path.realpath(file), os.fspath(file)) as opened:
+            yield opened
 
 
 class _Stream(RawIOBase):

@@ -18,7 +18,7 @@ from chunkstore import runtime
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid
 from chunkstore.codec.kafka.records import Isolation
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, SegmentNotFound
+from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentNotFound
 from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lookups import RemoteLogMetadataReader
@@ -35,10 +35,9 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
 
 _, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _MARKED, _BEGUN, _ENDED = model.RemotePartitionDeleteState
+_Several = Collection[TopicIdPartition]
 _CLOSE_S: Final = 60.0
-_TOTALS: Final = [
-    f"Remote{verb}{what}" for verb in ("Copy", "Fetch", "Delete") for what in ("Requests", "Errors", "Bytes")
-][:-1]
+_TOTALS: Final = [f"Remote{verb}{what}" for verb in ("Copy", "Fetch", "Delete") for what in ("Requests", "Errors")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +63,19 @@ class RemoteLogManagerConfig:
 
 @dataclass(slots=True)
 class _Task:
-    """A partition here. ``epoch``: the leader's, None: a follower. ``stopped``: why it copies no more. Lags: segments and bytes."""
+    """A partition here. ``epoch``: the leader's, None: a follower; ``newest``: that was announced, -1: none. ``lost``: served no more.
+    ``stopped``: why it copies no more. Lags: bytes of each segment."""
 
     epoch: int | None = None
     token: int | None = None
+    newest: int = -1
     lost: bool = False
     stopped: str = ""
     error: str = ""
     failures: int = 0
     not_before_s: float = 0.0
     copying: runtime.Lock = field(default_factory=runtime.lock)
-    lags: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def done(self, verb: str, size_bytes: int) -> None:
-        count, total = self.lags[verb]
-        self.lags[verb] = count - 1, total - size_bytes
+    lags: dict[str, list[int]] = field(default_factory=dict)
 
 
 class RemoteLogManager:
@@ -94,9 +91,11 @@ class RemoteLogManager:
         self._source = TieredDirectory(log_dir, metadata, storage)
         self._metadata, self._storage, self._config = metadata, storage, config
         self._tasks: dict[TopicIdPartition, _Task] = {}
-        self._views: dict[TopicIdPartition, Log] = {}
         self._copying: set[RemoteLogSegmentId] = set()
-        self._counts, self._lock = Counter(dict.fromkeys(_TOTALS, 0)), runtime.lock()
+        self._counts, self._lock = (
+            Counter(dict.fromkeys([*_TOTALS, "RemoteCopyBytes", "RemoteFetchBytes"], 0)),
+            runtime.lock(),
+        )
         self._stop = runtime.event()
         self._thread: runtime.Task | None = None
 
@@ -106,36 +105,37 @@ class RemoteLogManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def on_leadership_change(
-        self, leaders: Mapping[TopicIdPartition, int], followers: Collection[TopicIdPartition] = ()
-    ) -> None:
+    def on_leadership_change(self, leaders: Mapping[TopicIdPartition, int], followers: _Several = ()) -> None:
         """Lead ``leaders``, with their leader epochs, and follow ``followers``. An epoch that is not newer changes nothing."""
         led = {}
         for partition, epoch in leaders.items():
             check_int(epoch, "leaders", model.EPOCH_MAX)
-            known = self._tasks.get(partition)
-            if known is None or known.epoch is None or known.epoch < epoch:
+            if self._tasks.get(partition, _Task()).newest < epoch:
                 led[partition] = epoch
         tokens = self._metadata.on_partition_leadership_changes(set(led), followers) or {}
         with self._lock:
             for partition in (*led, *followers):
-                self._tasks.get(partition, _Task()).lost = True
-                self._views.pop(partition, None)
-                self._tasks[partition] = _Task(led.get(partition), tokens.get(partition))
+                old = self._tasks.get(partition, _Task())
+                old.lost = True
+                newest = led.get(partition, old.newest)
+                self._tasks[partition] = _Task(led.get(partition), tokens.get(partition), newest)
 
-    def stop_partitions(self, partitions: Collection[TopicIdPartition], *, delete: bool = False) -> None:
-        """Serve them no more. ``delete``: delete all of their tier, too, as their topic is deleted; of the first failure the rest stays."""
+    def stop_partitions(self, partitions: _Several, *, delete: bool = False) -> None:
+        """Serve them no more. ``delete``: delete all of their tier, too, as their topic is deleted; of the first failure the rest stays,
+        and another call goes on. A deposed leader's deletes nothing (``LeaderFenced``)."""
         for partition in partitions:
-            with self._lock:
-                task = self._tasks.pop(partition, _Task())
-                task.lost = True
+            task = self._tasks.get(partition, _Task())
+            task.lost = True
             if delete:
                 led = self._metadata.on_partition_leadership_changes([partition]) if task.epoch is None else {}
-                token = led.get(partition, task.token)
-                self._partition_event(partition, _MARKED, _BEGUN)
+                token, stored = led.get(partition, task.token), self._metadata.deletion(partition)
+                self._partition_event(partition, token, *(state for state in (_MARKED, _BEGUN) if state > stored))
                 for item in list(self._metadata.list_remote_log_segments(partition)):
                     self._remove(item, token)
-                self._partition_event(partition, _ENDED)
+                self._partition_event(partition, token, _ENDED)
+            with self._lock:
+                if self._tasks.get(partition) is task:
+                    del self._tasks[partition]
         self._metadata.on_stop_partitions(partitions)
 
     def copied_offset(self, partition: TopicIdPartition) -> int:
@@ -154,15 +154,15 @@ class RemoteLogManager:
         if not task.copying.acquire(blocking=False):
             return 0
         try:
-            log = self._view(partition)
+            log = self._source.view(partition)
             end, stable = self._source.copied_to(log), first_open(self._source, log.segments, log.high)
             rolled = [each for each in log.segments if each.state == "ROLLED"]
             planned = (each for each in plan(rolled, log.epochs, stable) if each.segment.end_offset >= end)
             left = [each for each in planned if not self._source.has(log, each.segment)]
-            task.lags["Copy"] = len(left), sum(each.segment.bytes for each in left)
+            task.lags["Copy"] = [each.segment.bytes for each in left]
             while copied < len(left) and not (task.lost or task.stopped or self._stop.is_set()):
                 self._copy(task, partition, left[copied])
-                task.done("Copy", left[copied].segment.bytes)
+                task.lags["Copy"].pop(0)
                 copied += 1
         finally:
             task.copying.release()
@@ -171,14 +171,19 @@ class RemoteLogManager:
     def expire(self, partition: TopicIdPartition) -> int:
         """Delete what retention does not keep, and what failed before; returns how many segments.
 
-        A deletion that fails is in ``failed_deletions``; the others are done, and its error is raised at the end.
+        A deletion that fails is in ``failed_deletions``; the others are done, and its error is raised at the end. Without leader epochs
+        it raises ``RemoteStorageException``.
         """
         task, failure, deleted = self._leader(partition), None, 0
         items = list(self._metadata.list_remote_log_segments(partition))
-        chosen = self._expiry(self._view(partition), items, fenced=task.token is not None)
+        log = self._source.view(partition)
+        if not log.epochs:
+            text = "there are no leader epochs; call again when its broker has written leader-epoch-checkpoint"
+            raise model.RemoteStorageException(f"{partition}: nothing is deleted: {text}")
+        chosen = self._expiry(log, items, fenced=task.token is not None)
         if chosen.log_start > self._metadata.log_start(partition):
             self._metadata.record_log_start(partition, chosen.log_start, token=task.token).result()
-        task.lags["Delete"] = len(chosen.deletions), sum(each.segment_size_in_bytes for each in chosen.deletions)
+        task.lags["Delete"] = [each.segment_size_in_bytes for each in chosen.deletions]
         for item in chosen.deletions:
             now = self._metadata.remote_log_segment(item.remote_log_segment_id)
             if task.lost or self._stop.is_set() or now is None or now.state != item.state:
@@ -186,13 +191,24 @@ class RemoteLogManager:
             try:
                 with self._counted("Delete"):
                     self._remove(item, task.token)
-                task.done("Delete", item.segment_size_in_bytes)
+                task.lags["Delete"].remove(item.segment_size_in_bytes)
                 deleted += 1
             except ChunkstoreError as error:
                 failure = failure or error
         if failure is not None:
             raise failure
         return deleted
+
+    def delete_records(self, partition: TopicIdPartition, offset: int) -> None:
+        """Record that the log starts at ``offset`` or later: what is below is read no more, and ``expire`` deletes segments below it.
+
+        Raises ``OffsetOutOfRange`` above the high watermark, too.
+        """
+        check_int(offset, "offset", model.OFFSET_MAX)
+        task, log = self._leader(partition), self._source.view(partition)
+        if offset > log.high:
+            raise model.OffsetOutOfRange(str(partition), offset, log.start, log.high)
+        self._metadata.record_log_start(partition, offset, token=task.token).result()
 
     def failed_deletions(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """Segments whose deletion began and did not end: each ``expire`` tries them again."""
@@ -205,20 +221,17 @@ class RemoteLogManager:
         """Records from ``offset`` on, of one segment: whole batches of at most ``max_bytes``, or one that is larger.
 
         Local ones where they are, else the tier's; up to the high watermark, or with "read_committed" to the first transaction that is
-        not decided, without aborted ones. ``for_follower``: local ones only, to the end. The directory is listed anew for an
-        offset that was not in the last listing, and by each pass. Raises ``OffsetOutOfRange``, too.
+        not decided, without aborted ones. ``for_follower``: local ones only, to the end. The partition's folder is listed each time.
+        Raises ``OffsetOutOfRange``, too.
         """
         check_int(offset, "offset", model.OFFSET_MAX)
-        if for_follower:
-            return self._source.read(self._view(partition), offset, max_bytes, isolation, for_follower=True)
-        log = self._views.get(partition)
-        if log is not None and max(log.start, self._metadata.log_start(partition)) <= offset < log.high:
-            with suppress(
-                ChunkNotFound, model.RemoteResourceNotFoundException
-            ):  # deleted since the directory was listed
-                if (found := self._fetch(log, offset, max_bytes, isolation)).next_offset > offset:
-                    return found
-        return self._fetch(self._view(partition), offset, max_bytes, isolation)
+        log = self._source.view(partition)
+        if for_follower or not log.start <= offset < log.local_start:
+            return self._source.read(log, offset, max_bytes, isolation, for_follower=for_follower)
+        with self._counted("Fetch"):
+            found = self._source.read(log, offset, max_bytes, isolation)
+        self._count("RemoteFetchBytes", found.batch_bytes)
+        return found
 
     def follow(self, partition: TopicIdPartition) -> int:
         """The first offset of the log, as its leader recorded it, or the tier or the local log has it."""
@@ -228,7 +241,7 @@ class RemoteLogManager:
         """Copy and expire all partitions that are led here, are ready, and did not just fail; returns the errors."""
         errors = {}
         for partition, task in list(self._tasks.items()):
-            if task.epoch is None or runtime.monotonic_s() < task.not_before_s:
+            if task.epoch is None or task.lost or runtime.monotonic_s() < task.not_before_s:
                 continue
             try:
                 if self._metadata.is_ready(partition):
@@ -260,11 +273,9 @@ class RemoteLogManager:
 
     def why(self, partition: TopicIdPartition) -> list[Reason]:
         """For each segment, local and of the tier: why it is not copied, may not be deleted, or is kept."""
-        log, task = self._source.view(partition), self._tasks.get(partition, _Task())
-        try:
+        log, task, items = self._source.view(partition), self._tasks.get(partition, _Task()), []
+        with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             items = list(self._metadata.list_remote_log_segments(partition))
-        except model.RemoteResourceNotFoundException:
-            items = []  # nothing of it was ever copied
         chosen = self._expiry(log, items, fenced=task.token is not None)
         return list(self._source.explain(log, items, chosen, task.stopped or task.error))
 
@@ -272,28 +283,15 @@ class RemoteLogManager:
         """Totals since the start, and the lags of partitions led here, under Kafka's names."""
         found = dict(self._counts)
         for verb in ("Copy", "Delete"):
-            lags = [task.lags.get(verb, (0, 0)) for task in list(self._tasks.values())]
-            found[f"Remote{verb}LagSegments"] = sum(lag[0] for lag in lags)
-            found[f"Remote{verb}LagBytes"] = sum(lag[1] for lag in lags)
+            lags = [size for task in list(self._tasks.values()) for size in task.lags.get(verb, ())]
+            found |= {f"Remote{verb}LagSegments": len(lags), f"Remote{verb}LagBytes": sum(lags)}
         return found
 
     def _leader(self, partition: TopicIdPartition) -> _Task:
         task = self._tasks.get(partition)
-        if task is None or task.epoch is None:
+        if task is None or task.epoch is None or task.lost:
             raise model.RemoteResourceNotFoundException(f"leadership of {partition}")
         return task
-
-    def _view(self, partition: TopicIdPartition) -> Log:
-        log = self._views[partition] = self._source.view(partition)
-        return log
-
-    def _fetch(self, log: Log, offset: int, max_bytes: int, isolation: Isolation) -> Fetched:
-        if not log.start <= offset < log.local_start:
-            return self._source.read(log, offset, max_bytes, isolation)
-        with self._counted("Fetch"):
-            found = self._source.read(log, offset, max_bytes, isolation)
-        self._count("RemoteFetchBytes", found.batch_bytes)
-        return found
 
     @contextmanager
     def _counted(self, verb: str) -> Iterator[None]:
@@ -312,7 +310,8 @@ class RemoteLogManager:
         copied = self._source.copied_to(log)
         local_bytes = sum(each.bytes for each in log.segments if each.end_offset >= copied)
         retention = Retention(self._config.retention_bytes, self._config.retention_ms)
-        state = LogState(filtered_epochs(log.epochs, log.start), log.start, log.end, local_bytes)
+        start = self._metadata.log_start(log.partition)
+        state = LogState(filtered_epochs(log.epochs, start), start, log.end, local_bytes)
         return choose(items, state, retention, runtime.now_ms(), frozenset(self._copying), fenced=fenced)
 
     def _copy(self, task: _Task, partition: TopicIdPartition, planned: Planned) -> None:
@@ -338,19 +337,27 @@ class RemoteLogManager:
         self._count("RemoteCopyBytes", planned.segment.bytes)
 
     def _remove(self, item: RemoteLogSegmentMetadata, token: int | None) -> None:
-        self._update(item, _DELETING, token)
-        self._storage.delete_log_segment_data(item)
-        self._update(item, _DELETED, token)
+        for state in (_DELETING, _DELETED):
+            try:
+                self._update(item, state, token)
+            except ChunkstoreError:
+                if self._metadata.remote_log_segment(item.remote_log_segment_id) is not None:
+                    raise
+                # else its rows were deleted meanwhile, such as with its partition while it was copied
+            if state == _DELETING:
+                self._storage.delete_log_segment_data(item)
 
     def _update(self, item: RemoteLogSegmentMetadata, state: model.RemoteLogSegmentState, token: int | None) -> None:
         fields = item.remote_log_segment_id, runtime.now_ms(), item.custom_metadata, state, self._config.broker_id
         update = model.RemoteLogSegmentMetadataUpdate(*fields)
         self._metadata.update_remote_log_segment_metadata(update, token=token).result()
 
-    def _partition_event(self, partition: TopicIdPartition, *states: model.RemotePartitionDeleteState) -> None:
+    def _partition_event(
+        self, partition: TopicIdPartition, token: int | None, *states: model.RemotePartitionDeleteState
+    ) -> None:
         for state in states:
             event = model.RemotePartitionDeleteMetadata(partition, state, runtime.now_ms(), self._config.broker_id)
-            self._metadata.put_remote_partition_delete_metadata(event).result()
+            self._metadata.put_remote_partition_delete_metadata(event, token=token).result()
 
 
 def why(store: ChunkedSegmentStorage | Replica, name: str, log_dir: str | None = None) -> list[Reason]:

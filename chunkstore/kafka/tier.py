@@ -10,41 +10,31 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.codec.kafka import checkpoints
 from chunkstore.codec.kafka.batches import ReadOptions, iter_batches
-from chunkstore.codec.kafka.checkpoints import (
-    LeaderEpoch,
-    read_leader_epochs,
-    write_checkpoint,
-    write_partition_metadata,
-)
+from chunkstore.codec.kafka.checkpoints import read_leader_epochs, write_checkpoint
 from chunkstore.codec.kafka.indexes import TimeIndex
-from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file
+from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file, uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, Unsupported
+from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.lineage import Piece, resolve
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
-from chunkstore.kafka.model import (
-    OFFSET_MAX,
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-    RemoteLogSegmentState,
-    RemoteResourceNotFoundException,
-    TopicIdPartition,
-)
-from chunkstore.kafka.sources import LogDirectory, Segment, translated
+from chunkstore.kafka.model import OFFSET_MAX, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from chunkstore.kafka.retention import filtered_epochs
+from chunkstore.kafka.sources import INDEX_FILES, LogDirectory, Segment, translated
 from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.transactions import first_open
-from chunkstore.kafka.whole import Partitions, clean_stop, other_files, read_partitions, store_cluster
+from chunkstore.kafka.whole import Partitions, clean_stop, locked, other_files, read_partitions, store_cluster
 from chunkstore.replica import Replica
 
 __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
@@ -52,11 +42,13 @@ __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore",
 BROKER: Final = -1
 """The broker id of these copies: STARTED ones with it are gone on with."""
 _STAGING: Final = ".chunkstore-restore"
+_ASIDE: Final = ".chunkstore-old"
 _PIECE_BYTES: Final = 8 * MIB
-_FILES: Final = {"offset": "index", "timestamp": "timeindex", "transaction": "txnindex"}
-SEGMENT_FILES: Final = (*_FILES, "producerSnapshot")
-_FINISHED: Final = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+SEGMENT_FILES: Final = (*INDEX_FILES, "producerSnapshot")
+_FINISHED: Final = model.RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _Span = tuple[int, int, int]
+Files = Mapping[str, bytes | None]
+_Copy = tuple[RemoteLogSegmentMetadata, LogSegmentData]
 
 
 class Tiered(NamedTuple):
@@ -91,20 +83,14 @@ class Planned(NamedTuple):
         return self.segment.start_offset, self.segment.end_offset, max(self.epochs)
 
 
-def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int) -> list[Planned]:
+def plan(segments: Iterable[Segment], epochs: Sequence[checkpoints.LeaderEpoch], stable: int) -> list[Planned]:
     """Which of a partition's segments may be copied: those with records that end below offset ``stable``. The first of ``epochs`` counts
     from offset 0 on: the checkpoint does not tell of what is below the log start."""
-    begins = [0, *(each.start_offset for each in epochs[1:])]
-    spans = list(zip(epochs, begins, [*begins[1:], 1 << 63], strict=False))
-    planned = []
+    planned, lineage = [], [(epoch, number and start) for number, (epoch, start) in enumerate(epochs)]
     for segment in segments if epochs else ():
         start, end = segment.start_offset, segment.end_offset
         if start <= end < stable:
-            held = {
-                each.epoch: max(begin, start)
-                for each, begin, stop in spans
-                if begin <= end and max(begin, start) < stop
-            }
+            held = {epoch: begin for epoch, begin in filtered_epochs(lineage, start).items() if begin <= end}
             text = write_checkpoint([each for each in epochs if each.start_offset <= end or segment.state == "ACTIVE"])
             planned.append(Planned(segment, held, text))
     return planned
@@ -113,13 +99,15 @@ def plan(segments: Iterable[Segment], epochs: Sequence[LeaderEpoch], stable: int
 @contextmanager
 def opened_segment(
     source: LogDirectory, identity: RemoteLogSegmentId, planned: Planned, broker_id: int = BROKER
-) -> Iterator[tuple[RemoteLogSegmentMetadata, LogSegmentData]]:
-    """What is stored of a segment. Raises ``ChunkNotFound`` (deleted meanwhile), ``Damaged``, and what ``source`` raises."""
+) -> Iterator[_Copy]:
+    """What is stored of a segment. Raises ``ChunkNotFound`` (deleted or replaced meanwhile), ``Damaged``, and what ``source`` raises."""
     segment = planned.segment
     with source.log(segment) as log:
         files = {name: source.index(segment, name) for name in SEGMENT_FILES}
-        if segment.state == "ROLLED" and source.bucket.head(segment.name).length != segment.bytes:
-            raise ChunkNotFound(segment.name)  # compaction has put other files there
+        if segment.state == "ROLLED":
+            source.require_neighbour(segment, log)
+            if source.bucket.head(segment.name).length != segment.bytes:
+                raise ChunkNotFound(segment.name)  # compaction has put other files there
         yield described(identity, planned, log, files, broker_id)
 
 
@@ -146,21 +134,20 @@ def tier(
     if whole and (topics, watch) != (None, None):
         raise InvalidArgument("a whole directory is all topics, in one pass", argument="whole")
     mark = clean_stop(log_dir) if whole else b""
-    source = LogDirectory(log_dir)
-    try:
+    with closing(LogDirectory(log_dir)) as source:
         while True:
-            done = _Pass(source, store, whole=whole).run(topics)
+            each = _Pass(source, store, whole=whole)
+            done = each.run(topics)
             if whole and (done.notes or done.held_back):
                 text = "; ".join(done.notes) or "leader epochs or an active segment's batches cannot be read"
                 raise Damaged(f"not copied whole: {text}", object=log_dir)
             if whole:
                 listing = source.listing()
-                store_cluster(store, log_dir, listing.segments, mark)
+                store_cluster(store, log_dir, listing.segments, each.ids, mark)
+                each.delete_replaced()
                 done = done._replace(notes=tuple(listing.notes))
             if watch is None or not watch(done):
                 return done
-    finally:
-        source.close()
 
 
 def named(topic: str, pattern: str | None) -> bool:
@@ -177,15 +164,19 @@ class _Pass:
         self._copied = self._bytes = self._present = self._held_back = 0
         self._tokens: dict[TopicIdPartition, int] = {}
         self._notes: dict[str, None] = {}
+        self.ids: dict[str, list[str]] = {}
+        self._replaced: list[RemoteLogSegmentMetadata] = []
 
     def run(self, topics: str | None) -> Tiered:
         highs = self._source.checkpoint("replication-offset-checkpoint")  # before the listing: it only grows
         listing = self._source.listing()
         self._note(*(f"{each.object}: {each.message}" for each in listing.findings))
+        broken = {(each.topic, each.partition) for each in listing.findings}
         for place, several in groupby(listing.segments, key=lambda each: (each.topic, each.partition)):
             start = listing.log_starts.get(place, 0)  # the epochs of what is below are not known any more
             segments = [each for each in several if each.end_offset >= start or each.state == "ACTIVE"]
-            if not segments or not (self._whole or (named(place[0], topics) and segments[0].topic_id)):
+            wanted = segments and (self._whole or (named(place[0], topics) and segments[0].topic_id))
+            if not wanted or place in broken:
                 continue
             for planned in self._planned(segments, highs.get(place, 0)):
                 self._copy(*planned)
@@ -208,52 +199,78 @@ class _Pass:
         self._held_back += sum(each.start_offset <= each.end_offset for each in wanted) - len(planned)
         if not (high and epochs) and not self._whole:
             self._note(f"{partition} is not copied: its high watermark is 0 or not known, or its leader epochs are not")
-        known: dict[_Span, bytes | None] = {}
-        try:
+        finished: dict[_Span, list[RemoteLogSegmentMetadata]] = {}
+        died: dict[_Span, bytes] = {}
+        with suppress(model.RemoteResourceNotFoundException):  # nothing of it was ever copied
             for item in self._metadata.list_remote_log_segments(partition):
                 span = item.start_offset, item.end_offset, max(item.segment_leader_epochs)
                 if item.state == _FINISHED:
-                    known[span] = None
-                elif item.state == RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == BROKER:
-                    known.setdefault(span, item.remote_log_segment_id.id)
-        except RemoteResourceNotFoundException:
-            pass  # nothing of it was ever copied
+                    finished.setdefault(span, []).append(item)
+                elif item.state == model.RemoteLogSegmentState.COPY_SEGMENT_STARTED and item.broker_id == BROKER:
+                    died[span] = item.remote_log_segment_id.id
+                elif item.state == model.RemoteLogSegmentState.DELETE_SEGMENT_STARTED and self._whole:
+                    self._replaced.append(item)
         for each in planned:
-            if each.span in known and known[each.span] is None:
-                self._present += 1
+            stored = finished.get(each.span, [])
+            same = next((item for item in stored if not self._whole or self._is_same(item, each.segment)), None)
+            self._replaced += [item for item in stored if self._whole and item is not same]
+            if same is None:
+                yield partition, each, died.get(each.span)
             else:
-                yield partition, each, known.get(each.span)
+                self._present += 1
+                self._stored(same.remote_log_segment_id)
+
+    def _is_same(self, item: RemoteLogSegmentMetadata, segment: Segment) -> bool:
+        """Whether the stored log has the segment's bytes: compaction may keep its offsets, and even its length."""
+        if item.segment_size_in_bytes != segment.bytes:
+            return False
+        try:
+            with self._source.log(segment) as log, self._storage.fetch_log_segment(item, 0) as stored:
+                pieces = [(at, min(_PIECE_BYTES, log.length - at)) for at in range(0, log.length, _PIECE_BYTES)]
+                return all(read_exactly(log, at, size) == stored.read(size) for at, size in pieces)
+        except model.RemoteResourceNotFoundException:
+            return False
+
+    def _stored(self, identity: RemoteLogSegmentId) -> None:
+        self.ids.setdefault(str(identity.topic_id_partition), []).append(uuid_text(identity.id))
+
+    def delete_replaced(self) -> None:
+        """Delete what a whole directory had before; a reader must not find it, nor what compaction has removed from it."""
+        for item in self._replaced:
+            token = self._token(item.remote_log_segment_id.topic_id_partition)
+            for state in (
+                model.RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+                model.RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
+            ):
+                update = model.RemoteLogSegmentMetadataUpdate(
+                    item.remote_log_segment_id, runtime.now_ms(), item.custom_metadata, state, BROKER
+                )
+                self._metadata.update_remote_log_segment_metadata(update, token=token).result()
+                self._storage.delete_log_segment_data(item)
 
     def _copy(self, partition: TopicIdPartition, planned: Planned, identity: bytes | None) -> None:
-        segment = planned.segment
+        segment, known = planned.segment, RemoteLogSegmentId(partition, identity or runtime.token(16))
         try:
-            with opened_segment(
-                self._source, RemoteLogSegmentId(partition, identity or runtime.token(16)), planned
-            ) as each:
-                self._store(*each)
+            with opened_segment(self._source, known, planned) as (item, data):
+                if self._whole:
+                    self._storage.delete_log_segment_data(item)  # what died may have other bytes
+                copy_segment(self._storage, self._metadata, item, data, token=self._token(partition))
         except ChunkNotFound as error:
-            self._note(f"{error.chunk} was deleted meanwhile")
+            self._note(f"{error.chunk} was deleted or replaced meanwhile")
         except Damaged as error:
             self._note(f"{segment.name} is not copied: {error.message}")
         else:
             self._copied += 1
             self._bytes += segment.bytes
+            self._stored(known)
 
-    def _store(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
-        identity = metadata.remote_log_segment_id
-        partition = identity.topic_id_partition
-        token = self._tokens.get(partition) or self._metadata.on_partition_leadership_changes([partition])[partition]
-        self._tokens[partition] = token
-        copy_segment(self._storage, self._metadata, metadata, data, token=token)
+    def _token(self, partition: TopicIdPartition) -> int | None:
+        if partition not in self._tokens:
+            self._tokens |= self._metadata.on_partition_leadership_changes([partition])
+        return self._tokens[partition]
 
 
-def described(
-    identity: RemoteLogSegmentId,
-    planned: Planned,
-    log: DataSource,
-    files: Mapping[str, bytes | None],
-    broker_id: int = BROKER,
-) -> tuple[RemoteLogSegmentMetadata, LogSegmentData]:
+def described(identity: RemoteLogSegmentId, planned: Planned, log: DataSource, files: Files, broker_id: int = BROKER) -> _Copy:  # fmt: skip
     """What both managers take of a planned segment with the indexes ``files``. Raises ``Damaged`` of the time index."""
     segment = planned.segment
     times = TimeIndex(files["timestamp"] or b"", segment.start_offset, object=f"{segment.name} timeindex")
@@ -261,10 +278,8 @@ def described(
         identity, segment.start_offset, segment.end_offset, times[len(times) - 1][0] if len(times) else -1, broker_id,
         runtime.now_ms(), log.length, planned.epochs, txn_idx_empty=not files["transaction"],
     )  # fmt: skip
-    data = LogSegmentData(
-        log, files["offset"], files["timestamp"], files["producerSnapshot"], planned.checkpoint, files["transaction"]
-    )
-    return metadata, data
+    offsets, times_file, aborted, producers = (files[name] for name in SEGMENT_FILES)
+    return metadata, LogSegmentData(log, offsets, times_file, producers, planned.checkpoint, aborted)
 
 
 def copy_segment(
@@ -279,38 +294,43 @@ def copy_segment(
     manager.add_remote_log_segment_metadata(metadata, token=token).result()
     custom = storage.copy_log_segment_data(metadata, data)
     identity = metadata.remote_log_segment_id
-    update = RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, metadata.broker_id)
+    update = model.RemoteLogSegmentMetadataUpdate(identity, runtime.now_ms(), custom, _FINISHED, metadata.broker_id)
     manager.update_remote_log_segment_metadata(update, token=token).result()
 
 
 def restore(
-    store: ChunkedSegmentStorage | Replica,
-    log_dir: str,
-    topics: str | None = None,
-    *,
-    keep_partition_metadata: bool = False,
-) -> Restored:
+    store: ChunkedSegmentStorage | Replica, log_dir: str, topics: str | None = None, *, keep_partition_metadata: bool = False
+) -> Restored:  # fmt: skip
     """Put partitions back as folders of a log directory, whose broker is stopped: logs, indexes, snapshots, leader epochs. Where a whole
     directory was copied, and neither option is given, all of it is put back as it was then, and its broker can start.
 
     ``topics``: as of ``tier``. ``keep_partition_metadata``: the folders are those of topics that a fresh cluster has created, without a
     record; all but their ``partition.metadata`` is replaced, so that its broker serves them.
 
-    A folder is there whole, its bytes on disk, or not at all. Raises ``InvalidArgument`` (a folder, or all of ``log_dir``, has files in
-    it, and nothing was written), ``Conflict`` (two topics of one name), ``AccessDenied``, ``StorageUnavailable``, and what reading the
-    store raises. Retry: safe; name what is not there yet, or empty a whole directory.
+    A folder is there whole, its bytes on disk, or not at all. ``.lock`` is held meanwhile. Raises ``InvalidArgument`` (a broker or another
+    restore holds it; a folder, or all of ``log_dir``, has files in it, and nothing was written), ``Conflict`` (two topics of one name),
+    ``AccessDenied``, ``StorageUnavailable``, and what reading the store raises. Retry: safe; name what is not there yet, or empty a whole
+    directory.
     """
+    with locked(log_dir):
+        return _restore(store, log_dir, topics, keep_partition_metadata)
+
+
+def _restore(
+    store: ChunkedSegmentStorage | Replica, log_dir: str, topics: str | None, keep_partition_metadata: bool
+) -> Restored:
     source = ContainerSource(store, log_dir)
+    put_back(log_dir)
     whole = read_partitions(store) if topics is None and not keep_partition_metadata else None
-    if whole is not None and os.path.isdir(log_dir) and os.listdir(log_dir):
+    if whole is not None and os.listdir(log_dir) != [".lock"]:
         raise InvalidArgument(f"{log_dir} must be absent or empty, or topics be named", argument="log_dir")
     found: dict[str, list[Piece]] = {}
     listed = sorted(source.listing().segments, key=lambda each: (each.topic, each.partition))
     for place, several in groupby(listed, key=lambda each: (each.topic, each.partition)):
         segments = list(several)
         if whole is not None:
-            topic_id, stop = whole.get(f"{place[0]}-{place[1]}", ("", 0))
-            segments = [each for each in segments if each.topic_id == topic_id and each.end_offset < stop]
+            topic_id, _, known = whole.get(f"{place[0]}-{place[1]}", ("", 0, ()))
+            segments = [each for each in segments if each.topic_id == topic_id and each.uuid in known]
         elif not named(place[0], topics):
             continue
         if len(ids := {each.topic_id for each in segments}) > 1:
@@ -334,8 +354,11 @@ def kept_metadata(folder: str, keep: bool) -> bytes | None:
     with translated(folder):
         names = os.listdir(folder) if os.path.isdir(folder) else []
         logs = [name for name in names if name.endswith(".log") and os.path.getsize(os.path.join(folder, name))]
-        if (keep and "partition.metadata" not in names) or logs or (names and not keep):
+        known = ("leader-epoch-checkpoint", "partition.metadata")
+        foreign = [name for name in names if not (keep and (parse_segment_file(name) or name in known))]
+        if (keep and "partition.metadata" not in names) or logs or foreign:
             text = "a topic's that a fresh cluster created, without a record" if keep else "absent or empty"
+            text += f", without {foreign[0]}" if foreign else ""
             raise InvalidArgument(f"{folder} must be {text}; nothing was restored", argument="log_dir")
         if not keep:
             return None
@@ -349,6 +372,9 @@ def _missing(log_dir: str, found: Mapping[str, list[Piece]], whole: Partitions |
             yield f"{name}: a broker does not start without it; format the directory with kafka-storage"
     if not keep and whole is None:
         yield "topics of these ids in the cluster: create topics, stop, and restore with --keep-partition-metadata"
+    for folder, (_, _, ids) in ({} if whole is None else whole).items():
+        if lost := set(ids) - {piece.segment.uuid for piece in found.get(folder, ())}:
+            yield f"{folder}: {len(lost)} of {len(ids)} segments, which are not stored any more"
     for folder, pieces in found.items():
         for before, after in pairwise(pieces):
             if before.stop < after.start:
@@ -364,7 +390,7 @@ def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list
         whole = stop == segment.end_offset + 1
         with source.log(segment) as log:
             size += write_file(staging, segment_file(start, "log"), log if whole else cut_log(log, segment, stop))
-        names = {segment_file(start, suffix): name for name, suffix in _FILES.items()}
+        names = {segment_file(start, suffix): name for name, suffix in INDEX_FILES.items()}
         names[segment_file(stop, "snapshot")] = "producerSnapshot"
         for file, name in names.items() if whole else ():  # a broker rebuilds what is missing
             if (data := source.index(segment, name)) is not None:
@@ -372,7 +398,7 @@ def _put_folder(source: ContainerSource, log_dir: str, folder: str, pieces: list
     last = pieces[-1].segment
     write_file(staging, "leader-epoch-checkpoint", source.index(last, "leaderEpoch") or write_checkpoint(last.epochs))
     topic_id = parse_uuid(last.topic_id, object=last.name)
-    write_file(staging, "partition.metadata", write_partition_metadata(topic_id) if kept is None else kept)
+    write_file(staging, "partition.metadata", checkpoints.write_partition_metadata(topic_id) if kept is None else kept)
     put_in_place(log_dir, folder, replaced=kept is not None)
     return size
 
@@ -387,15 +413,29 @@ def staged(log_dir: str) -> str:
 
 
 def put_in_place(log_dir: str, folder: str, *, replaced: bool) -> None:
-    """Make the staged folder a partition's, on disk; ``replaced``: the files of the empty partition that is there are deleted."""
-    staging, target = os.path.join(log_dir, _STAGING), os.path.join(log_dir, folder)
+    """Make the staged folder a partition's, on disk; ``replaced``: the folder of the empty partition that is there is deleted."""
+    aside, target = os.path.join(log_dir, _ASIDE), os.path.join(log_dir, folder)
     with translated(target):
-        fresh = os.listdir(target) if replaced else []
-        for name in sorted(fresh, key="partition.metadata".__eq__):
-            if parse_segment_file(name) or name in ("leader-epoch-checkpoint", "partition.metadata"):
-                os.unlink(os.path.join(target, name))
-        os.rename(staging, target)  # fails where files are in it
+        if replaced:
+            os.mkdir(aside)
+            os.rename(target, os.path.join(aside, folder))
+        os.rename(os.path.join(log_dir, _STAGING), target)  # fails where files are in it
     _sync(target, log_dir)
+    put_back(log_dir)
+
+
+def put_back(log_dir: str) -> None:
+    """After a ``put_in_place`` that ended, or was killed: the folder that it put aside is deleted, or is there again."""
+    aside = os.path.join(log_dir, _ASIDE)
+    with translated(aside):
+        for folder in os.listdir(aside) if os.path.isdir(aside) else ():
+            target = os.path.join(log_dir, folder)
+            if os.path.exists(target):
+                shutil.rmtree(os.path.join(aside, folder))
+            else:
+                os.rename(os.path.join(aside, folder), target)
+        if os.path.isdir(aside):
+            os.rmdir(aside)
 
 
 def _sync(*folders: str) -> None:

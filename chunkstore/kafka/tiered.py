@@ -10,24 +10,19 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple, cast
 
 from chunkstore.codec.kafka.batches import LogSummary, ReadOptions, iter_batches
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_leader_epochs
-from chunkstore.codec.kafka.names import parse_uuid, uuid_text
+from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
 from chunkstore.codec.sources import DataSource
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
 from chunkstore.kafka import model
-from chunkstore.kafka.container import segment_of
+from chunkstore.kafka.container import identity_of, segment_of
 from chunkstore.kafka.lineage import Piece
-from chunkstore.kafka.model import (
-    RemoteLogSegmentId,
-    RemoteLogSegmentMetadata,
-    RemoteResourceNotFoundException,
-    TopicIdPartition,
-)
+from chunkstore.kafka.model import RemoteLogSegmentMetadata, RemoteResourceNotFoundException, TopicIdPartition
 from chunkstore.kafka.retention import Expiry, filtered_epochs, find_log_start, within_lineage
 from chunkstore.kafka.sources import LogDirectory, Segment
 from chunkstore.kafka.transactions import first_open, open_after, transactions_of
@@ -35,6 +30,7 @@ from chunkstore.kafka.transactions import first_open, open_after, transactions_o
 __all__ = ["Fetched", "Log", "Reason", "TieredDirectory", "explain_tier"]
 
 _STARTED, _, _DELETING, _ = model.RemoteLogSegmentState
+_Item = RemoteLogSegmentMetadata
 _INDEXES: Final = 64
 """Indexes of the tier that are kept: those of the last segments that were read."""
 
@@ -90,8 +86,7 @@ class TieredDirectory(LogDirectory):
 
         def read(offset: int, length: int) -> bytes:
             with self._storage.fetch_log_segment(item, offset, offset + length - 1) as stream:
-                data: bytes = stream.read(length)
-            return data
+                return bytes(stream.read(length))
 
         yield DataSource(segment.name, segment.bytes, read)
 
@@ -101,8 +96,7 @@ class TieredDirectory(LogDirectory):
     def _index(self, segment: Segment, name: str) -> bytes | None:
         try:
             with self._storage.fetch_index(self._item(segment), name) as stream:
-                data: bytes = stream.read()
-            return data
+                return bytes(stream.read())
         except RemoteResourceNotFoundException:
             return None
 
@@ -112,22 +106,34 @@ class TieredDirectory(LogDirectory):
         found, place = self.listing(partition.topic, partition.partition), (partition.topic, partition.partition)
         if not found.segments or found.segments[0].topic_id not in ("", uuid_text(partition.topic_id)):
             raise RemoteResourceNotFoundException(f"partition {partition} in {self.url}")
-        first, checked = found.segments[0], found.log_starts.get(place, 0)
+        first = found.segments[0]
         epochs = read_leader_epochs(self.index(first, "leaderEpoch") or b"0\n0\n", object=f"{partition} leader epochs")
-        for epoch in self._metadata.epochs(partition) if epochs else ():
-            # A broker that knows of no tier cuts its epochs at the start of the local log.
-            lowest = self._metadata.lowest_offset_for_epoch(partition, epoch)
-            if lowest is not None and epoch <= epochs[0].epoch and lowest < epochs[0].start_offset:
-                epochs = [LeaderEpoch(epoch, lowest), *(each for each in epochs if each.epoch > epoch)]
-        start = local = max(first.start_offset, checked)
-        if checked <= first.start_offset:  # else records were deleted up to there, in the tier, too
-            start = min(
-                local,
-                find_log_start(epochs, local, lambda each: self._metadata.lowest_offset_for_epoch(partition, each)),
-            )
-        start = max(self._metadata.log_start(partition), start)
+        epochs = self._uncut(partition, epochs)
+        local = max(first.start_offset, found.log_starts.get(place, 0))
+        lowest_of = partial(self._metadata.lowest_offset_for_epoch, partition)
+        start = max(self._metadata.log_start(partition), min(local, find_log_start(epochs, local, lowest_of)))
         segments = [each for each in found.segments if each.end_offset >= local or each.state == "ACTIVE"]
         return Log(partition, segments, epochs, start, local, segments[-1].end_offset + 1, highs.get(place, 0))
+
+    def _uncut(self, partition: TopicIdPartition, epochs: list[LeaderEpoch]) -> list[LeaderEpoch]:
+        """A broker that knows of no tier cuts its epochs at the start of the local log: those before it, of its own lineage alone, are
+        in the checkpoint of the segment that goes on there in the first epoch."""
+        while epochs and (at := epochs[0].start_offset):
+            epoch = epochs[0].epoch
+            for offset in (at - 1, at):
+                with suppress(RemoteResourceNotFoundException):  # nothing of the partition was ever copied
+                    found = self._metadata.remote_log_segment_metadata(partition, epoch, offset)
+                    if found is None:
+                        continue
+                    data = self.index(segment := segment_of(found, None), "leaderEpoch") or b"0\n0\n"
+                    rows = read_leader_epochs(data, object=f"{segment.name} leader epochs")
+                    rows = [row for row in rows if row.epoch <= epoch]
+                    if rows and rows[0].start_offset < at and rows[-1].start_offset <= found.epoch_start(epoch):
+                        epochs = [*rows, *epochs[1:]]
+                        break
+            else:
+                break
+        return epochs
 
     def pieces(self, log: Log, offset: int, end: int, *, local: bool = True) -> Iterator[Piece]:
         """What has the offsets from ``offset`` to below ``end``, up to the first that is missing. ``local`` False: of the tier alone."""
@@ -162,9 +168,7 @@ class TieredDirectory(LogDirectory):
         """The first offset of the local log that the tier does not have."""
         return self.tiered_to(log, max(log.local_start, log.start), log.end)
 
-    def read(
-        self, log: Log, offset: int, max_bytes: int, isolation: Isolation, *, for_follower: bool = False
-    ) -> Fetched:
+    def read(self, log: Log, offset: int, max_bytes: int, isolation: Isolation, *, for_follower: bool = False) -> Fetched:  # fmt: skip
         """Records from ``offset`` on of one segment: of whole batches of at most ``max_bytes``, at least one. See ``RemoteLogManager``."""
         start = log.local_start if for_follower else log.start
         end = log.end if for_follower else max(log.high, log.local_start)
@@ -177,12 +181,10 @@ class TieredDirectory(LogDirectory):
                 if first is None:
                     continue  # compaction left nothing here
                 known = self._transactions(log, piece.start, end) if isolation == "read_committed" else None
-                length = min(data.length, first.position + max(max_bytes, first.length + 12))
-                seen, cut = LogSummary(), length < data.length
-                options = options._replace(
-                    position=first.position, floor=first.base_offset, unfinished=cut, summary=seen
-                )
-                few = data._replace(length=length)
+                few = data._replace(length=min(data.length, first.position + max(max_bytes, first.length + 12)))
+                seen, cut = LogSummary(), few.length < data.length
+                begin = first.position, first.base_offset, offset, piece.stop
+                options = ReadOptions(*begin, unfinished=cut, summary=seen)
                 records = tuple(iter_records(few, *place, isolation=isolation, transactions=known, options=options))
             stop = max(offset, seen.end_offset) if cut or seen.beyond >= 0 else piece.stop
             return Fetched(records, stop, bool(segment.uuid), seen.end_position - first.position)
@@ -190,9 +192,7 @@ class TieredDirectory(LogDirectory):
             raise model.OffsetOutOfRange(str(log.partition), offset, start, end)
         return Fetched((), at)
 
-    def explain(
-        self, log: Log, items: Iterable[RemoteLogSegmentMetadata], chosen: Expiry, blocked: str
-    ) -> Iterator[Reason]:
+    def explain(self, log: Log, items: Iterable[_Item], chosen: Expiry, blocked: str) -> Iterator[Reason]:
         """Reasons, of local segments and of the tier's ``items``. ``chosen``: what retention deletes; ``blocked``: why none is copied."""
         copied, stable = self.copied_to(log), log.high
         try:
@@ -212,10 +212,8 @@ class TieredDirectory(LogDirectory):
                 (end >= stable, f"not copied: the transaction that begins at offset {stable} is open"),
                 (True, f"not copied: {blocked}" if blocked else "not copied yet: the leader's next pass copies it"),
             ) if holds))  # fmt: skip
-        deleted, lineage = (
-            {item.remote_log_segment_id for item in chosen.deletions},
-            filtered_epochs(log.epochs, log.start),
-        )
+        deleted = {item.remote_log_segment_id for item in chosen.deletions}
+        lineage = filtered_epochs(log.epochs, log.start)
         yield from explain_tier(items, deleted, lambda item: within_lineage(item, log.end, lineage))
 
     def _transactions(self, log: Log, start: int, end: int) -> Transactions:
@@ -229,19 +227,14 @@ class TieredDirectory(LogDirectory):
         return transactions_of(self, pieces)[0]
 
     def _item(self, segment: Segment) -> RemoteLogSegmentMetadata:
-        topic_id, identity = (parse_uuid(each, object=segment.name) for each in (segment.topic_id, segment.uuid))
-        known = RemoteLogSegmentId(TopicIdPartition(topic_id, segment.topic, segment.partition), identity)
-        item: RemoteLogSegmentMetadata | None = self._metadata.remote_log_segment(known)
-        if item is None:
+        if (item := self._metadata.remote_log_segment(known := identity_of(segment))) is None:
             raise RemoteResourceNotFoundException(str(known))
-        return item
+        return cast("RemoteLogSegmentMetadata", item)
 
 
 def explain_tier(
-    items: Iterable[RemoteLogSegmentMetadata],
-    deleted: Collection[RemoteLogSegmentId] = (),
-    within: Callable[[RemoteLogSegmentMetadata], bool] = lambda _: True,
-) -> Iterator[Reason]:
+    items: Iterable[_Item], deleted: Collection[model.RemoteLogSegmentId] = (), within: Callable[[_Item], bool] = lambda _: True
+) -> Iterator[Reason]:  # fmt: skip
     """Reasons of the tier's segments: ``deleted`` ones are deleted by the next pass, and not ``within`` are those of other lineages."""
     for item in sorted(items, key=lambda item: item.start_offset):
         yield Reason(segment_of(item, None).name, item.state.name, next(text for holds, text in (

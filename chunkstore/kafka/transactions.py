@@ -32,10 +32,8 @@ def transactions_of(source: SegmentSource, pieces: Sequence[Piece]) -> tuple[Tra
         begin = number
         for producer, first in going.items():
             whose = "its" if number < len(pieces) else "all"
-            text = (
-                f"{piece.segment.topic}-{piece.segment.partition}: a transaction of producer {producer} has no end here"
-            )
-            notes.append(f"{text}: {whose} records from offset {first} on are left out")
+            text = f"a transaction of producer {producer} has no end here: {whose} records from offset {first} on are left out"
+            notes.append(f"{piece.segment.topic}-{piece.segment.partition}: {text}")
             if number < len(pieces):
                 aborted.append(AbortedTransaction(producer, first, piece.stop - 1))
     return Transactions(tuple(aborted), min(going.values(), default=None), going), notes
@@ -46,9 +44,8 @@ def first_open(source: SegmentSource, segments: Sequence[Segment], high: int) ->
 
     Batches are read from the last producer snapshot at or below ``high`` on, and only where it has open transactions. Raises as above.
     """
-    pieces = [
-        Piece(each, each.start_offset, min(each.end_offset + 1, high)) for each in segments if each.start_offset < high
-    ]
+    below = (each for each in segments if each.start_offset < high)
+    pieces = [Piece(each, each.start_offset, min(each.end_offset + 1, high)) for each in below]
     at = last = sum(each.end_offset < high for each in segments if each.state == "ROLLED")
     going = None
     while at and (going := open_after(source, pieces[at - 1])) is None:
@@ -60,18 +57,14 @@ def first_open(source: SegmentSource, segments: Sequence[Segment], high: int) ->
 
 def _run(source: SegmentSource, run: Sequence[Piece]) -> tuple[list[AbortedTransaction], dict[int, int]]:
     """The aborted transactions of pieces without a gap, and those without an end: the first offsets by producer."""
-    aborted: list[AbortedTransaction] = []
     scan, going = len(run), None
     while scan and (going := open_after(source, run[scan - 1])) is None:
         scan -= 1
-    for piece in run[:scan]:
-        entries = _aborted(source, piece)
-        if entries is None:  # its batches tell, and those before it, where the transactions began
-            aborted, scan, going = [], 0, None
-            break
-        aborted += entries
+    known = [_aborted(source, piece) for piece in run[:scan]]
+    if None in known:  # its batches tell, and those before it, where the transactions began
+        known, scan, going = [], 0, None
     found = scan_transactions(_batches(source, run[scan:]), going)
-    return [*aborted, *found.aborted], dict(found.open)
+    return [*(entry for entries in known for entry in entries or ()), *found.aborted], dict(found.open)
 
 
 def open_after(source: SegmentSource, piece: Piece) -> dict[int, int] | None:
@@ -95,8 +88,9 @@ def _aborted(source: SegmentSource, piece: Piece) -> list[AbortedTransaction] | 
         entries = read_transaction_index(data or b"", object=piece.segment.name)
     except Damaged:
         return None
-    whole = piece.stop > piece.segment.end_offset
-    return [AbortedTransaction(*entry[:3]) for entry in entries if whole or entry.last_offset < piece.stop]
+    last = piece.stop - 1  # what ``attach`` aborted ends after the segment
+    held = [entry for entry in entries if piece.stop > piece.segment.end_offset or entry.last_offset <= last]
+    return [AbortedTransaction(*entry[:2], min(entry.last_offset, last)) for entry in held]
 
 
 def _batches(source: SegmentSource, pieces: Sequence[Piece]) -> Iterator[Batch]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from glob import glob
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from chunkstore.changes import Change, Concat, Create, Delete, Seal
@@ -24,7 +26,7 @@ from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.sources import SMALL_FILE_BYTES_MAX, Segment, translated
 from chunkstore.replica import Replica
 
-__all__ = ["Partitions", "clean_stop", "other_files", "read_partitions", "store_cluster"]
+__all__ = ["Partitions", "clean_stop", "locked", "other_files", "read_partitions", "store_cluster"]
 
 _FILES: Final = "kafka/cluster/"
 _NEW: Final = "kafka/cluster-new/"
@@ -33,10 +35,13 @@ _NAME: Final = re.compile(
     r"meta\.properties|bootstrap\.checkpoint|\.kafka_cleanshutdown|(cleaner|log-start|recovery-point|replication)-offset-checkpoint|"
     r"__cluster_metadata-0/([0-9]{20}(\.log|\.snapshot|-[0-9]{10}\.checkpoint)|quorum-state|leader-epoch-checkpoint|partition\.metadata)"
 )
-_ROW: Final = re.compile("([^ ]{1,260}) ([a-zA-Z0-9_-]{22}) ([0-9]{1,18})")
+_ROW: Final = re.compile("([^ ]{1,260}) ([a-zA-Z0-9_-]{22}) ([0-9]{1,18})((?: [a-zA-Z0-9_-]{22})*)")
 
-Partitions: TypeAlias = dict[str, tuple[str, int]]
-"""Topic ids and end offsets, by folder."""
+_held: Final[dict[str, object]] = {}
+"""Locks that are held here: those of the file system exclude processes, not threads."""
+
+Partitions: TypeAlias = dict[str, tuple[str, int, tuple[str, ...]]]
+"""Topic ids, end offsets and the ids of segments, by folder."""
 
 
 def clean_stop(log_dir: str) -> bytes:
@@ -56,16 +61,43 @@ def clean_stop(log_dir: str) -> bytes:
             raise InvalidArgument(text, argument="log_dir") from error
 
 
-def store_cluster(store: ChunkedSegmentStorage, log_dir: str, segments: list[Segment], mark: bytes) -> None:
-    """Replace what is stored by the files of ``log_dir``, whose broker stopped with ``mark``, and its ``segments``' ends. Durable.
+@contextmanager
+def locked(log_dir: str) -> Iterator[None]:
+    """Hold ``.lock`` of a log directory as a broker does; the directory is made where it is missing. Raises ``InvalidArgument`` (another
+    holds it), ``AccessDenied`` and ``StorageUnavailable``."""
+    lock, mine = os.path.join(os.path.realpath(log_dir), ".lock"), object()
+    held = InvalidArgument(f"a broker, or another restore, holds {lock}: stop it", argument="log_dir")
+    if _held.setdefault(lock, mine) is not mine:
+        raise held
+    with ExitStack() as stack:
+        stack.callback(_held.pop, lock)
+        with translated(lock):
+            os.makedirs(log_dir, exist_ok=True)
+            file = stack.enter_context(open(lock, "ab"))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise held from error
+            if not os.fstat(file.fileno()).st_nlink:  # deleted by a restore that has just ended
+                raise held
+        stack.callback(Path(lock).unlink, missing_ok=True)
+        yield
+
+
+def store_cluster(
+    store: ChunkedSegmentStorage, log_dir: str, segments: list[Segment], ids: Mapping[str, Sequence[str]], mark: bytes
+) -> None:
+    """Replace what is stored by the files of ``log_dir``, whose broker stopped with ``mark``, its ``segments``' ends, and the ``ids`` of
+    their copies by folder. Durable.
 
     Raises ``InvalidArgument`` (the broker ran meanwhile), errors of files, and what the store raises. Retry: safe.
     """
     for info in list(store.segments(_NEW)):
         store.delete(info.name)  # of a run that died
     ends = (each for each in segments if each.state == "ACTIVE")
-    rows = (f"{each.topic}-{each.partition} {each.topic_id} {each.end_offset + 1}\n" for each in ends)
-    store.append(store.create(_NEW + _PARTITIONS), "".join(rows).encode())
+    rows = ((f"{each.topic}-{each.partition}", each.topic_id, f"{each.end_offset + 1}") for each in ends)
+    text = "".join(f"{' '.join((*row, *ids.get(row[0], ())))}\n" for row in rows)
+    store.append(store.create(_NEW + _PARTITIONS), text.encode())
     names = [*filter(_NAME.fullmatch, [*os.listdir(log_dir), *glob("__cluster_metadata-0/*", root_dir=log_dir)])]
     for name in names:
         handle = store.create(_NEW + name)
@@ -91,7 +123,7 @@ def read_partitions(store: ChunkedSegmentStorage | Replica) -> Partitions | None
         row = _ROW.fullmatch(line)
         if row is None or parse_partition_folder(row[1]) is None:
             raise Damaged(f"{line[:60]!r} is no partition", object=_FILES + _PARTITIONS)
-        found[row[1]] = row[2], int(row[3])
+        found[row[1]] = row[2], int(row[3]), tuple(row[4].split())
     return found
 
 
@@ -100,7 +132,7 @@ def other_files(
 ) -> Iterator[tuple[str, DataSource | bytes]]:
     """The files by their names in the directory, also of ``partitions`` without records, which are not in ``found``. The last one is that
     without which a broker does not start. Raises ``Damaged``, and what ``segments`` raises."""
-    for folder, (topic_id, end) in partitions.items():
+    for folder, (topic_id, end, _) in partitions.items():
         if folder not in found:
             yield f"{folder}/partition.metadata", write_partition_metadata(parse_uuid(topic_id, object=folder))
             yield f"{folder}/{segment_file(end, 'log')}", b""

@@ -93,9 +93,8 @@ class _Fields:
         start, end, stamp, broker, event, size = self.numbers(_SEGMENT)
         epochs = dict(self.many(lambda: self.numbers(_EPOCH)))
         custom, state, empty = self.optional(), self.state(), bool(self.number(_I8))
-        return model.RemoteLogSegmentMetadata(
-            identity, start, end, stamp, broker, event, size, epochs, custom, state, empty
-        )
+        place = identity, start, end, stamp, broker, event, size
+        return model.RemoteLogSegmentMetadata(*place, epochs, custom, state, empty)
 
     def update(self) -> model.RemoteLogSegmentMetadataUpdate:
         identity = model.RemoteLogSegmentId(self.partition(), self.take(16))

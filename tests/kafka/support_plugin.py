@@ -63,7 +63,7 @@ class Serving:
     def start(self) -> None:
         """Start it, or start it again, and wait until it serves. It takes the container from its owner."""
         before = self._starts()
-        verb = [*_VERB, "kafka", "serve", self.root, "--socket", str(self.socket), "--take-over"]
+        verb = [*_VERB, "kafka", "serve", self.root, "--socket", str(self.socket), "--take-over", "--create"]
         self._process = ServerProcess(verb, log=self._log, env={"PYTHONPATH": SOURCES})
         self._process.wait_ready(lambda: self._starts() > before, deadline_s=DEADLINE_S, what="chunkstore kafka serve")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,12 @@ from chunkstore.codec.kafka.checkpoints import (
     write_checkpoint,
     write_partition_metadata,
 )
-from chunkstore.codec.kafka.indexes import OffsetIndex, read_producer_snapshot, read_transaction_index
+from chunkstore.codec.kafka.indexes import (
+    OffsetIndex,
+    read_producer_snapshot,
+    read_transaction_index,
+    write_producer_snapshot,
+)
 from chunkstore.codec.kafka.names import parse_uuid, uuid_text
 from chunkstore.codec.sources import read_exactly
 from chunkstore.errors import Conflict, InvalidArgument
@@ -29,13 +36,13 @@ from chunkstore.kafka.attach import attach
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentState, TopicIdPartition
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.storage import IndexType, RemoteStorageManager
-from chunkstore.kafka.tier import SEGMENT_FILES, Planned, described
-from tests.kafka.support_batches import source_of
+from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
+from chunkstore.kafka.tier import SEGMENT_FILES, Planned, copy_segment, described
+from tests.kafka.support_batches import Made, batch_of, control_of, source_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
-from tests.kafka.support_metadata import fresh_root
+from tests.kafka.support_metadata import fresh_root, segment
 from tests.kafka.support_plugin import Row, consumed, produce, rig
-from tests.kafka.support_tier import METADATA_LOG, PEM, copied_tier, opened, records_of, segment_at
+from tests.kafka.support_tier import METADATA_LOG, PEM, copied_logs, copied_tier, opened, records_of, segment_at
 from tests.support.servers.kafka import NEW, OLD
 
 TOPIC_ID = b"id, fresh cluster"[:16]
@@ -64,6 +71,14 @@ def ids_of(tier: KafkaBucket) -> dict[str, str]:
     return {each.topic_id: NEW_ID for each in tier.segments()}
 
 
+def go_on(store: Store, name: str, data: LogSegmentData, count: int) -> None:
+    """A segment of ``count`` offsets that the fresh cluster copies after those of the tier."""
+    start = ENDS[name] + 1
+    place = TopicIdPartition(TOPIC_ID, f"tiered-{name}", 0)
+    item = segment(77, start, start + count - 1, {4: start}, partition=place)
+    copy_segment(RemoteStorageManager(store), RemoteLogMetadataManager(store, "kafka-exact"), item, data)
+
+
 Rows = dict[tuple[str, int], list[dict[str, Any]]]
 
 
@@ -81,6 +96,7 @@ def fresh_cluster(folder: Path, name: str, epoch: int) -> Path:
     (partition / "leader-epoch-checkpoint").write_bytes(write_checkpoint([LeaderEpoch(epoch, 0)]))
     starts = [TopicOffset("other", 0, 7), TopicOffset(f"tiered-{name}", 0, 0)]
     (folder / "log-start-offset-checkpoint").write_bytes(write_checkpoint(starts))
+    (folder / ".kafka_cleanshutdown").write_bytes(b'{"version":0,"brokerEpoch":1}')
     return partition
 
 
@@ -135,20 +151,35 @@ def test_transactions_without_an_end_are_named_and_aborted(name: str, root: str,
         assert not shown & set(OPEN[name].values())
 
 
-def test_a_killed_run_goes_on(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
+def test_what_an_aborted_producer_commits_later_is_read(root: str, store: Store) -> None:
+    start, [producer, *_] = ENDS["plain"] + 1, OPEN["plain"]
+    batch = batch_of([Made(b"new")], start, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=16)
+    with opened(GENUINE / "plain") as tier:
+        attach(tier, store, topic_ids=ids_of(tier))
+    snapshot = write_producer_snapshot(())
+    go_on(store, "plain", LogSegmentData(batch + control_of(start + 1, producer, 1), b"", b"", snapshot, None), 2)
+    assert [*KafkaBucket(root).read(isolation="read_committed")][-1].offset == start
+
+
+def attach_until_killed(monkeypatch: pytest.MonkeyPatch, tier: KafkaBucket, store: Store, count: int) -> None:
+    """An attaching that dies when the bytes of ``count`` segments are there, and the last one's event is not."""
     genuine, copied = RemoteStorageManager.copy_log_segment_data, list[object]()
 
     def copy(self: RemoteStorageManager, *arguments: Any) -> object:
         copied.append(arguments[0])
         result = genuine(self, *arguments)
-        if len(copied) == 3:
-            raise KeyboardInterrupt  # its bytes are there, and its event is not
+        if len(copied) == count:
+            raise KeyboardInterrupt
         return result
 
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RemoteStorageManager, "copy_log_segment_data", copy)
+        attach(tier, store, topic_ids=ids_of(tier))
+
+
+def test_a_killed_run_goes_on(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
     with opened(GENUINE / "plain") as tier:
-        monkeypatch.setattr(RemoteStorageManager, "copy_log_segment_data", copy)
-        with pytest.raises(KeyboardInterrupt):
-            attach(tier, store, topic_ids=ids_of(tier))
+        attach_until_killed(monkeypatch, tier, store, 3)
         assert attach(tier, store, topic_ids=ids_of(tier))[:3:2] == (3, 2)
         assert attach(tier, store, topic_ids=ids_of(tier))[:3] == (0, 0, 5)
         assert without_fates(records_of(KafkaBucket(root))) == without_fates(records_of(tier))
@@ -177,31 +208,48 @@ def test_log_directories_and_containers_are_attached(root: str, store: Store) ->
             attach(logs, store, "codecs", topic_ids={old: NEW_ID})
 
 
-def test_what_a_newer_lineage_replaced_is_cut_off(root: str, store: Store) -> None:
+def test_two_ids_of_one_topic_are_not_mixed(root: str, store: Store) -> None:
+    other, storage = uuid_text(bytes(16)), RemoteStorageManager(store)
+    with KafkaBucket(str(LOG_DIR)) as logs, chunkstore.open(fresh_root()) as target:
+        [old] = {each.topic_id for each in logs.segments("transactions")}
+        for number, new in enumerate((NEW_ID, other)):
+            attach(logs, store, topic_ids={old: new})
+            for item in [*storage.stored_segments()]:
+                place = item.remote_log_segment_id.topic_id_partition
+                if uuid_text(place.topic_id) == new and place.partition == number:
+                    storage.delete_log_segment_data(item)
+            with pytest.raises(Conflict, match="topic transactions") if number else nullcontext():
+                attach(KafkaBucket(root), target, topic_ids={NEW_ID: old, other: old})
+        assert {each.partition for each in KafkaBucket(root).segments()} == {0, 1}
+
+
+def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
     source, topic = LogDirectory(str(LOG_DIR)), "transactions"
-    segment = source.listing(topic, 0).segments[1]  # transactions of it are aborted in both halves
-    old = TopicIdPartition(parse_uuid(segment.topic_id, object="id"), topic, 0)
-    with source.log(segment) as log, chunkstore.open(before := fresh_root()) as first:
-        batches = list(iter_batches(log, ReadOptions(floor=segment.start_offset)))
+    whole = source.listing(topic, 0).segments[1]  # transactions of it are aborted in both halves
+    old = TopicIdPartition(parse_uuid(whole.topic_id, object="id"), topic, 0)
+    with source.log(whole) as log, chunkstore.open(before := fresh_root()) as first:
+        batches = list(iter_batches(log, ReadOptions(floor=whole.start_offset)))
         border = batches[len(batches) // 2]
-        files = {name: source.index(segment, name) for name in SEGMENT_FILES}
+        files = {name: source.index(whole, name) for name in SEGMENT_FILES}
         tail = source_of(bytes(read_exactly(log, border.position, log.length - border.position)))
-        newer = segment._replace(start_offset=border.base_offset)
-        for number, (each, data, epoch) in enumerate(((segment, log, 0), (newer, tail, 3))):
+        newer = whole._replace(start_offset=border.base_offset)
+        for number, (each, data, epoch) in enumerate(((whole, log, 0), (newer, tail, 3))):
             epochs = {epoch: each.start_offset}
             planned = Planned(each, epochs, write_checkpoint([LeaderEpoch(*pair) for pair in epochs.items()]))
             own = files if number == 0 else {**dict.fromkeys(files), "offset": b"", "transaction": files["transaction"]}
             identity = RemoteLogSegmentId(old, bytes([number]) * 16)
             RemoteStorageManager(first).copy_log_segment_data(*described(identity, planned, data, own))
+            if number == 0:  # a killed run leaves the whole segment
+                attach_until_killed(monkeypatch, KafkaBucket(before), store, 1)
         with KafkaBucket(before) as tier:
             attach(tier, store, topic_ids=ids_of(tier))
             container = KafkaBucket(root)
             parts = container.segments()
-            spans = [(segment.start_offset, border.base_offset - 1), (border.base_offset, segment.end_offset)]
+            spans = [(whole.start_offset, border.base_offset - 1), (border.base_offset, whole.end_offset)]
             assert [(each.start_offset, each.end_offset) for each in parts] == spans
             assert [each.bytes for each in parts] == [border.position, log.length - border.position]
-            rows = OffsetIndex(container.source.index(parts[0], "offset") or b"", segment.start_offset)
-            assert 0 < len(rows) < len(OffsetIndex(files["offset"] or b"", segment.start_offset))
+            rows = OffsetIndex(container.source.index(parts[0], "offset") or b"", whole.start_offset)
+            assert 0 < len(rows) < len(OffsetIndex(files["offset"] or b"", whole.start_offset))
             assert rows[len(rows) - 1] < (border.base_offset, border.position)
             aborted = read_transaction_index(container.source.index(parts[0], "transaction") or b"")
             assert 0 < max(row.last_offset for row in aborted) < border.base_offset
@@ -223,7 +271,11 @@ def test_folders_of_a_fresh_cluster_get_what_a_broker_needs(tmp_path: Path, name
                 "partition.metadata": write_partition_metadata(TOPIC_ID),
             }
         assert {each.topic_id for each in KafkaBucket(root).segments()} == {NEW_ID}
-        assert {path.name for path in tmp_path.iterdir()} == {folder.name, "log-start-offset-checkpoint"}
+        assert {path.name for path in tmp_path.iterdir()} == {
+            folder.name,
+            "log-start-offset-checkpoint",
+            ".kafka_cleanshutdown",
+        }
 
 
 def test_a_log_starts_where_the_tier_does(tmp_path: Path, store: Store) -> None:
@@ -237,19 +289,70 @@ def test_a_log_starts_where_the_tier_does(tmp_path: Path, store: Store) -> None:
     assert set(rows) == {("other", 0, 7), ("tiered-plain", 0, 95)}
 
 
-@pytest.mark.parametrize("why", ["records", "epoch", "absent"])
+def test_deleted_records_stay_deleted(tmp_path: Path, root: str, store: Store) -> None:
+    logs = copied_logs(tmp_path)
+    (logs / "log-start-offset-checkpoint").write_bytes(write_checkpoint([TopicOffset("transactions", 0, 100)]))
+    with KafkaBucket(str(logs)) as tier, chunkstore.open(fresh_root()) as other:
+        [old] = {each.topic_id for each in tier.segments("transactions")}
+        attach(tier, store, topic_ids={old: NEW_ID})
+        container, fresh = KafkaBucket(root), tmp_path / "fresh"
+        fresh_cluster(fresh, "plain", 20).rename(fresh / "transactions-0")
+        attach(container, other, log_dir=str(fresh))
+        assert next(container.read(partition=0)).offset == 100
+    rows = read_offset_checkpoint((fresh / "log-start-offset-checkpoint").read_bytes())
+    assert ("transactions", 0, 100) in rows
+
+
+@pytest.mark.parametrize("why", ["records", "epoch", "absent", "running"])
 def test_a_folder_that_may_not_be_replaced_is_refused(tmp_path: Path, why: str, root: str, store: Store) -> None:
     folder = fresh_cluster(tmp_path, "plain", 0 if why == "epoch" else 2)
     if why == "records":
         (folder / f"{0:020d}.log").write_bytes(b"x")
     elif why == "absent":
         folder.rename(tmp_path / "another-0")
+    elif why == "running":
+        (tmp_path / ".kafka_cleanshutdown").unlink()
     before = files_of(tmp_path)
     messages = {"records": "without a record", "epoch": "stop the broker 1 times", "absent": "no id in the fresh"}
+    messages["running"] = "did not stop cleanly"
     with opened(GENUINE / "plain") as tier, pytest.raises(InvalidArgument, match=messages[why]):
         attach(tier, store, log_dir=str(tmp_path))
     assert files_of(tmp_path) == before
     assert KafkaBucket(root).segments() == []
+
+
+@pytest.mark.parametrize("kill", [1, 2])
+def test_a_folder_outlives_a_killed_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store, kill: int
+) -> None:
+    folder, genuine, calls = fresh_cluster(tmp_path, "plain", 2), os.rename, list[object]()
+
+    def rename(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == kill:
+            raise KeyboardInterrupt
+        genuine(*arguments)
+
+    with opened(GENUINE / "plain") as tier:
+        monkeypatch.setattr(os, "rename", rename)
+        with pytest.raises(KeyboardInterrupt):
+            attach(tier, store, log_dir=str(tmp_path))
+        assert attach(tier, store, log_dir=str(tmp_path)).folders == 1
+    assert (folder / "partition.metadata").read_bytes() == write_partition_metadata(TOPIC_ID)
+    names = {folder.name, "log-start-offset-checkpoint", ".kafka_cleanshutdown"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_log_that_went_on_is_not_set_back(tmp_path: Path, store: Store) -> None:
+    fresh_cluster(tmp_path, "plain", 2)
+    with opened(GENUINE / "plain") as tier:
+        attach(tier, store, log_dir=str(tmp_path))
+        go_on(store, "plain", LogSegmentData(b"log", None, None, None, None), 9)
+        before = files_of(tmp_path)
+        with pytest.raises(Conflict, match="went on"):
+            attach(tier, store, log_dir=str(tmp_path))
+        assert files_of(tmp_path) == before
+        assert attach(tier, store, topic_ids=ids_of(tier)).copied == 0
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

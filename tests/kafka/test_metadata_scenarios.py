@@ -139,9 +139,9 @@ def test_9_a_partition_is_deleted(leader: Leader) -> None:
     other.finish(stays)
     leader.finish(segment(1, 0, 100, {0: 0, 1: 20, 2: 50, 3: 80}))
     for state in (MARKED, BEGUN):
-        manager.put_remote_partition_delete_metadata(deletion(state)).result()
+        manager.put_remote_partition_delete_metadata(deletion(state), token=leader.token).result()
         assert find(manager, 1, 30) == 1
-    manager.put_remote_partition_delete_metadata(deletion(GONE)).result()
+    manager.put_remote_partition_delete_metadata(deletion(GONE), token=leader.token).result()
     refused(
         RemoteResourceNotFoundException,
         lambda: find(manager, 1, 30),
@@ -161,7 +161,7 @@ def test_9_a_large_partition_is_deleted_in_several_commits(strict: Leader, monke
     monkeypatch.setattr("chunkstore.kafka.metadata._ROWS_MAX", 3)
     strict.finish(*(segment(number, 10 * number, 10 * number + 9, {0: 10 * number}) for number in range(7)))
     for state in (MARKED, BEGUN, GONE):
-        strict.manager.put_remote_partition_delete_metadata(deletion(state)).result()
+        strict.manager.put_remote_partition_delete_metadata(deletion(state), token=strict.token).result()
     assert [*strict.manager._table.scan()][1:] == []  # the partition's own row stays: tokens go on from there
     refused(RemoteResourceNotFoundException, lambda: listed(strict.manager))
 
@@ -180,6 +180,8 @@ def test_10_arguments(leader: Leader) -> None:
         lambda: segment(1, 10, 9, {0: 0}),
         lambda: segment(1, 0, 10, {}),
         lambda: segment(1, 0, 10, {-1: 0}),
+        lambda: segment(1, 0, 10, {0: 0, 1: 11}),
+        lambda: segment(1, 5, 10, {0: 4}),
         lambda: segment(1, 0, 10, {0: 0}, custom_metadata=bytes(1 << 20)),
         lambda: TopicIdPartition(b"short", "t", 0),
         lambda: TopicIdPartition(bytes(16), "a\0b", 0),
@@ -229,7 +231,7 @@ def test_12_and_13_illegal_transitions_raise_in_mode_strict(strict: Leader) -> N
     assert find(strict.manager, 5, 50) == 1
     strict.move(item, DELETING, DELETING)
     refused(IllegalTransition, lambda: strict.move(item, FINISHED), lambda: strict.add(item))
-    put = strict.manager.put_remote_partition_delete_metadata
+    put = partial(strict.manager.put_remote_partition_delete_metadata, token=strict.token)
     refused(IllegalTransition, lambda: put(deletion(BEGUN)).result(), lambda: put(deletion(GONE)).result())
     put(deletion(MARKED)).result()
     put(deletion(MARKED)).result()

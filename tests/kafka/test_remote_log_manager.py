@@ -26,6 +26,7 @@ from chunkstore.kafka.model import (
 )
 from chunkstore.kafka.sources import LogDirectory
 from chunkstore.kafka.tasks import RemoteLogManager
+from chunkstore.kafka.tier import tier
 from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_leader import batches, leading, offsets, write_log
 from tests.kafka.support_logdir import row_of
@@ -193,6 +194,34 @@ def test_the_log_start_is_recorded_before_deletions_and_failed_ones_are_tried_ag
         assert (out.value.start_offset, out.value.end_offset) == (300, 350)
 
 
+def test_a_log_start_that_only_the_local_log_has_deletes_nothing(tmp_path: Path) -> None:
+    with leading(made_log(tmp_path)) as leader, jumping_clock() as clock:
+        leader.manager.copy(PARTITION)
+        for epochs in ([(1, 300)], [(2, 300)]):  # of the second one nothing was copied
+            log = {250: batches(250, 349, 1), 350: batches(350, 359, 1)}  # a follower's, which rolled elsewhere
+            write_log(tmp_path / "logs", log, epochs, 300, 300)
+            assert (leader.manager.expire(PARTITION), leader.spans) == (0, COPIED)
+        made_log(tmp_path, first=300)
+        checkpoint = tmp_path / "logs" / "orders-3" / "leader-epoch-checkpoint"
+        whole = checkpoint.read_bytes()
+        checkpoint.unlink()
+        assert "no leader epochs" in str(leader.manager.run_once())
+        checkpoint.write_bytes(whole)
+        clock.jump(60)
+        assert (leader.manager.run_once(), leader.spans, leader.metadata.log_start(PARTITION)) == ({}, COPIED, 0)
+        assert offsets(leader.manager, 0, 350) == [*range(350)]
+
+
+def test_records_that_are_deleted_by_name_go_with_the_segments_below(tmp_path: Path) -> None:
+    with leading(made_log(tmp_path)) as leader:
+        leader.manager.copy(PARTITION)
+        with pytest.raises(OffsetOutOfRange):
+            leader.manager.delete_records(PARTITION, 351)
+        leader.manager.delete_records(PARTITION, 250)
+        assert (leader.manager.follow(PARTITION), leader.manager.expire(PARTITION)) == (250, 2)
+        assert (leader.spans, leader.metadata.log_start(PARTITION)) == (COPIED[2:], 250)
+
+
 def test_time_retention_keeps_what_is_young_and_a_copy_that_goes_on(tmp_path: Path) -> None:
     with leading(made_log(tmp_path), retention_ms=1) as leader:
         counts: list[int] = []
@@ -205,12 +234,16 @@ def test_time_retention_keeps_what_is_young_and_a_copy_that_goes_on(tmp_path: Pa
 
 
 def test_a_broker_without_a_tier_cuts_its_epochs_and_the_tier_stays(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path), retention_ms=runtime.now_ms()) as leader:
+    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store) as leader:
         leader.manager.copy(PARTITION)
         made_log(tmp_path, first=300, epochs=[(1, 300)])
         assert leader.manager.expire(PARTITION) == 0
         assert (leader.manager.follow(PARTITION), leader.manager.deletable_end(PARTITION)) == (0, 300)
         assert offsets(leader.manager, 0, 350) == [*range(350)]
+        later = {300: batches(300, 349, 1), 350: batches(350, 359, 1)}
+        tier(str(write_log(tmp_path / "logs", later, [(1, 300)], 360)), store)  # stores a checkpoint that is cut, too
+        write_log(tmp_path / "logs", {350: later[350]}, [(1, 350)], 360)
+        assert leader.manager.follow(PARTITION) == 0
 
 
 def test_an_unclean_election_leaves_the_other_lineage_unread(tmp_path: Path) -> None:
@@ -222,10 +255,13 @@ def test_an_unclean_election_leaves_the_other_lineage_unread(tmp_path: Path) -> 
         assert leader.manager.deletable_end(PARTITION) == 150
         assert leader.manager.copy(PARTITION) == 1
         assert leader.manager.deletable_end(PARTITION) == 250
-        write_log(tmp_path / "logs", {250: log[250]}, [(0, 0), (5, 170)], 260)
-        found = [each for at in range(0, 260, 10) for each in leader.manager.read(PARTITION, at, 1).records]
-        assert [each.offset for each in found] == [*range(260)]
-        assert {each.leader_epoch for each in found if each.offset >= 170} == {5}
+        for epochs in ([(0, 0), (5, 170)], [(5, 250)]):  # whole, and cut
+            write_log(tmp_path / "logs", {250: log[250]}, epochs, 260)
+            assert leader.manager.copy(PARTITION) == 0
+            found = [each for at in range(0, 260, 10) for each in leader.manager.read(PARTITION, at, 1).records]
+            assert [(each.offset, each.leader_epoch) for each in found] == [
+                (at, 0 if at < 170 else 5) for at in range(260)
+            ]
         assert "another lineage" in str(leader.manager.why(PARTITION))
 
 
@@ -260,8 +296,8 @@ def test_offsets_outside_of_the_log_are_refused_and_followers_get_local_ones(tmp
             with pytest.raises(OffsetOutOfRange):
                 read(PARTITION, offset, 100, for_follower=follower)
         assert [each.offset for each in read(PARTITION, 5, 1).records] == [*range(5, 10)]
-        made_log(tmp_path, start=50)  # records were deleted up to there, and are in the tier
-        leader.manager.copy(PARTITION)
+        made_log(tmp_path)
+        leader.manager.delete_records(PARTITION, 50)
         with pytest.raises(OffsetOutOfRange):
             read(PARTITION, 49, 1)
         assert not read(PARTITION, 205, 1).remote
@@ -269,8 +305,8 @@ def test_offsets_outside_of_the_log_are_refused_and_followers_get_local_ones(tmp
         assert read(PARTITION, 205, 1).remote  # deleted since it was listed
         leader.storage.delete_log_segment_data(next(iter(leader.storage.stored_segments())))
         with pytest.raises(RemoteResourceNotFoundException):
-            read(PARTITION, 5, 1)
-        assert leader.manager.metrics()["RemoteFetchErrors"] == 2  # it is tried twice
+            read(PARTITION, 60, 1)
+        assert leader.manager.metrics()["RemoteFetchErrors"] == 1
 
 
 def test_stopped_partitions_are_left_alone_or_deleted_whole(tmp_path: Path) -> None:
@@ -282,6 +318,42 @@ def test_stopped_partitions_are_left_alone_or_deleted_whole(tmp_path: Path) -> N
         assert (leader.storage.calls["delete"], list(leader.storage.stored_segments())) == (3, [])
         with pytest.raises(RemoteResourceNotFoundException):
             leader.metadata.list_remote_log_segments(PARTITION)
+
+
+def test_a_deletion_that_failed_goes_on_and_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
+    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store) as old:
+        old.manager.copy(PARTITION)
+        with leading(tmp_path / "logs", store) as new:
+            for _ in range(2):
+                with pytest.raises(LeaderFenced):
+                    old.manager.stop_partitions([PARTITION], delete=True)
+            assert (new.spans, new.metadata.deletion(PARTITION)) == (COPIED, -1)
+            new.storage.before["delete"] = unavailable(1)
+            with pytest.raises(StorageUnavailable):
+                new.manager.stop_partitions([PARTITION], delete=True)
+            assert new.manager.run_once() == {}
+            new.manager.stop_partitions([PARTITION], delete=True)
+            assert list(new.storage.stored_segments()) == []
+
+
+@pytest.mark.parametrize("policy", ["finish", "cancel"])
+def test_a_copy_of_a_partition_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path, policy: str) -> None:
+    with leading(made_log(tmp_path), on_leadership_lost=policy) as leader:
+        leader.storage.before["copy"] = lambda: leader.manager.stop_partitions([PARTITION], delete=True)
+        with pytest.raises(RemoteStorageException):
+            leader.manager.copy(PARTITION)
+        assert list(leader.storage.stored_segments()) == []
+
+
+def test_a_follower_does_not_lead_for_a_late_epoch(tmp_path: Path) -> None:
+    with leading(made_log(tmp_path)) as leader:
+        leader.manager.on_leadership_change({PARTITION: 5})
+        leader.manager.on_leadership_change({}, [PARTITION])
+        leader.manager.on_leadership_change({PARTITION: 5})
+        with pytest.raises(RemoteResourceNotFoundException, match="leadership"):
+            leader.manager.copy(PARTITION)
+        leader.manager.on_leadership_change({PARTITION: 6})
+        assert leader.manager.copy(PARTITION) == 3
 
 
 def test_why_says_what_keeps_a_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
+from math import inf
 from pathlib import Path
 from struct import pack, unpack, unpack_from
 from typing import Any
@@ -24,7 +26,9 @@ from chunkstore.changes import TablePut
 from chunkstore.cli import main
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.kafka import metadata, rows
+from chunkstore.kafka import server as module
 from chunkstore.kafka.server import CONNECTIONS_MAX, KafkaServer
+from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status, encode_segment
 from tests.kafka.support_metadata import PARTITION, fresh_root, segment
 from tests.kafka.support_wire import WAIT_S, Client, place, update_of
@@ -117,6 +121,25 @@ def test_a_long_list_comes_in_several_answers(store: ChunkedSegmentStorage, serv
         assert b"".join(result[13:] for result in results) == b"".join(map(encode_segment, items))
 
 
+def test_another_server_sends_another_version_of_the_same_list(store: ChunkedSegmentStorage, path: str) -> None:
+    versions = set()
+    for _ in range(2):
+        with KafkaServer(store, socket=path) as server, Client(server.address) as client:
+            client.ok(Operation.LEADERSHIP, LED)
+            versions |= {listed(client.ok(Operation.LIST, ALL))[0] for _ in range(2)}
+    assert len(versions) == 2 and min(versions) > 0
+
+
+def test_a_new_server_deletes_copies_that_died_with_the_last_owner(path: str) -> None:
+    root = fresh_root()
+    with chunkstore.open(root) as store:
+        RemoteStorageManager(store)._begin(ITEM)
+    with chunkstore.open(root) as store:
+        assert RemoteStorageManager(store).copies_under_way()
+        with KafkaServer(store, socket=path):
+            assert not [*store.segments()]
+
+
 def test_a_copy_that_is_cut_leaves_nothing_and_may_be_repeated(server: KafkaServer) -> None:
     with Client(server.address) as client, Client(server.address) as other:
         begin = pack(">BQIB", 1, 1, 60_000, Operation.COPY) + encode_segment(ITEM)
@@ -124,6 +147,7 @@ def test_a_copy_that_is_cut_leaves_nothing_and_may_be_repeated(server: KafkaServ
         client.send(LOG[:-1])
         wait_for(lambda: bool(server._storage.copies_under_way()))
         client.__exit__()
+        wait_for(lambda: not [*server._store.segments()])
         assert other.fetch(ITEM, 0, 9)[0] == Status.NOT_FOUND
         assert other.copy(ITEM, LOG, INDEXES)[0] == Status.OK
         assert other.copy(ITEM, LOG, INDEXES)[0] == Status.OK  # stored already
@@ -136,6 +160,7 @@ def test_a_copy_that_fails_takes_all_data_and_the_connection_goes_on(
     with Client(server.address) as client:
         late = encode_segment(ITEM) + pack(">6q", len(LOG), -1, -1, -1, -1, -1)
         assert client.ask(Operation.COPY, late, data=[LOG], wait_ms=0)[0] == Status.RETRY
+        assert not [*server._store.segments()]
         wrong = late[:18] + b"\0" + late[19:]  # no name of a topic
         assert client.ask(Operation.COPY, wrong, data=[LOG])[0] == Status.INVALID
         assert client.fetch(ITEM, 0, 9)[0] == Status.NOT_FOUND
@@ -192,18 +217,42 @@ def test_a_stalled_peer_is_closed(store: ChunkedSegmentStorage, path: str) -> No
                 pass
 
 
-def test_one_connection_too_many_is_closed(server: KafkaServer) -> None:
-    clients = [Client(server.address) for _ in range(CONNECTIONS_MAX)]
-    with socket.socket(socket.AF_UNIX) as extra:
-        extra.settimeout(WAIT_S)
-        extra.connect(server.address.removeprefix("unix:"))
-        assert extra.recv(99) == b""
-    clients.pop().__exit__()
-    wait_for(lambda: len(server._peers) < CONNECTIONS_MAX)
-    with Client(server.address) as client:
-        assert client.ok(Operation.PING)
-    for client in clients:
-        client.__exit__()
+def test_one_connection_too_many_ends_the_longest_idle_one(
+    server: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_AUTHENTICATION_S", 1e9)
+    with ExitStack() as stack:
+        clients: list[Client] = []
+        for idle in (1, 2):
+            clients.append(stack.enter_context(Client(server.address)))
+            clients[-1].ok(Operation.PING)
+            wait_for(partial(_has_idle, server, idle))
+        for _ in range(CONNECTIONS_MAX - 2):
+            stack.enter_context(_silent(server))
+        with Client(server.address) as client:
+            assert client.ok(Operation.PING) and clients[1].ok(Operation.PING)
+            assert clients[0].receive() == b""
+        assert len(caplog.records) == 1
+
+
+def test_peers_that_do_not_prove_themselves_are_closed(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_AUTHENTICATION_S", 0.1)
+    with _silent(server) as silent, suppress(ConnectionError):
+        while silent.recv(99):
+            pass
+
+
+def _has_idle(server: KafkaServer, count: int) -> bool:
+    return sum(each.idle_since_s < inf for each in list(server._peers)) == count
+
+
+def _silent(server: KafkaServer) -> socket.socket:
+    """A connection that has got its greeting, and does not answer."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(WAIT_S)
+    made.connect(server.address.removeprefix("unix:"))
+    assert made.recv(99)
+    return made
 
 
 def test_only_clients_with_the_token_are_served(store: ChunkedSegmentStorage) -> None:
@@ -252,7 +301,17 @@ def test_once_deposed_it_answers_retry_and_says_so(path: str) -> None:
 def serving(tmp_path: Path, path: str) -> Iterator[subprocess.Popen[bytes]]:
     """``kafka serve`` of a container that is not there, as a process that listens."""
     environment = {**os.environ, "PYTHONPATH": SOURCES, "XDG_CACHE_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "chunkstore", "kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path]
+    command = [
+        sys.executable,
+        "-m",
+        "chunkstore",
+        "kafka",
+        "serve",
+        (tmp_path / "root").as_uri(),
+        "--socket",
+        path,
+        "--create",
+    ]
     pipe = subprocess.PIPE
     with subprocess.Popen([*command, "--json"], stdout=pipe, stderr=pipe, env=environment) as process:
         try:
@@ -291,3 +350,20 @@ def test_the_verb_refuses_an_open_address_before_it_claims(tmp_path: Path, capsy
         assert main(["kafka", "serve", root, "--listen", *more]) == 2
     assert "token" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
+
+
+def test_the_verb_creates_no_container_unless_asked(
+    tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path, "--json"]) == 1
+    found = json.loads(capsys.readouterr().err)
+    assert found["error"] == "ContainerNotFound" and "--create" in found["message"]
+    assert not os.path.exists(path)
+    assert not (tmp_path / "root").exists()
+
+
+def test_an_address_in_use_fences_no_owner(serving: subprocess.Popen[bytes], tmp_path: Path, path: str) -> None:
+    assert main(["kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path, "--take-over"]) == 2
+    with Client(f"unix:{path}") as client:
+        client.ok(Operation.LEADERSHIP, LED)
+    assert serving.poll() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -121,7 +122,10 @@ def test_of_two_copies_of_one_id_the_later_one_counts(store: ChunkedSegmentStora
     late = DATA._replace(log_segment=DataSource("log", 100, read))
     with pytest.raises(Conflict):
         manager.copy_log_segment_data(ITEM, late)
-    assert manager.copy_log_segment_data(ITEM, late) is not None
+    for other, data in ((ITEM, late), (replace(ITEM, end_offset=ITEM.end_offset + 1), DATA)):
+        with pytest.raises(Conflict, match="another end or length"):
+            manager.copy_log_segment_data(other, data)
+    assert manager.copy_log_segment_data(ITEM, DATA) is not None
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
 
 

@@ -72,7 +72,8 @@ partitions = st.builds(TopicIdPartition, bytes_16, names, st.integers(0, (1 << 3
 @st.composite
 def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
     start = draw(offsets)
-    epochs = draw(st.dictionaries(st.integers(0, (1 << 31) - 1), offsets, min_size=1, max_size=4))
+    end = draw(st.integers(start, (1 << 63) - 1))
+    epochs = draw(st.dictionaries(st.integers(0, (1 << 31) - 1), st.integers(start, end), min_size=1, max_size=4))
     more = {
         "segment_size_in_bytes": draw(st.integers(0, (1 << 31) - 1)), "custom_metadata": draw(st.none() | st.binary(max_size=50)),
         "state": draw(st.sampled_from(RemoteLogSegmentState)), "txn_idx_empty": draw(st.booleans()),
@@ -81,7 +82,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
     return segment(
         draw(st.integers(0, 99)),
         start,
-        draw(st.integers(start, (1 << 63) - 1)),
+        end,
         epochs,
         partition=draw(partitions),
         **more,

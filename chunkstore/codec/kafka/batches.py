@@ -18,17 +18,9 @@ from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 
 __all__ = [
-    "BATCH_HEADER_BYTES",
-    "CRC_BEGINS",
-    "EVERYTHING",
-    "OFFSET_MAX",
-    "Batch",
-    "LogSummary",
-    "ReadOptions",
-    "Tail",
-    "iter_batches",
+    "BATCH_HEADER_BYTES", "CRC_BEGINS", "EVERYTHING", "OFFSET_MAX", "Batch", "LogSummary", "ReadOptions", "Tail", "iter_batches",
     "validate",
-]
+]  # fmt: skip
 
 BATCH_HEADER_BYTES: Final = 61
 CRC_BEGINS: Final = 21
@@ -42,18 +34,14 @@ _OLD_LENGTH_MIN: Final = 14
 
 
 class ReadOptions(NamedTuple):
-    """What is read of a log segment, and what is refused.
+    """What is read of a log segment, and what is refused. ``position``: of the first batch in the object, in bytes: an index says so.
 
-    Attributes:
-      position: where the first batch begins in the object, in bytes: an index says so.
-      floor: the least base offset that the first batch may have: of a segment, the offset in its name.
-      start_offset, end_offset: batches without an offset in [start, end) are passed over, and only their headers checked.
-      unfinished: the log is still written to, or was when its broker died: it may end with a part of a batch, or with zeros.
-      dense: offsets have no gaps: true of topics that are not compacted.
-      batch_bytes_max: longest batch that is read, in bytes; brokers take 1 MiB by default.
-      records_bytes_max: most bytes that the records of a batch may have after decompression.
-      window_bytes: asked for in one read: by default what stays in the processor's cache; of a remote object more is faster.
-      summary: is told what was read, as far as it was.
+    ``floor``: the least base offset that the first batch may have: of a segment, the offset in its name. ``start_offset``, ``end_offset``:
+    batches without an offset in [start, end) are passed over, and only their headers checked. ``unfinished``: the log is still written to,
+    or was when its broker died: it may end with a part of a batch, or with zeros. ``dense``: offsets have no gaps, as of topics that are
+    not compacted. ``batch_bytes_max``: longest batch that is read; brokers take 1 MiB by default. ``records_bytes_max``: of its records
+    after decompression. ``window_bytes``: asked for in one read: by default what stays in the processor's cache; of a remote object more is
+    faster. ``summary`` is told what was read, as far as it was.
     """
 
     position: int = 0
@@ -75,14 +63,10 @@ EVERYTHING: Final = ReadOptions()
 class Batch(NamedTuple):
     """One record batch, with the fields of its header; timestamps in milliseconds since 1970, -1 for none.
 
-    Attributes:
-      name, position: the object that it was read from, and its first byte there.
-      length: bytes after the length field, so that the next batch is 12 bytes further.
-      attributes: bits 0 to 2: the codec; 3 to 5: see the properties; 6: ``base_timestamp`` is a delete horizon.
-      base_timestamp: what the records' timestamps count from.
-      producer_id, producer_epoch, base_sequence: -1 without an idempotent producer.
-      count: records; 0 where compaction left the header alone.
-      body: what the CRC covers: the header from ``attributes`` on, and the records as stored.
+    ``name``, ``position``: the object that it was read from, and its first byte there. ``length``: bytes after the length field: the next
+    batch is 12 bytes further. ``attributes``: bits 0 to 2: the codec; 3 to 5: see the properties; 6: ``base_timestamp``, which the records'
+    timestamps count from, is a delete horizon. ``producer_id``, ``producer_epoch``, ``base_sequence``: -1 without an idempotent producer.
+    ``count``: records; 0 where compaction left the header alone. ``body``: what the CRC covers: all from ``attributes`` on, as stored.
     """
 
     name: str
@@ -138,17 +122,12 @@ class Tail(NamedTuple):
 
 @dataclass(slots=True)
 class LogSummary:
-    """What was read of a log segment so far.
+    """What was read of a log segment so far. ``start_offset``, ``end_offset``: the first base offset (-1: none), the one after the last.
 
-    Attributes:
-      batches, records: how many.
-      start_offset, end_offset: the first base offset (-1: none), and the offset after the last one.
-      end_position: where the last batch ends, in bytes.
-      max_timestamp: of all batches, in milliseconds since 1970; -1 for none.
-      gaps: how often offsets are missing between batches, as after compaction.
-      epoch_drops: how often a leader epoch is less than the one before it.
-      beyond: the base offset of the batch that ended the reading, because it is not below ``end_offset``; -1: none did.
-      tail: what is no batch; known at the end.
+    ``end_position``: where the last batch ends, in bytes. ``max_timestamp``: in milliseconds since 1970; -1: none. ``gaps``: how often
+    offsets are missing between batches, as after compaction. ``epoch_drops``: how often a leader epoch is less than the one before it.
+    ``beyond``: the base offset of the batch that ended the reading, as it is not below ``end_offset``; -1: none. ``tail``: what is no
+    batch; known at the end.
     """
 
     batches: int = 0
@@ -171,9 +150,7 @@ def validate(source: DataSource, options: ReadOptions = EVERYTHING) -> LogSummar
     return summary
 
 
-def iter_batches(
-    source: DataSource, options: ReadOptions = EVERYTHING, summary: LogSummary | None = None
-) -> Iterator[Batch]:
+def iter_batches(source: DataSource, options: ReadOptions = EVERYTHING, summary: LogSummary | None = None) -> Iterator[Batch]:  # fmt: skip
     """The record batches of a log segment, in order, each one checked; ``summary`` counts those that were read.
 
     Raises while iterating: ``InvalidArgument`` for a position that is not in the object, ``Damaged`` at the first byte that is wrong,

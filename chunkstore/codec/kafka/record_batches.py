@@ -17,14 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from chunkstore.codec.kafka.batches import EVERYTHING, Batch, ReadOptions
-from chunkstore.codec.kafka.records import (
-    Isolation,
-    Record,
-    Transactions,
-    parse_records,
-    records_data,
-    visible_batches,
-)
+from chunkstore.codec.kafka.records import Isolation, Record, Transactions, parse_records, records_data, visible_batches
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -82,9 +75,8 @@ def record_batches(
         raise InvalidArgument(f"columns are some of {', '.join(_TYPES)}; not {names}", argument="columns")
     schema = pa.schema([RECORD_SCHEMA.field(name) for name in names])
     options, batches = visible_batches(source, isolation, transactions, options)
-    return (
-        found for piece in _pieces(batches, options) for found in _of_piece(piece, (topic, partition), schema, options)
-    )
+    place = topic, partition
+    return (found for piece in _pieces(batches, options) for found in _of_piece(piece, place, schema, options))
 
 
 def _pieces(batches: Iterator[Batch], options: ReadOptions) -> Iterator[_Piece]:
@@ -105,9 +97,7 @@ def _pieces(batches: Iterator[Batch], options: ReadOptions) -> Iterator[_Piece]:
     yield piece
 
 
-def _of_piece(
-    piece: _Piece, place: tuple[str, int], schema: pa.Schema, options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+def _of_piece(piece: _Piece, place: tuple[str, int], schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:  # fmt: skip
     start, end = options.start_offset, options.end_offset
     try:
         columns = _Columns(piece, place)

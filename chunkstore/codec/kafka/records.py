@@ -18,18 +18,9 @@ from chunkstore.codec.sources import DataSource
 from chunkstore.errors import Damaged, InvalidArgument
 
 __all__ = [
-    "AbortedTransaction",
-    "ControlRecord",
-    "Isolation",
-    "Record",
-    "Transactions",
-    "control_record",
-    "iter_records",
-    "parse_records",
-    "records_data",
-    "scan_transactions",
-    "visible_batches",
-]
+    "AbortedTransaction", "ControlRecord", "Isolation", "Record", "Transactions", "control_record", "iter_records", "parse_records",
+    "records_data", "scan_transactions", "visible_batches",
+]  # fmt: skip
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -86,10 +77,8 @@ class AbortedTransaction(NamedTuple):
 class Transactions(NamedTuple):
     """How transactions ended, as the transaction indexes of the segments say, or ``scan_transactions``.
 
-    Attributes:
-      aborted: those with records in what is read, in any order.
-      last_stable_offset: the first offset that is not decided; ``None``: all are.
-      open: producer ids of transactions without an end, and their first offsets.
+    ``aborted``: those with records in what is read, in any order. ``last_stable_offset``: the first offset that is not decided; ``None``:
+    all are. ``open``: producer ids of transactions without an end, and their first offsets.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()

@@ -34,7 +34,7 @@ class RecordKind(IntEnum):
 
 
 class SegmentState(IntEnum):
-    """Kafka's RemoteLogSegmentState."""
+    """Kafka's RemoteLogSegmentState: 0 -> 1 -> 2 -> 3, or 0 -> 2."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -43,7 +43,7 @@ class SegmentState(IntEnum):
 
 
 class PartitionDeleteState(IntEnum):
-    """Kafka's RemotePartitionDeleteState."""
+    """Kafka's RemotePartitionDeleteState: 0 -> 1 -> 2."""
 
     DELETE_PARTITION_MARKED = 0
     DELETE_PARTITION_STARTED = 1
@@ -75,6 +75,7 @@ class MetadataRecord(NamedTuple):
 
 
 _PARTITION: Final = "topic:topic topic_id:uuid partition:i32 :tags"
+_ID: Final = f"{_PARTITION} segment_id:uuid :tags"
 _SEGMENT: Final = (
     "start_offset:i64 end_offset:i64 broker_id:i32 max_timestamp_ms:i64 event_timestamp_ms:i64 leader_epochs:epochs "
     "size_bytes:i32 custom_metadata:bytes state:segment"
@@ -83,20 +84,16 @@ _EVENT: Final = "broker_id:i32 event_timestamp_ms:i64"
 _SEGMENT_TAGS: Final = "txn_index_empty:bool broker_leader_epoch:i32"
 _EVENT_TAGS: Final = "broker_leader_epoch:i32 end_offset:i64"
 RECORDS: Final[Mapping[RecordKind, tuple[str, str]]] = {
-    RecordKind.SEGMENT_METADATA: (f"{_PARTITION} segment_id:uuid :tags {_SEGMENT}", _SEGMENT_TAGS),
-    RecordKind.SEGMENT_METADATA_UPDATE: (
-        f"{_PARTITION} segment_id:uuid :tags {_EVENT} custom_metadata:bytes state:segment",
-        _EVENT_TAGS,
-    ),
+    RecordKind.SEGMENT_METADATA: (f"{_ID} {_SEGMENT}", _SEGMENT_TAGS),
+    RecordKind.SEGMENT_METADATA_UPDATE: (f"{_ID} {_EVENT} custom_metadata:bytes state:segment", _EVENT_TAGS),
     RecordKind.PARTITION_DELETE: (f"{_PARTITION} {_EVENT} state:partition", _EVENT_TAGS),
     RecordKind.SEGMENT_METADATA_SNAPSHOT: (f"segment_id:uuid {_SEGMENT}", _SEGMENT_TAGS),
 }
 """The fields of each record in their order, and its tagged fields from tag 0 on; all tags but ``txn_index_empty`` are of version 1."""
 
 _FIELDS: Final = {
-    kind: tuple([item.partition(":")[::2] for item in names.split()] for names in parts)
-    for kind, parts in RECORDS.items()
-}
+    kind: tuple([each.partition(":")[::2] for each in names.split()] for names in parts) for kind, parts in RECORDS.items()
+}  # fmt: skip
 _VERSION_MAX: Final = 1
 _EPOCH: Final = Struct(">iqx")
 _NUMBERS: Final = {"bool": Struct(">?"), "i32": Struct(">i"), "i64": Struct(">q"), "uuid": Struct("16s")}

@@ -3,7 +3,6 @@ package io.chunkstore.kafka;
 import java.nio.ByteBuffer;
 import java.util.*;
 import java.util.concurrent.*;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.server.log.remote.storage.*;
 
@@ -12,8 +11,12 @@ public final class ChunkstoreRemoteLogMetadataManager implements RemoteLogMetada
     private static final System.Logger LOG = System.getLogger(ChunkstoreRemoteLogMetadataManager.class.getName());
     private static final int EVENTS_AT_ONCE = 8, ALL_EPOCHS = -1;
 
-    /** Partitions that this broker leads, follows, or (stopped) no longer serves. {@code done}: the server has acknowledged it. */
-    private record Change(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers, boolean stopped, AtomicBoolean done) { }
+    /** Partitions that this broker leads, follows, or (stopped) no longer serves. {@code ready}: those that the server has acknowledged. */
+    private record Change(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers, boolean stopped, Set<TopicIdPartition> ready) {
+        Change(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers, boolean stopped) {
+            this(Set.copyOf(leaders), Set.copyOf(followers), stopped, ConcurrentHashMap.newKeySet());
+        }
+    }
     private record Key(TopicIdPartition partition, int epoch) { }
     private record Listed(long version, List<RemoteLogSegmentMetadata> segments) { }
 
@@ -21,6 +24,8 @@ public final class ChunkstoreRemoteLogMetadataManager implements RemoteLogMetada
     private final BlockingQueue<Change> changes = new LinkedBlockingQueue<>();
     private final Map<Key, Listed> lists = new ConcurrentHashMap<>();
     private final ExecutorService events = Executors.newFixedThreadPool(EVENTS_AT_ONCE, run -> Client.daemon(run, "events"));
+    /** Of the broker's metadata loader, which must not wait for the others. */
+    private final ExecutorService loaderEvents = Executors.newFixedThreadPool(EVENTS_AT_ONCE, run -> Client.daemon(run, "loader-events"));
     private final Thread teller = Client.daemon(this::acknowledgeChanges, "leadership");
     private volatile long loaderFailedAt = System.nanoTime();
     private Client client;
@@ -58,7 +63,7 @@ public final class ChunkstoreRemoteLogMetadataManager implements RemoteLogMetada
         CompletableFuture<Void> future = new CompletableFuture<>();
         boolean onLoader = Client.onMetadataLoader();
         long began = System.nanoTime(), timeoutMs = client.timeoutMs();
-        events.execute(() -> {
+        (onLoader ? loaderEvents : events).execute(() -> {
             try {
                 // A topic's deletion sends many at once and waits for all of them: after one failure the rest must not wait as well.
                 if (onLoader && loaderFailedAt - began > 0) throw new RemoteStorageException(client + ": no answer in time");
@@ -130,11 +135,11 @@ public final class ChunkstoreRemoteLogMetadataManager implements RemoteLogMetada
     }
 
     @Override public void onPartitionLeadershipChanges(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
-        enqueue(new Change(Set.copyOf(leaders), Set.copyOf(followers), false, new AtomicBoolean()));
+        enqueue(new Change(leaders, followers, false));
     }
 
     @Override public void onStopPartitions(Set<TopicIdPartition> partitions) {
-        enqueue(new Change(Set.copyOf(partitions), Set.of(), true, new AtomicBoolean()));
+        enqueue(new Change(partitions, Set.of(), true));
     }
 
     private void enqueue(Change change) {
@@ -146,41 +151,53 @@ public final class ChunkstoreRemoteLogMetadataManager implements RemoteLogMetada
     /** Of Kafka 4. */
     public boolean isReady(TopicIdPartition partition) {
         Change change = latest.get(partition);
-        return change != null && !change.stopped && change.done.get();
+        return change != null && !change.stopped && change.ready.contains(partition);
     }
 
     private void acknowledgeChanges() {
         try {
             while (true) {
-                Change change = changes.take();
-                while (!isAcknowledged(change)) Thread.sleep(1000);
+                acknowledge(changes.take());
             }
         } catch (InterruptedException closed) { } // stored metadata do not depend on what was not sent
     }
 
-    private boolean isAcknowledged(Change change) {
-        try {
-            client.call(change.stopped ? Client.STOP : Client.LEADERSHIP, client.timeoutMs(), out -> {
-                for (Set<TopicIdPartition> several : change.stopped ? List.of(change.leaders) : List.of(change.leaders, change.followers)) {
-                    out.writeInt(several.size());
-                    for (TopicIdPartition each : several) Client.partition(out, each);
+    private void acknowledge(Change change) throws InterruptedException {
+        while (true) {
+            try {
+                var sets = change.stopped ? List.of(change.leaders) : List.of(change.leaders, change.followers);
+                client.call(change.stopped ? Client.STOP : Client.LEADERSHIP, client.timeoutMs(), out -> {
+                    for (Set<TopicIdPartition> several : sets) {
+                        out.writeInt(several.size());
+                        for (TopicIdPartition each : several) Client.partition(out, each);
+                    }
+                }, null, answers -> null);
+                break;
+            } catch (Client.Refused error) { // one refused partition must not stop the others
+                if (change.leaders.size() + change.followers.size() == 1) {
+                    LOG.log(System.Logger.Level.WARNING, "not tiered until its next change of leadership: " + error.getMessage());
+                    return;
                 }
-            }, null, answers -> null);
-        } catch (RemoteStorageException error) {
-            LOG.log(System.Logger.Level.WARNING, "leadership of partitions is not acknowledged, it is sent again: " + error);
-            return false;
+                for (TopicIdPartition each : change.leaders) acknowledge(new Change(Set.of(each), Set.of(), change.stopped, change.ready));
+                for (TopicIdPartition each : change.followers) acknowledge(new Change(Set.of(), Set.of(each), false, change.ready));
+                return;
+            } catch (RemoteStorageException error) {
+                LOG.log(System.Logger.Level.WARNING, "leadership of partitions is not acknowledged, it is sent again: " + error);
+                Thread.sleep(1000);
+            }
         }
-        change.done.set(true);
+        change.ready.addAll(change.leaders);
+        change.ready.addAll(change.followers);
         if (change.stopped) {
             change.leaders.forEach(each -> latest.remove(each, change));
             lists.keySet().removeIf(key -> change.leaders.contains(key.partition));
         }
-        return true;
     }
 
     @Override public void close() {
         teller.interrupt();
         events.shutdownNow();
+        loaderEvents.shutdownNow();
         if (client != null) client.close();
     }
 }

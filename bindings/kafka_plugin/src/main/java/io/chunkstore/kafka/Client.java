@@ -41,6 +41,11 @@ final class Client implements AutoCloseable {
     /** Makes the result of all answers to a request. */
     interface Result<T> { T read(List<ByteBuffer> answers) throws Exception; }
 
+    /** The server answers INVALID or FAILED: the same request is not answered otherwise soon. */
+    static final class Refused extends RemoteStorageException {
+        Refused(String message) { super(message); }
+    }
+
     final long copyTimeoutMs;
     private final long requestTimeoutMs;
     private final String address, token;
@@ -185,7 +190,8 @@ final class Client implements AutoCloseable {
                 if (status == MORE) continue;
                 String message = Client.this + ": " + string(answer);
                 if (status == RETRY) throw new IOException(message);
-                if (status != NOT_FOUND) throw new RemoteStorageException(message);
+                if (status == DENIED) throw new RemoteStorageException(message);
+                if (status != NOT_FOUND) throw new Refused(message);
                 if (repeated && isFinalDeletion(operation, arguments)) return answers;
                 throw new RemoteResourceNotFoundException(message);
             }
