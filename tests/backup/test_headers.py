@@ -449,3 +449,9 @@ def test_a_segment_may_begin_above_0(world: World) -> None:
     with world.open() as store:
         assert store.read("s", (1 << 40) + 12, 100) == DATA[12:25]
         assert store.check("deep") == []
+
+
+@pytest.mark.parametrize("headers", ["", "keep", None, True])
+def test_other_values_are_refused(headers: Any) -> None:
+    with pytest.raises(InvalidArgument, match="'ignore' or 'import'"):
+        chunkstore.Settings(headers=headers)

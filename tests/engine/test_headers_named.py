@@ -9,7 +9,7 @@ import pytest
 import chunkstore
 from chunkstore.backup import export_headers, import_headers
 from chunkstore.changes import Append, Create
-from chunkstore.errors import Damaged, DeadlineExceeded, InvalidArgument, SegmentExists, SegmentNotFound
+from chunkstore.errors import Damaged, DeadlineExceeded, SegmentExists, SegmentNotFound
 from chunkstore.headers.importing import HeaderSource
 from chunkstore.metadata.keys import HEADERS_NAMESPACE
 from tests.support.header_files import EPOCH_SEGMENT, facts, old_root, put
@@ -153,9 +153,3 @@ def test_an_import_that_lasts_goes_on(world: World, monkeypatch: pytest.MonkeyPa
             except DeadlineExceeded:
                 continue
         raise AssertionError("it never came")
-
-
-@pytest.mark.parametrize("headers", ["", "keep", None, True])
-def test_other_values_are_refused(headers: Any) -> None:
-    with pytest.raises(InvalidArgument, match="'ignore' or 'import'"):
-        chunkstore.Settings(headers=headers)

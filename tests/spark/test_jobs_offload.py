@@ -14,9 +14,7 @@ pytest.importorskip("pyspark")
 import chunkstore
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.metadata.sinks import encode_sink
 from chunkstore.pulsar import LedgerReader
-from chunkstore.spark import committing
 from chunkstore.spark.jobs.offload import OffloadedPart, offload_files
 from chunkstore.spark.jobs.source_files import find_files, foreign, open_system
 from chunkstore.spark.write_options import parse_write_options
@@ -173,22 +171,6 @@ def test_two_drivers_of_one_name_with_other_files(store: chunkstore.ChunkedSegme
         offloaded(home, Beside(), job="nightly")
     assert [part[1:3] for part in offloaded(home, job="nightly")] == [("before", 2)]
     assert [entries_of(store, number) for number in (0, 1)] == [[b"one"], [b"two"]]
-
-
-def test_rows_of_earlier_versions(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They do not say what was done; a name that is made of the files does."""
-    lines = lines_of(home)
-    with monkeypatch.context() as patched:
-        patched.setattr(committing, "encode_sink", lambda row: encode_sink(row._replace(run=bytes(16))))
-        for job, ledger in ((None, 0), ("nightly", 10)):
-            with pytest.raises(Killed):
-                offloaded(home, Here(dies_at=1), part_bytes=1000, job=job, ledger=ledger)
-    assert [part[:3] for part in offloaded(home, part_bytes=1000)][:2] == [(0, "before", 1), (1, "done", 2)]
-    assert [entries_of(store, number) for number in range(4)] == lines
-    with pytest.raises(Conflict, match="nightly"):
-        offloaded(home, part_bytes=1000, job="nightly", ledger=10)
 
 
 # ---- their files
