@@ -15,7 +15,7 @@ from chunkstore.codec.kafka.encryption import ChunkDecoder, load_private_key
 from chunkstore.codec.kafka.manifest import INDEX_NAMES, MANIFEST_BYTES_MAX, Manifest, read_manifest
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.errors import Damaged, InvalidArgument
-from tests.kafka.support_marks import FIXTURES
+from tests.kafka.support_logdir import FIXTURES
 
 BUCKET = FIXTURES / "aiven-bucket"
 EXPECTED: dict[str, Any] = json.loads((FIXTURES / "aiven.segments.json").read_text())

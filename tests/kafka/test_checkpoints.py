@@ -26,7 +26,7 @@ from chunkstore.codec.kafka.names import (
     uuid_text,
 )
 from chunkstore.errors import Damaged
-from tests.kafka.support_marks import FIXTURES, LOG_DIR
+from tests.kafka.support_logdir import FIXTURES, LOG_DIR
 
 Reader = Callable[..., object]
 

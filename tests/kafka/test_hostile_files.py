@@ -21,7 +21,8 @@ from chunkstore.codec.kafka.manifest import read_manifest
 from chunkstore.codec.kafka.names import parse_object_key, parse_partition_folder, parse_segment_file
 from chunkstore.codec.kafka.remote_metadata import decode_metadata_record, encode_metadata_record
 from chunkstore.errors import Damaged
-from tests.kafka.support_marks import FIXTURES, LOG_DIR, SEGMENT
+from tests.kafka.support_logdir import FIXTURES, LOG_DIR
+from tests.kafka.support_marks import SEGMENT
 
 PARTITION = LOG_DIR / "transactions-0"
 SEGMENT_FILE = PARTITION / "00000000000000000034.log"

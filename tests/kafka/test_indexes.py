@@ -22,7 +22,8 @@ from chunkstore.codec.kafka.indexes import (
     write_transaction_index,
 )
 from chunkstore.errors import Damaged
-from tests.kafka.support_marks import FIXTURES, LOG_DIR, marks_of
+from tests.kafka.support_logdir import FIXTURES, LOG_DIR
+from tests.kafka.support_marks import marks_of
 
 LOGS = sorted([*LOG_DIR.glob("*/*.log"), *FIXTURES.glob("remote-log-metadata/*/*.log")])
 # What a broker of 3.9.1 made of the log directory without indexes, snapshots and ``.kafka_cleanshutdown``, where it is not what lay

@@ -6,6 +6,7 @@ import pytest
 
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.names import uuid_text
+from chunkstore.codec.kafka.records import iter_records
 from chunkstore.codec.kafka.remote_metadata import (
     MetadataRecord,
     PartitionDeleteState,
@@ -15,7 +16,9 @@ from chunkstore.codec.kafka.remote_metadata import (
     encode_metadata_record,
 )
 from chunkstore.errors import Damaged, InvalidArgument
-from tests.kafka.support_marks import FIXTURES, SEGMENT, values_of
+from tests.kafka.support_batches import source_of
+from tests.kafka.support_logdir import FIXTURES
+from tests.kafka.support_marks import SEGMENT
 
 NAMES = ("RemoteLogSegmentMetadata", "RemoteLogSegmentMetadataUpdate")
 UPDATE = MetadataRecord(RecordKind.SEGMENT_METADATA_UPDATE, SegmentState.DELETE_SEGMENT_STARTED, *SEGMENT[2:8])
@@ -46,7 +49,7 @@ def as_kafka_prints_it(record: MetadataRecord) -> str:
 
 def test_genuine_records_say_what_kafka_prints_and_are_written_again() -> None:
     log = FIXTURES / "remote-log-metadata/__remote_log_metadata-1/00000000000000000000.log"
-    values = list(values_of(log.read_bytes()))
+    values = [record.value or b"" for record in iter_records(source_of(log.read_bytes()), "t", 0)]
     lines = (FIXTURES / "remote-log-metadata.txt").read_text().splitlines()
     records = [decode_metadata_record(value) for value in values]
     assert [as_kafka_prints_it(record) for record in records] == [line.split("payload: ")[1] for line in lines]
