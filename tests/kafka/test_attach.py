@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -53,17 +52,6 @@ OPEN = {"plain": {0: 402, 2: 405}, "zstd": {2001: 406, 2002: 407}, "encrypted": 
 ENDS = {"plain": 408, "zstd": 411, "encrypted": 410}
 EACH = pytest.mark.parametrize("name", ["plain", "zstd", pytest.param("encrypted", marks=pytest.mark.proof)])
 Store = chunkstore.ChunkedSegmentStorage
-
-
-@pytest.fixture
-def root() -> str:
-    return fresh_root()
-
-
-@pytest.fixture
-def store(root: str) -> Iterator[Store]:
-    with chunkstore.open(root) as made:
-        yield made
 
 
 def ids_of(tier: KafkaBucket) -> dict[str, str]:

@@ -14,20 +14,15 @@ from chunkstore.codec.kafka.indexes import (
 )
 from chunkstore.codec.kafka.remote_metadata import RECORDS, PartitionDeleteState, SegmentState
 from chunkstore.config import MIB
-from tests.support.format_tables import number
+from tests.support.format_tables import number, table
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "chunkstore" / "codec" / "kafka" / "FORMAT_FILES.md").read_text(encoding="utf-8")
 
 
-def table(name: str) -> list[list[str]]:
-    part = TEXT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
-
-
 def numbers(name: str, data: bytes) -> dict[str, int]:
     """The fields of ``data``, which a table describes to its end."""
-    rows = [(int(row[0]), int(row[1]), row[2]) for row in table(name)]
+    rows = [(int(row[0]), int(row[1]), row[2]) for row in table(name, TEXT)]
     assert [row[0] for row in rows] == [sum(before[1] for before in rows[:at]) for at in range(len(rows))]
     assert sum(row[1] for row in rows) == len(data)
     return {field: number(data, (offset, length)) for offset, length, field in rows}
@@ -51,15 +46,15 @@ def test_snapshot() -> None:
 
 
 def test_records_and_states() -> None:
-    assert [tuple(row) for row in table("records")] == [
+    assert [tuple(row) for row in table("records", TEXT)] == [
         (str(kind.value), kind.name, *fields) for kind, fields in RECORDS.items()
     ]
     for at, kind in ((1, SegmentState), (2, PartitionDeleteState)):
-        assert [(int(row[0]), row[at]) for row in table("states") if row[at]] == [
+        assert [(int(row[0]), row[at]) for row in table("states", TEXT) if row[at]] == [
             (item.value, item.name) for item in kind
         ]
 
 
 def test_bounds() -> None:
     bounds = (manifest.MANIFEST_BYTES_MAX, manifest._SIZES_BYTES_MAX, encryption.CHUNK_BYTES_MAX)
-    assert [row[1] for row in table("bounds")] == [f"{bound // MIB} MiB" for bound in bounds]
+    assert [row[1] for row in table("bounds", TEXT)] == [f"{bound // MIB} MiB" for bound in bounds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from chunkstore.codec.kafka import batches as codec
@@ -10,19 +9,13 @@ from chunkstore.codec.kafka.batches import BATCH_HEADER_BYTES, CRC_BEGINS, Batch
 from chunkstore.codec.kafka.compression import CODECS
 from chunkstore.codec.kafka.records import control_record
 from tests.kafka.support_batches import Made, batch_of, control_of, record_of, source_of
+from tests.support.format_tables import table
 
 TEXT = (Path(codec.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
 
 
-def table(name: str) -> list[list[str]]:
-    """The cells of a table, row by row."""
-    found = re.search(rf"<!-- table: {name} -->\n\|.*\n\|.*\n((?:\|.*\n)+)", TEXT)
-    assert found is not None
-    return [[cell.strip() for cell in line.strip("|\n").split("|")] for line in found[1].splitlines()]
-
-
 def test_the_header_is_as_the_table_says() -> None:
-    rows = table("batch")
+    rows = table("batch", TEXT)
     data = batch_of(
         [Made(b"v")] * 3, 1 << 40, leader_epoch=7, last_offset_delta=9, base_timestamp=11, max_timestamp=12,
         producer_id=13, producer_epoch=14, base_sequence=15, attributes=0x58,
@@ -40,7 +33,7 @@ def test_the_header_is_as_the_table_says() -> None:
 
 
 def test_attributes_are_as_the_table_says() -> None:
-    bits = {field: (bit, value) for bit, field, value in table("attributes")}
+    bits = {field: (bit, value) for bit, field, value in table("attributes", TEXT)}
     assert bits["codec"] == ("0-2", ", ".join(f"{number} {name}" for number, name in enumerate(CODECS)))
     for field, read in (("transactional", Batch.transactional), ("control", Batch.control)):
         (batch,) = iter_batches(source_of(batch_of([Made()], attributes=1 << int(bits[field][0]))))
@@ -52,7 +45,7 @@ def test_attributes_are_as_the_table_says() -> None:
 
 
 def test_a_record_is_as_the_table_says() -> None:
-    fields = [row[:2] for row in table("record")]
+    fields = [row[:2] for row in table("record", TEXT)]
     values = {
         "attributes": b"\0", "timestamp_delta": b"\6", "offset_delta": b"\4", "key": b"\1", "value": b"\4vv", "headers": b"\2",
     }  # fmt: skip
@@ -62,7 +55,7 @@ def test_a_record_is_as_the_table_says() -> None:
 
 
 def test_a_control_record_is_as_the_table_says() -> None:
-    sizes = {field: int(size) for size, field, _ in table("control")}
+    sizes = {field: int(size) for size, field, _ in table("control", TEXT)}
     assert list(sizes) == ["version", "type"]
     key = (3).to_bytes(sizes["version"], "big") + (1).to_bytes(sizes["type"], "big")
     (batch,) = iter_batches(source_of(batch_of([Made(b"\0\0\0\0\0\x05", key)], control=True)))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 import chunkstore
 from chunkstore.errors import Closed, InvalidArgument
 from chunkstore.kafka import RemoteLogMetadataManager as Final
@@ -16,16 +12,9 @@ from chunkstore.kafka.early import (
     TopicPartition,
 )
 from chunkstore.kafka.model import TopicIdPartition
-from tests.kafka.support_metadata import fresh_root
 from tests.support.data import refused
 
 ORDERS = TopicPartition("orders", 0)
-
-
-@pytest.fixture
-def store() -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
 
 
 def identity(number: int, partition: TopicPartition = ORDERS) -> RemoteLogSegmentId:

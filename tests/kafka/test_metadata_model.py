@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -75,12 +74,6 @@ def run(
         if number % every == 0 or number == len(script) - 1:
             assert answers(leader.manager, leader.partition, EPOCHS, OFFSETS) == model.answers(), script[: number + 1]
     return leader.partition
-
-
-@pytest.fixture
-def store() -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
 
 
 @pytest.mark.parametrize("model", MODES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,20 +27,10 @@ from tests.kafka.support_metadata import (
     update,
 )
 from tests.support.data import refused, run_threads
+from tests.support.format_tables import table
 
 FORMAT = (Path(rows.__file__).parent / "FORMAT.md").read_text()
 BASE = rows.partition_key(PARTITION)
-
-
-@pytest.fixture
-def store() -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
-
-
-def table(name: str) -> list[list[str]]:
-    text = FORMAT.split(f"<!-- table: {name} -->\n")[1].split("\n\n")[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
 
 
 def test_the_rows_are_as_documented(store: chunkstore.ChunkedSegmentStorage) -> None:
@@ -57,9 +46,9 @@ def test_the_rows_are_as_documented(store: chunkstore.ChunkedSegmentStorage) -> 
     seen = set()
     fields = {
         name: len(text.replace(" (1 strict, 2 kafka-exact)", "").split(" (-")[0].split(","))
-        for name, text in table("values")
+        for name, text in table("values", FORMAT)
     }
-    for key, _, value in table("keys"):
+    for key, _, value in table("keys", FORMAT):
         kinds = [kind for kind in last if kind in key]
         numbers["id"] = (last[kinds[0]] if kinds else 0).to_bytes(16, "big")
         full = b"".join(numbers.get(word, word.strip("`").encode()) for word in key.split())

@@ -5,7 +5,6 @@ There is no metadata topic: 33 (its consumer) does not apply, nor what 11 and 28
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Literal
 
@@ -40,12 +39,6 @@ from tests.support.data import refused
 
 Mode = Literal["strict", "kafka-exact"]
 MARKED, BEGUN, GONE = RemotePartitionDeleteState
-
-
-@pytest.fixture
-def store() -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
 
 
 @pytest.fixture(params=["strict", "kafka-exact"])

@@ -44,12 +44,6 @@ ALL = place(PARTITION) + pack(">iq", -1, 0)
 
 
 @pytest.fixture
-def store() -> Iterator[ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
-
-
-@pytest.fixture
 def path() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:  # a short one: the path of a socket has at most 107 bytes
         yield f"{folder}/s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -25,16 +24,11 @@ from chunkstore.kafka.tier import restore
 from chunkstore.operations.tables import TableEntry
 from tests.kafka.support_batches import Made, batch_of
 from tests.kafka.support_metadata import PARTITION, fresh_root, segment
+from tests.support.format_tables import table
 
 LOG = bytes(range(256)) * 64
 ITEM = segment(1, 5, 20, {0: 5})
 DATA = LogSegmentData(LOG, b"offsets", b"times", None, b"epochs")
-
-
-@pytest.fixture
-def store() -> Iterator[ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
 
 
 @pytest.fixture
@@ -197,9 +191,8 @@ def test_the_rows_are_as_documented(store: ChunkedSegmentStorage) -> None:
 
     custom = manager.copy_log_segment_data(ITEM, DATA._replace(log_segment=DataSource("log", len(LOG), read)))
     found.extend(store.table(rows.NAMESPACE).scan())
-    text = (Path(rows.__file__).parent / "FORMAT.md").read_text().split("<!-- table: storage -->\n")[1].split("\n\n")[0]
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
-    for (prefix, _, state, *_), row in zip(table, reversed(found), strict=True):
+    text = (Path(rows.__file__).parent / "FORMAT.md").read_text()
+    for (prefix, _, state, *_), row in zip(table("storage", text), reversed(found), strict=True):
         assert row.key[:2] == b"\0" + prefix[-2:-1].encode()
         assert row.key[2:] == rows.partition_key(PARTITION) + (5).to_bytes(8, "big") + ITEM.remote_log_segment_id.id
         stored = rows.decode_segment(PARTITION, row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -29,17 +29,6 @@ from tests.kafka.support_metadata import fresh_root
 from tests.kafka.support_tier import copied_logs, expected_rows, files_below, records_of
 
 ROLLED_FILES = ("log", "index", "timeindex", "txnindex")
-
-
-@pytest.fixture
-def root() -> str:
-    return fresh_root()
-
-
-@pytest.fixture
-def store(root: str) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    with chunkstore.open(root) as made:
-        yield made
 
 
 def rolled(log_dir: Path, topic: str) -> list[Segment]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import chunkstore
 from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
@@ -20,7 +18,6 @@ from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_leader import batches, leading, write_log
-from tests.kafka.support_metadata import fresh_root
 from tests.kafka.support_tier import files_below
 
 LOGS = {0: batches(0, 99), 100: batches(100, 199), 200: batches(200, 299), 300: batches(300, 349)}
@@ -30,12 +27,6 @@ HOLDER = (
     "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB);"
     "print('held', flush=True); sys.stdin.read()"
 )
-
-
-@pytest.fixture
-def store() -> Iterator[ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
 
 
 @pytest.fixture

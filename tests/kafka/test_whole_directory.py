@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -42,12 +41,6 @@ HOLDER = "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, f
 
 class Killed(BaseException):
     """The process ends here."""
-
-
-@pytest.fixture
-def store() -> Iterator[ChunkedSegmentStorage]:
-    with chunkstore.open(fresh_root()) as made:
-        yield made
 
 
 def test_a_whole_directory_is_put_back_byte_for_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

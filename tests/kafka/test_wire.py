@@ -16,16 +16,12 @@ from chunkstore.kafka.model import RemoteLogSegmentMetadata, RemoteLogSegmentSta
 from chunkstore.kafka.wire import Operation, Status
 from tests.kafka.support_metadata import PARTITION, segment
 from tests.kafka.support_wire import place, update_of
+from tests.support.format_tables import table
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "chunkstore" / "kafka" / "FORMAT_WIRE.md").read_text(encoding="utf-8")
 TYPES = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", TEXT, re.MULTILINE))
 SIZES = {"i8": 1, "i32": 4, "i64": 8}
-
-
-def table(name: str) -> list[list[str]]:
-    part = TEXT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
 
 
 def request(operation: int, arguments: bytes) -> wire.Request:
@@ -91,7 +87,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
 
 def test_operations_and_statuses() -> None:
     for name, kind in (("operations", Operation), ("statuses", Status)):
-        assert [tuple(row[:2]) for row in table(name)] == [(str(item.value), item.name) for item in kind]
+        assert [tuple(row[:2]) for row in table(name, TEXT)] == [(str(item.value), item.name) for item in kind]
 
 
 @given(segments())

@@ -1,4 +1,4 @@
-"""The tables of chunkstore/codec/pulsar/FORMAT.md, as the tests of the formats read them."""
+"""The tables of FORMAT pages, first of chunkstore/codec/pulsar/FORMAT.md, as the tests of the formats read them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["TEXT", "fields", "number", "table"]
 TEXT = (ROOT / "chunkstore" / "codec" / "pulsar" / "FORMAT.md").read_text(encoding="utf-8")
 
 
-def table(name: str) -> list[list[str]]:
-    part = TEXT.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
+def table(name: str, text: str = TEXT) -> list[list[str]]:
+    part = text.split(f"<!-- table: {name} -->\n", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
 
 
