@@ -1,4 +1,4 @@
-"""Verify finds planted damage of each kind, with object and position, and nothing in genuine files; orphans of each kind are listed."""
+"""Planted damage of each kind, losses, and orphans of each kind: all are found, and nothing in genuine files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.cli.app import main
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.kafka.bucket import KafkaBucket
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
 from tests.kafka.support_tier import (
@@ -92,6 +92,7 @@ def test_a_missing_segment_and_missing_objects_are_found(tmp_path: Path) -> None
     for path in folder.rglob(f"{247:020d}*"):
         path.unlink()
     assert ("gap", 247) in [(each.kind, each.offset) for each in findings_of(opened(folder))]
+    assert "missing" in {each.kind for each in findings_of(opened(folder, metadata_log=METADATA_LOG))}
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,9 @@ def test_what_is_between_segments_is_found(tmp_path: Path) -> None:
     (folder / "codecs-0" / f"{320:020d}.index").unlink()
     [found] = findings_of(KafkaBucket(str(folder)), "codecs")
     assert (found.kind, found.offset, found.object) == ("offsets", 320, f"codecs-0/{0:020d}.log")
+    with KafkaBucket(str(folder)) as logs:
+        records_of(logs, "codecs")
+        assert any(": compacted, or lost" in note for note in logs.notes)
     shutil.copyfile(LOG_DIR / "codecs-0" / f"{0:020d}.log", folder / "codecs-0" / f"{600:020d}.log")
     kinds = [(each.kind, each.position) for each in findings_of(KafkaBucket(str(folder)), "codecs")]
     assert ("batch", 0) in kinds  # offsets below the segment's name
@@ -146,6 +150,40 @@ def test_transactions_that_began_before_the_first_segment_are_no_damage(tmp_path
     with KafkaBucket(str(folder)) as logs:
         for place, rows in records_of(logs).items():
             assert rows == expected_rows("logdir-3.9.records.jsonl")[place][-len(rows) :]
+
+
+def test_a_base_offset_that_was_changed_does_not_end_the_segment(tmp_path: Path) -> None:
+    folder = copied_tier(tmp_path)
+    log = segment_at(folder, 95, "log")
+    second = 12 + int.from_bytes(log.read_bytes()[8:12], "big")
+    changed(log, flipped(second + 2))  # no CRC covers the first eight bytes of a batch
+    with opened(folder, metadata_log=METADATA_LOG) as tier, pytest.raises(Damaged, match="the segment ends with"):
+        records_of(tier)
+
+
+def test_a_manifest_under_the_key_of_another_segment_is_not_read(tmp_path: Path) -> None:
+    folder = copied_tier(tmp_path)
+    other = segment_at(folder, 0, "rsm-manifest").parent.with_name("1")
+    other.mkdir()
+    for suffix in ("log", "indexes", "rsm-manifest"):
+        shutil.copy(segment_at(folder, 0, suffix), other)
+    with opened(folder) as tier, pytest.raises(Damaged, match=r"it is of partition 0.*was not read from offset 0 on"):
+        records_of(tier)
+
+
+def test_a_metadata_log_that_lacks_a_partition_is_questioned(tmp_path: Path) -> None:
+    folder, metadata = copied_tier(tmp_path), tmp_path / "metadata"
+    shutil.copytree(METADATA_LOG, metadata)
+    shutil.rmtree(next(path for path in sorted(metadata.iterdir()) if path.is_dir()))
+    with opened(folder, metadata_log=str(metadata)) as one, opened(folder, metadata_log=METADATA_LOG) as both:
+        records_of(one)
+        records_of(both)
+        asked = [any("no record of" in note for note in tier.notes) for tier in (one, both)]
+    assert asked[1] is False
+    with KafkaBucket(str(tmp_path / "metadata")) as directory:
+        (metadata / "newtopic-0").mkdir()
+        (metadata / "newtopic-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
+        assert not [segment for segment in directory.segments() if segment.topic == "newtopic"]
 
 
 def test_the_command_line_says_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +217,8 @@ def test_orphans_of_each_kind_are_listed(tmp_path: Path) -> None:
     assert kinds_of(folder, None) == {}
     [partition] = folder.glob("*/0")
     (folder / "notes.txt").write_text("foreign")
+    live = segment_at(folder, 326, "log").name
+    (partition / f"{live}.bak").touch()
     for suffix in ("log", "indexes", "rsm-manifest"):
         shutil.copyfile(segment_at(folder, 95, suffix), partition / f"{95:020d}-zUsZDBC2Sry_ltkj_2MHOA.{suffix}")
     (partition / f"{326:020d}-XlL8Cx9nStOHTsSSG6-dZQ.log").write_text("cut off")
@@ -186,13 +226,13 @@ def test_orphans_of_each_kind_are_listed(tmp_path: Path) -> None:
     for path in partition.glob(f"{247:020d}-*"):
         path.unlink()
     assert kinds_of(folder) == {
-        "foreign": ["notes.txt"],
+        "foreign": ["notes.txt", f"{live}.bak"],
         "metadata-without-object": ["0 log", "247 log"],
         "never-finished": never,
         "object-without-metadata": ["95 indexes", "95 log", "95 rsm-manifest", "326 log"],
     }
     assert kinds_of(folder, None) == {
-        "foreign": ["notes.txt"], "metadata-without-object": ["0 log"], "never-finished": ["326 log"],
+        "foreign": ["notes.txt", f"{live}.bak"], "metadata-without-object": ["0 log"], "never-finished": ["326 log"],
     }  # fmt: skip
 
 
