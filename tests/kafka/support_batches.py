@@ -14,6 +14,8 @@ from lz4 import frame
 
 from chunkstore.checksum import crc32c
 from chunkstore.codec.kafka.compression import CODECS
+from chunkstore.codec.kafka.record_batches import record_batches
+from chunkstore.codec.kafka.records import Record
 from chunkstore.codec.sources import DataSource
 
 with warnings.catch_warnings():  # of how it loads its own files
@@ -24,6 +26,7 @@ __all__ = [
     "Made",
     "MemoryRecords",
     "MemoryRecordsBuilder",
+    "arrow_of",
     "batch_of",
     "compressed",
     "control_of",
@@ -130,3 +133,12 @@ def source_of(data: bytes, name: str = "segment") -> DataSource:
         return data[offset : offset + length]
 
     return DataSource(name, len(data), read)
+
+
+def arrow_of(source: DataSource, topic: str = "t", partition: int = 1, **options: Any) -> list[Record]:
+    """The rows of Arrow batches as records."""
+    return [
+        Record(**{**row, "headers": tuple((one["name"], one["value"]) for one in row["headers"])})
+        for batch in record_batches(source, topic, partition, **options)
+        for row in batch.to_pylist()
+    ]

@@ -1,4 +1,4 @@
-"""Batches and records of a genuine broker: each one as the broker's consumers got it, and as another parser reads it."""
+"""Batches and records of a genuine broker: each one as the broker's consumers got it, and those of another writer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 
 from chunkstore.codec.kafka.batches import iter_batches, validate
 from chunkstore.codec.kafka.compression import CODECS
-from chunkstore.codec.kafka.record_batches import record_batches
 from chunkstore.codec.kafka.records import Record, control_record, iter_records, scan_transactions
-from tests.kafka.support_batches import Made, MemoryRecords, MemoryRecordsBuilder, batch_of, control_of, source_of
+from tests.kafka.support_batches import MemoryRecordsBuilder, arrow_of, control_of, source_of
 from tests.kafka.support_logdir import (
     FIXTURES,
     LOG_DIR,
@@ -26,7 +25,10 @@ from tests.kafka.support_logdir import (
 
 PARTITIONS = partitions()
 EXPECTED: dict[str, Any] = json.loads((FIXTURES / "logdir-3.9.batches.json").read_text(encoding="utf-8"))
-of_each_partition = pytest.mark.parametrize("partition", PARTITIONS, ids=lambda one: f"{one.topic[:20]}-{one.number}")
+SAME_NAMES = (
+    "position", "base_offset", "last_offset", "leader_epoch", "magic", "crc", "timestamp_type", "transactional", "control",
+    "base_timestamp", "max_timestamp", "producer_id", "producer_epoch", "base_sequence",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("folder", sorted(EXPECTED), ids=lambda name: name[:24])
@@ -36,25 +38,12 @@ def test_every_batch_header(folder: str) -> None:
     for source in sources:
         expected = EXPECTED[folder]["segments"][source.name]["batches"]
         found = [
-            {
-                "position": batch.position,
+            {name: getattr(batch, name) for name in SAME_NAMES}
+            | {
                 "size": batch.length + 12,
-                "base_offset": batch.base_offset,
-                "last_offset": batch.last_offset,
-                "leader_epoch": batch.leader_epoch,
-                "magic": batch.magic,
-                "crc": batch.crc,
                 "crc_ok": True,
                 "codec": CODECS[batch.attributes & 7],
-                "timestamp_type": batch.timestamp_type,
-                "transactional": batch.transactional,
-                "control": batch.control,
                 "delete_horizon": bool(batch.attributes & 64),
-                "base_timestamp": batch.base_timestamp,
-                "max_timestamp": batch.max_timestamp,
-                "producer_id": batch.producer_id,
-                "producer_epoch": batch.producer_epoch,
-                "base_sequence": batch.base_sequence,
                 "records": batch.count,
             }
             for batch in iter_batches(source, floor_of(source))
@@ -67,7 +56,7 @@ def test_every_batch_header(folder: str) -> None:
         assert summary.gaps == sum(one["last_offset"] + 1 != other["base_offset"] for one, other in pairwise(expected))
 
 
-@of_each_partition
+@pytest.mark.parametrize("partition", PARTITIONS, ids=lambda one: f"{one.topic[:20]}-{one.number}")
 def test_every_record_and_whether_it_is_committed(partition: Partition) -> None:
     transactions = scan_transactions(batches_of(partition.sources))
     records: list[Record] = []
@@ -78,8 +67,8 @@ def test_every_record_and_whether_it_is_committed(partition: Partition) -> None:
             source, partition.topic, partition.number, isolation="read_committed", transactions=transactions
         )
         seen = list(visible)
-        assert rows_of_arrow(source, partition) == own
-        assert rows_of_arrow(source, partition, isolation="read_committed", transactions=transactions) == seen
+        assert arrow_of(source, *partition[:2]) == own
+        assert arrow_of(source, *partition[:2], isolation="read_committed", transactions=transactions) == seen
         records += own
         committed |= {record.offset for record in seen}
     assert [row_of(record, committed=record.offset in committed) for record in records] == partition.rows
@@ -88,42 +77,6 @@ def test_every_record_and_whether_it_is_committed(partition: Partition) -> None:
         assert transactions.last_stable_offset == 60
     else:
         assert transactions.last_stable_offset in (partition.high, None)
-
-
-def rows_of_arrow(source: Any, partition: Partition, **options: Any) -> list[Record]:
-    """The rows of Arrow batches as records."""
-    return [
-        Record(**{**row, "headers": tuple((one["name"], one["value"]) for one in row["headers"])})
-        for batch in record_batches(source, partition.topic, partition.number, **options)
-        for row in batch.to_pylist()
-    ]
-
-
-@of_each_partition
-def test_aborted_transactions_are_those_of_the_index(partition: Partition) -> None:
-    segments = EXPECTED[f"{partition.topic}-{partition.number}"]["segments"].values()
-    indexed = [
-        (entry["producer_id"], entry["first_offset"], entry["last_offset"])
-        for segment in segments
-        for entry in segment.get("aborted", [])
-    ]
-    assert list(scan_transactions(batches_of(partition.sources)).aborted) == indexed
-
-
-@of_each_partition
-def test_another_parser_reads_the_same(partition: Partition) -> None:
-    for source in partition.sources:
-        memory = MemoryRecords(bytes(source.read(0, source.length)) if source.length else b"")
-        theirs: list[tuple[Any, ...]] = []
-        while (batch := memory.next_batch()) is not None:
-            assert batch.validate_crc()
-            if not batch.is_control_batch:
-                theirs += [(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in batch]
-        ours = [
-            (one.offset, one.timestamp, one.key, one.value, one.headers)
-            for one in iter_records(source, partition.topic, partition.number)
-        ]
-        assert ours == theirs
 
 
 @pytest.mark.parametrize("codec", range(5), ids=CODECS)
@@ -140,15 +93,6 @@ def test_what_another_writer_makes_is_read(codec: int) -> None:
         Record("t", 3, number, 1000 + number, "create", b"k%d" % number, b"v" * number, headers, found[0].leader_epoch, 9, True)
         for number in range(300)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_the_batches_of_these_tests_are_read_by_another_parser(codec: str) -> None:
-    made = [Made(b"x" * number, b"k", [(b"h", None)], number) for number in range(100)]
-    batch = MemoryRecords(batch_of(made, 5, codec)).next_batch()
-    assert batch is not None
-    assert batch.validate_crc()
-    assert [(one.offset, one.key, one.value) for one in batch] == [(5 + at, b"k", b"x" * at) for at in range(100)]
 
 
 def test_control_records() -> None:

@@ -24,6 +24,7 @@ from chunkstore.codec.kafka.records import (
 )
 from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 from tests.kafka.support_batches import TIME, Made, batch_of, compressed, control_of, record_of, source_of, varint
+from tests.kafka.support_batches import arrow_of as arrow_rows
 
 EVERY_CODEC = ("none", "gzip", "snappy", "snappy-raw", "lz4", "zstd", "zstd-unsized")
 MADE = st.builds(
@@ -43,11 +44,7 @@ def rows_of(data: bytes, options: ReadOptions = EVERYTHING, **more: Any) -> list
 
 def arrow_of(data: bytes, options: ReadOptions = EVERYTHING, **more: Any) -> list[Record]:
     """The same out of Arrow batches."""
-    return [
-        Record(**{**row, "headers": tuple((one["name"], one["value"]) for one in row["headers"])})
-        for batch in record_batches(source_of(data), "t", 1, options=options, **more)
-        for row in batch.to_pylist()
-    ]
+    return arrow_rows(source_of(data), options=options, **more)
 
 
 def outcome_of(read: Any, data: bytes) -> Any:
@@ -273,18 +270,16 @@ def test_a_record_that_lies(record: bytes) -> None:
     assert outcome_of(arrow_of, data) == outcome_of(rows_of, data)
 
 
-def test_a_number_without_an_end() -> None:
-    data = batch_of([Made()], 0, stored=b"\x80" * (1 << 20))
-    assert "a number of more than 5 bytes" in outcome_of(rows_of, data)
-    assert outcome_of(arrow_of, data) == outcome_of(rows_of, data)
-
-
-def test_members_without_an_end() -> None:
-    data = batch_of([Made()], 0, "gzip", stored=compressed("gzip", b"") * 100_000)
-    assert "more than 64 gzip members" in outcome_of(rows_of, data)
-
-
-def test_a_count_without_records_takes_no_memory() -> None:
-    data = batch_of([Made()], 0, count=1 << 30, last_offset_delta=(1 << 31) - 1)
-    assert "1073741824 records in" in outcome_of(rows_of, data)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stored": b"\x80" * (1 << 20)}, "a number of more than 5 bytes"),
+        ({"stored": compressed("gzip", b"") * 100_000, "codec": "gzip"}, "more than 64 gzip members"),
+        ({"count": 1 << 30, "last_offset_delta": (1 << 31) - 1}, "1073741824 records in"),
+    ],
+    ids=["a number", "members", "a count without records"],
+)
+def test_what_has_no_end_takes_no_memory(fields: dict[str, Any], message: str) -> None:
+    data = batch_of([Made()], 0, **fields)
+    assert message in outcome_of(rows_of, data)
     assert outcome_of(arrow_of, data) == outcome_of(rows_of, data)
