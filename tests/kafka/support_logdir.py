@@ -33,10 +33,10 @@ class Partition(NamedTuple):
         return segments_of(LOG_DIR / f"{self.topic}-{self.number}")
 
 
-def partitions() -> list[Partition]:
+def partitions(name: str = "logdir-3.9.records.jsonl") -> list[Partition]:
     """All that were read."""
     found: list[Partition] = []
-    for line in (FIXTURES / "logdir-3.9.records.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (FIXTURES / name).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if "high" in row:
             found.append(Partition(row["topic"], row["partition"], row["high"], []))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.sources import Finding
-from tests.kafka.support_logdir import FIXTURES, LOG_DIR, row_of
+from tests.kafka.support_logdir import FIXTURES, LOG_DIR, partitions, row_of
 
 __all__ = [
     "METADATA_LOG",
@@ -65,15 +64,7 @@ def changed(path: Path, change: Callable[[bytes], bytes]) -> None:
 
 def expected_rows(name: str) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """What consumers got, by partition."""
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    rows: list[dict[str, Any]] = []
-    for line in (FIXTURES / name).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if "high" in row:
-            rows = found.setdefault((row["topic"], row["partition"]), [])
-        else:
-            rows.append(row)
-    return found
+    return {each[:2]: each.rows for each in partitions(name)}
 
 
 def records_of(tier: KafkaBucket, topic: str | None = None) -> dict[tuple[str, int], list[dict[str, Any]]]:

@@ -41,7 +41,16 @@ from tests.kafka.support_batches import Made, batch_of, control_of, source_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
 from tests.kafka.support_metadata import fresh_root, segment
 from tests.kafka.support_plugin import Row, consumed, produce, rig
-from tests.kafka.support_tier import METADATA_LOG, PEM, copied_logs, copied_tier, opened, records_of, segment_at
+from tests.kafka.support_tier import (
+    METADATA_LOG,
+    PEM,
+    copied_logs,
+    copied_tier,
+    files_below,
+    opened,
+    records_of,
+    segment_at,
+)
 from tests.support.servers.kafka import NEW, OLD
 
 TOPIC_ID = b"id, fresh cluster"[:16]
@@ -86,10 +95,6 @@ def fresh_cluster(folder: Path, name: str, epoch: int) -> Path:
     (folder / "log-start-offset-checkpoint").write_bytes(write_checkpoint(starts))
     (folder / ".kafka_cleanshutdown").write_bytes(b'{"version":0,"brokerEpoch":1}')
     return partition
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @EACH
@@ -253,7 +258,7 @@ def test_folders_of_a_fresh_cluster_get_what_a_broker_needs(tmp_path: Path, name
             done = attach(tier, store, log_dir=str(tmp_path))
             assert done.folders == 1
             epochs = {epoch: start for each in reversed(tier.segments()) for epoch, start in each.epochs}
-            assert files_of(folder) == {
+            assert files_below(folder) == {
                 f"{ENDS[name] + 1:020d}.log": b"",
                 "leader-epoch-checkpoint": write_checkpoint([LeaderEpoch(*each) for each in sorted(epochs.items())]),
                 "partition.metadata": write_partition_metadata(TOPIC_ID),
@@ -300,12 +305,12 @@ def test_a_folder_that_may_not_be_replaced_is_refused(tmp_path: Path, why: str, 
         folder.rename(tmp_path / "another-0")
     elif why == "running":
         (tmp_path / ".kafka_cleanshutdown").unlink()
-    before = files_of(tmp_path)
+    before = files_below(tmp_path)
     messages = {"records": "without a record", "epoch": "stop the broker 1 times", "absent": "no id in the fresh"}
     messages["running"] = "did not stop cleanly"
     with opened(GENUINE / "plain") as tier, pytest.raises(InvalidArgument, match=messages[why]):
         attach(tier, store, log_dir=str(tmp_path))
-    assert files_of(tmp_path) == before
+    assert files_below(tmp_path) == before
     assert KafkaBucket(root).segments() == []
 
 
@@ -336,10 +341,10 @@ def test_a_log_that_went_on_is_not_set_back(tmp_path: Path, store: Store) -> Non
     with opened(GENUINE / "plain") as tier:
         attach(tier, store, log_dir=str(tmp_path))
         go_on(store, "plain", LogSegmentData(b"log", None, None, None, None), 9)
-        before = files_of(tmp_path)
+        before = files_below(tmp_path)
         with pytest.raises(Conflict, match="went on"):
             attach(tier, store, log_dir=str(tmp_path))
-        assert files_of(tmp_path) == before
+        assert files_below(tmp_path) == before
         assert attach(tier, store, topic_ids=ids_of(tier)).copied == 0
 
 

@@ -231,14 +231,6 @@ def test_12_and_13_illegal_transitions_raise_in_mode_strict(strict: Leader) -> N
     refused(IllegalTransition, lambda: put(deletion(GONE)).result())
 
 
-def test_a_copy_that_is_announced_again_replaces_the_first(leader: Leader) -> None:
-    leader.add(segment(1, 0, 10, {0: 0}))
-    leader.add(segment(1, 0, 20, {1: 0}))
-    leader.move(segment(1, 0, 20, {1: 0}), FINISHED)
-    assert find(leader.manager, 1, 20) == 1
-    assert find(leader.manager, 0, 5) is None
-
-
 def test_14_and_15_lists_of_an_epoch(exact: Leader) -> None:
     assert listed(exact.manager, 0) == []
     item = segment(1, 0, 10, {1: 0})
@@ -385,13 +377,6 @@ def test_32_another_instance_and_a_replica_see_everything() -> None:
         successor.finish(segment(2, 10, 19, {1: 10}))
         replica.refresh()
         assert find(reader, 1, 12) == 2
-
-
-def test_next_segment_with_a_transaction_index(leader: Leader) -> None:
-    for number, (start, empty) in enumerate([(0, True), (10, True), (20, False), (40, True), (50, True)]):
-        leader.finish(segment(number, start, start + 9, {0: start}, txn_idx_empty=empty))
-    found = [number_of(leader.manager.next_segment_with_txn_index(PARTITION, 0, at)) for at in (0, 12, 25, 35, 40, 70)]
-    assert found == [2, 2, 2, None, None, None]
 
 
 def test_a_zombie_leader_is_fenced(strict: Leader) -> None:

@@ -138,13 +138,6 @@ def test_a_prefix_of_the_log_is_deleted(*, by_size: bool, count: int) -> None:
     assert (numbers(found.deletions), found.log_start) == ([*range(count)], count * 100)
 
 
-def test_nothing_is_deleted_from_a_copy_that_goes_on() -> None:
-    held = [item(1, 0, 99), item(2, 100, 199, STARTED), item(3, 200, 299)]
-    copying = {held[1].remote_log_segment_id}
-    found = choose(held, LogState({0: 0}, 0, 500), Retention(age_ms=0), NOW, copying, fenced=True)
-    assert (numbers(found.deletions), found.log_start) == ([1], 100)
-
-
 def test_below_the_log_start_of_older_epochs_and_dead_copies_are_deleted_without_moving_it() -> None:
     held = [
         item(1, 0, 99, epochs={1: 0, 2: 50}), item(2, 100, 199, epochs={2: 100}), item(3, 100, 149, epochs={1: 100}),

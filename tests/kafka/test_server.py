@@ -295,19 +295,11 @@ def test_once_deposed_it_answers_retry_and_says_so(path: str) -> None:
 def serving(tmp_path: Path, path: str) -> Iterator[subprocess.Popen[bytes]]:
     """``kafka serve`` of a container that is not there, as a process that listens."""
     environment = {**os.environ, "PYTHONPATH": SOURCES, "XDG_CACHE_HOME": str(tmp_path)}
-    command = [
-        sys.executable,
-        "-m",
-        "chunkstore",
-        "kafka",
-        "serve",
-        (tmp_path / "root").as_uri(),
-        "--socket",
-        path,
-        "--create",
-    ]
+    verb = ["kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path, "--create", "--json"]
     pipe = subprocess.PIPE
-    with subprocess.Popen([*command, "--json"], stdout=pipe, stderr=pipe, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "chunkstore", *verb], stdout=pipe, stderr=pipe, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["address"] == f"unix:{path}"
