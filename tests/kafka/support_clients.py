@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Self, TypeAlias
 
+from tests.support.servers.base import ServerMissing, missing
 from tests.support.servers.kafka import OLD, KafkaBroker
 
-__all__ = ["Clients", "Rows"]
+__all__ = ["Clients", "Rows", "genuine_broker"]
 
 _TOPICS: Final = {"events": 2, "orders": 1}
 _GROUP: Final = "readers"
@@ -18,6 +20,14 @@ _WAIT_MS: Final = 60_000
 _PLACES: Final = [(topic, number) for topic, count in _TOPICS.items() for number in range(count)]
 
 Rows: TypeAlias = dict[tuple[str, int], list[tuple[Any, ...]]]
+
+
+def genuine_broker(folder: Path, version: str = OLD) -> KafkaBroker:
+    """A broker that checkpoints its high watermarks often; or the end of the test."""
+    try:
+        return KafkaBroker(folder, version, replica_high_watermark_checkpoint_interval_ms=200)
+    except ServerMissing as error:
+        missing("kafka", error)
 
 
 class Clients:

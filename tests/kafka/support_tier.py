@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,32 @@ __all__ = [
     "segment_at",
 ]
 
+_LOCK = (
+    "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB);"
+    "print('held', flush=True); sys.stdin.read()"
+)
 TIERS = ("plain", "zstd", "encrypted")
 METADATA_LOG = str(FIXTURES / "remote-log-metadata")
 PEM = (FIXTURES / "aiven-keys" / "key1-private.pem").read_bytes()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def lock_command(log_dir: Path) -> list[str]:
+    """A command that holds the lock of a log directory, as a broker does, until its input ends; it fails if another holds it."""
+    return [sys.executable, "-c", _LOCK, str(log_dir / ".lock")]
+
+
+@contextmanager
+def locked(log_dir: Path) -> Iterator[None]:
+    """Another process holds the directory's lock."""
+    with subprocess.Popen(lock_command(log_dir), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield
+        holder.communicate(timeout=60)
 
 
 def opened(folder: Path, *, keys: list[bytes] | None = None, **options: Any) -> KafkaBucket:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import chunkstore
-from chunkstore import runtime
 from chunkstore.codec.kafka.names import parse_uuid
 from chunkstore.kafka import RemoteLogMetadataManager, RemoteStorageManager
 from chunkstore.kafka.model import TopicIdPartition
 from chunkstore.kafka.sources import LogDirectory
 from chunkstore.kafka.tasks import RemoteLogManager
+from tests.kafka.support_clients import genuine_broker
 from tests.kafka.support_metadata import fresh_root
-from tests.support.servers.base import ServerMissing, missing
-from tests.support.servers.kafka import OLD, KafkaBroker
+from tests.support.servers.base import wait_until
+from tests.support.servers.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.proof, pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")]
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = runtime.monotonic_s() + 60
-    while not holds():
-        assert runtime.monotonic_s() < deadline_s, "60 s have passed"
-        runtime.sleep_s(0.2)
 
 
 def produce(broker: KafkaBroker, start: int, stop: int) -> None:
@@ -41,10 +33,7 @@ def produce(broker: KafkaBroker, start: int, stop: int) -> None:
 def test_what_a_running_broker_has_deleted_is_read_from_its_tier(tmp_path: Path) -> None:
     from kafka.admin import KafkaAdminClient, NewTopic
 
-    try:
-        broker = KafkaBroker(tmp_path, OLD)
-    except ServerMissing as error:
-        missing("kafka", error)
+    broker = genuine_broker(tmp_path)
     broker.start()
     try:
         admin = KafkaAdminClient(bootstrap_servers=broker.address)
@@ -68,7 +57,7 @@ def test_what_a_running_broker_has_deleted_is_read_from_its_tier(tmp_path: Path)
                     manager.copy(partition)
                     return manager.deletable_end(partition) == source.listing("orders").segments[-1].start_offset
 
-                wait_for(copied)
+                wait_until(copied, deadline_s=60, what="all copied")
                 options = [
                     "--alter",
                     "--entity-type",
@@ -79,7 +68,9 @@ def test_what_a_running_broker_has_deleted_is_read_from_its_tier(tmp_path: Path)
                     "retention.bytes=1",
                 ]
                 broker.java("kafka.admin.ConfigCommand", "--bootstrap-server", broker.address, *options)
-                wait_for(lambda: source.listing("orders").segments[0].start_offset > 350)
+                wait_until(
+                    lambda: source.listing("orders").segments[0].start_offset > 350, deadline_s=60, what="deletions"
+                )
                 assert manager.expire(partition) == 0
                 at, values, remote = 0, [], 0
                 while (found := manager.read(partition, at, 20_000, "read_committed")).next_offset > at:

@@ -1,4 +1,4 @@
-"""Bytes of the rows: FORMAT.md says what they are, hostile ones are ``Damaged``; and neither a deposed owner nor a zombie loses a range."""
+"""Bytes of the rows: FORMAT.md says what they are, hostile ones are ``Damaged``; and a deposed owner changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import chunkstore
 from chunkstore.changes import TablePut
 from chunkstore.errors import Damaged, NotOwner
 from chunkstore.kafka import RemoteLogMetadataManager, rows
-from chunkstore.kafka.model import LeaderFenced
 from tests.kafka.support_metadata import (
     DELETING,
     FINISHED,
@@ -26,7 +25,7 @@ from tests.kafka.support_metadata import (
     segment,
     update,
 )
-from tests.support.data import refused, run_threads
+from tests.support.data import refused
 from tests.support.format_tables import table
 
 FORMAT = (Path(rows.__file__).parent / "FORMAT.md").read_text()
@@ -139,34 +138,6 @@ def test_a_deposed_owner_changes_nothing() -> None:
         assert listed(successor, 0) == [1, 3]
     with suppress(NotOwner):
         old.close()
-
-
-def test_leaders_and_zombies_in_threads_lose_no_range(store: chunkstore.ChunkedSegmentStorage) -> None:
-    """Four brokers lead the partition in turn without rest; what was acknowledged as finished is found."""
-    manager = RemoteLogMetadataManager(store)
-    finished: list[int] = []
-
-    def broker(number: int) -> None:
-        own = RemoteLogMetadataManager(store)
-        leader = Leader(own)
-        for place in range(12):
-            item = segment(
-                100 * number + place, 100 * number + place, 100 * number + place, {number: 100 * number + place}
-            )
-            while True:
-                try:
-                    if own.remote_log_segment(item.remote_log_segment_id) is None:
-                        leader.add(item)
-                    leader.move(item, FINISHED)
-                    finished.append(100 * number + place)
-                    break
-                except LeaderFenced:
-                    leader = Leader(own)
-
-    run_threads(4, broker)
-    assert len(finished) == 48
-    assert [find(manager, offset // 100, offset) for offset in finished] == finished
-    assert listed(manager) == sorted(finished)
 
 
 def test_two_managers_on_one_partition_keep_one_order(

@@ -26,7 +26,7 @@ from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_metadata import fresh_root
-from tests.kafka.support_tier import copied_logs, expected_rows, files_below, records_of
+from tests.kafka.support_tier import Killed, copied_logs, expected_rows, files_below, records_of
 
 ROLLED_FILES = ("log", "index", "timeindex", "txnindex")
 
@@ -196,17 +196,18 @@ def test_a_fresh_clusters_topic_keeps_its_id(tmp_path: Path, store: chunkstore.C
     empty = {"00000000000000000000.log": b"", "00000000000000000000.index": bytes(80), "partition.metadata": mine}
     for name, data in empty.items():
         (fresh / name).write_bytes(data)
-    with pytest.raises(InvalidArgument):
-        restore(store, str(tmp_path), "codecs")
+    (foreign := fresh / f"{0:020d}.index.deleted").touch()
+    before = files_below(tmp_path)
+    for keep, message in ((False, "nothing was restored"), (True, r"index\.deleted")):
+        with pytest.raises(InvalidArgument, match=message):
+            restore(store, str(tmp_path), "codecs", keep_partition_metadata=keep)
+        assert files_below(tmp_path) == before
+    foreign.unlink()
     restore(store, str(tmp_path), "codecs", keep_partition_metadata=True)
     files = copied_files(LOG_DIR, rolled(LOG_DIR, "codecs")) | {"codecs-0/partition.metadata": mine}
     found = files_below(tmp_path)
     del found["codecs-0/leader-epoch-checkpoint"]
     assert found == files
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.mark.parametrize("done", [False, True])

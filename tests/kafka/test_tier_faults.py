@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,11 @@ from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_leader import batches, leading, write_log
-from tests.kafka.support_tier import files_below
+from tests.kafka.support_tier import lock_command, locked
 
 LOGS = {0: batches(0, 99), 100: batches(100, 199), 200: batches(200, 299), 300: batches(300, 349)}
 FOLDER = "orders-3"
 LENGTH = len(batches(0, 9))
-HOLDER = (
-    "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB);"
-    "print('held', flush=True); sys.stdin.read()"
-)
 
 
 @pytest.fixture
@@ -124,37 +119,20 @@ def test_restore_holds_the_lock_of_the_directory(
     tier(str(logs), store)
     back = tmp_path / "back"
     back.mkdir()
-    holder = [sys.executable, "-c", HOLDER, str(back / ".lock")]
-    with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        assert broker.stdout.readline() == b"held\n"
-        with pytest.raises(InvalidArgument, match="a broker, or another restore, holds"):
-            restore(store, str(back))
-        broker.communicate(timeout=60)
+    with locked(back), pytest.raises(InvalidArgument, match="a broker, or another restore, holds"):
+        restore(store, str(back))
     genuine, others = copies.staged, []
 
     def staged(log_dir: str) -> str:
         with pytest.raises(InvalidArgument, match="another restore"):
             restore(store, str(back), "orders")
-        others.append(subprocess.run(holder, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60, check=False))
+        others.append(subprocess.run(lock_command(back), check=False, input=b"", stderr=subprocess.PIPE, timeout=60))
         return genuine(log_dir)
 
     monkeypatch.setattr(copies, "staged", staged)
     restore(store, str(back))
     assert b"BlockingIOError" in others[0].stderr
     assert [path.name for path in back.iterdir()] == [FOLDER]
-
-
-def test_a_kept_folder_with_a_foreign_file_stays_as_it_is(
-    logs: Path, store: ChunkedSegmentStorage, tmp_path: Path
-) -> None:
-    tier(str(logs), store)
-    fresh = write_log(tmp_path / "fresh", {0: b""}, [], 0)
-    (fresh / FOLDER / f"{0:020d}.index.deleted").touch()
-    before = files_below(fresh)
-    with pytest.raises(InvalidArgument, match=r"index\.deleted"):
-        restore(store, str(fresh), keep_partition_metadata=True)
-    assert files_below(fresh) == before
 
 
 def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: ChunkedSegmentStorage, tmp_path: Path) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -21,12 +19,11 @@ from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
-from tests.kafka.support_clients import Clients, Rows
+from tests.kafka.support_clients import Clients, Rows, genuine_broker
 from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_marks import marks_of
 from tests.kafka.support_metadata import fresh_root
-from tests.kafka.support_tier import changed, copied_logs, expected_rows, files_below, records_of
-from tests.support.servers.base import ServerMissing, missing
+from tests.kafka.support_tier import Killed, changed, copied_logs, expected_rows, files_below, locked, records_of
 from tests.support.servers.kafka import NEW, OLD, KafkaBroker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")  # when kafka is imported
@@ -36,11 +33,6 @@ LEFT_OUT = {  # a broker rebuilds the indexes; two of these partitions have no r
     *(f"{name}-0/leader-epoch-checkpoint" for name in ("__consumer_offsets", "empty")),
     "__transaction_state-0/00000000000000000104.snapshot",  # not at the end of a segment
 }
-HOLDER = "import fcntl, sys; file = open(sys.argv[1], 'wb'); fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def test_a_whole_directory_is_put_back_byte_for_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,15 +96,8 @@ def test_what_is_not_stopped_or_not_whole_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ChunkedSegmentStorage
 ) -> None:
     logs = copied_logs(tmp_path)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(logs / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(InvalidArgument, match="a broker holds"):
-            tier(str(logs), store, whole=True)
-        holder.communicate(timeout=60)
+    with locked(logs), pytest.raises(InvalidArgument, match="a broker holds"):
+        tier(str(logs), store, whole=True)
     mark = (logs / ".kafka_cleanshutdown").rename(tmp_path / "mark")
     with pytest.raises(InvalidArgument, match="did not stop cleanly"):
         tier(str(logs), store, whole=True)
@@ -147,13 +132,6 @@ def test_stored_names_and_partitions_are_not_believed(tmp_path: Path, store: Chu
         store.append(store.create("kafka/cluster/partitions"), line)
         with pytest.raises(Damaged):
             restore(store, str(tmp_path / "c"))
-
-
-def genuine_broker(folder: Path, version: str) -> KafkaBroker:
-    try:
-        return KafkaBroker(folder, version, replica_high_watermark_checkpoint_interval_ms=200)
-    except ServerMissing as error:
-        missing("kafka", error)
 
 
 @pytest.mark.proof
