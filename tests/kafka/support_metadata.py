@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
+import chunkstore
 from chunkstore.kafka import RemoteLogMetadataManager, RemoteLogMetadataReader
 from chunkstore.kafka.model import (
     RemoteLogSegmentId,
@@ -18,6 +19,7 @@ from chunkstore.kafka.model import (
 
 STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
 _roots = count()
+Store: TypeAlias = chunkstore.ChunkedSegmentStorage
 PARTITION = TopicIdPartition(b"topic id, 16 B..", "orders", 3)
 
 

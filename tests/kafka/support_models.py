@@ -5,8 +5,14 @@ from __future__ import annotations
 import random
 from typing import Literal, NamedTuple, TypeAlias
 
-from chunkstore.kafka.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tests.kafka.support_metadata import DELETED, DELETING, FINISHED, STARTED, number_of, segment, update
+from chunkstore.errors import InvalidArgument
+from chunkstore.kafka.model import (
+    IllegalTransition,
+    RemoteLogSegmentMetadata,
+    RemoteResourceNotFoundException,
+    TopicIdPartition,
+)
+from tests.kafka.support_metadata import DELETED, DELETING, FINISHED, STARTED, Leader, number_of, segment, update
 
 __all__ = [
     "EPOCHS",
@@ -14,6 +20,7 @@ __all__ = [
     "Command",
     "KafkaModel",
     "StrictModel",
+    "apply",
     "apply_to_model",
     "random_command",
     "segment_of",
@@ -190,3 +197,25 @@ def apply_to_model(model: KafkaModel, command: Command, partition: TopicIdPartit
         return "dropped"
     model.move(old, old.with_update(update(old, state)))
     return "done"
+
+
+def apply(leader: Leader, command: Command) -> str:
+    """As ``apply_to_model``, by the manager."""
+    item = segment_of(command, leader.partition)
+    before = leader.manager.remote_log_segment(item.remote_log_segment_id)
+    try:
+        if command.word == "add":
+            leader.add(item)
+        else:
+            leader.move(item, type(STARTED)(int(command.word)))
+    except RemoteResourceNotFoundException:
+        return "unknown"
+    except InvalidArgument:
+        return "argument"
+    except IllegalTransition:
+        return "dropped"
+    after = leader.manager.remote_log_segment(item.remote_log_segment_id)
+    wanted = (
+        item if command.word == "add" else before and before.with_update(update(item, type(STARTED)(int(command.word))))
+    )
+    return "done" if after == wanted or (after is None and command.word == "3") else "dropped"

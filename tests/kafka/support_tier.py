@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from chunkstore.cli.app import main
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.sources import Finding
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR, partitions, row_of
@@ -107,3 +111,9 @@ def findings_of(tier: KafkaBucket, topic: str | None = None) -> list[Finding]:
     """What verify finds; the tier is closed."""
     with tier:
         return list(tier.verify(topic))
+
+
+def lines(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    """What a verb of ``chunkstore kafka`` prints, line by line."""
+    assert main(["kafka", *arguments, "--json"]) == code
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -39,7 +39,7 @@ from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageMan
 from chunkstore.kafka.tier import SEGMENT_FILES, Planned, copy_segment, described
 from tests.kafka.support_batches import Made, batch_of, control_of, source_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
-from tests.kafka.support_metadata import fresh_root, segment
+from tests.kafka.support_metadata import Store, fresh_root, segment
 from tests.kafka.support_plugin import Row, consumed, produce, rig
 from tests.kafka.support_tier import (
     METADATA_LOG,
@@ -60,7 +60,6 @@ OPEN = {"plain": {0: 402, 2: 405}, "zstd": {2001: 406, 2002: 407}, "encrypted": 
 """First offsets of the transactions whose markers were in the active segment, by producer."""
 ENDS = {"plain": 408, "zstd": 411, "encrypted": 410}
 EACH = pytest.mark.parametrize("name", ["plain", "zstd", pytest.param("encrypted", marks=pytest.mark.proof)])
-Store = chunkstore.ChunkedSegmentStorage
 
 
 def ids_of(tier: KafkaBucket) -> dict[str, str]:

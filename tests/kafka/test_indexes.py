@@ -89,19 +89,6 @@ def test_indexes_rebuilt_from_the_log_alone_are_those_of_a_broker(folder: Path) 
                 assert made == genuine, name
 
 
-def test_index_entries_of_other_writers_lead_to_batches() -> None:
-    """Where a broker appended other entries than it would rebuild, they name batches all the same."""
-    for name in APPENDED_OTHERWISE:
-        [path] = [log.parent / Path(name).name for log in LOGS if f"{log.parent.name}/{log.stem}" == name.split(".")[0]]
-        marks = list(marks_of(path.with_suffix(".log").read_bytes()))
-        if path.suffix == ".index":
-            index = OffsetIndex(path.read_bytes(), base_of(path))
-            assert set(rows_of(index)) <= {(mark.last_offset, mark.position) for mark in marks}
-        else:
-            times = TimeIndex(path.read_bytes(), base_of(path))
-            assert set(rows_of(times)) <= {(mark.max_timestamp_ms, mark.last_offset) for mark in marks}
-
-
 def test_look_up_of_offsets_and_times() -> None:
     log = LOG_DIR / "transactions-0" / "00000000000000000034.log"
     index = OffsetIndex(content(log, ".index"), 34)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import chunkstore
 from chunkstore.errors import Closed, InvalidArgument
 from chunkstore.kafka import RemoteLogMetadataManager as Final
 from chunkstore.kafka.early import (
@@ -12,6 +11,7 @@ from chunkstore.kafka.early import (
     TopicPartition,
 )
 from chunkstore.kafka.model import TopicIdPartition
+from tests.kafka.support_metadata import Store
 from tests.support.data import refused
 
 ORDERS = TopicPartition("orders", 0)
@@ -32,7 +32,7 @@ def put(manager: RemoteLogMetadataManager, *entries: RemoteLogSegmentMetadata) -
         manager.put_remote_log_segment_data(item.remote_log_segment_id, item)
 
 
-def test_an_entry_is_found_once_it_is_created(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_an_entry_is_found_once_it_is_created(store: Store) -> None:
     manager = RemoteLogMetadataManager(store)
     manager.configure({"broker.id": 1})
     assert manager.get_remote_log_segment_id(ORDERS, 5) is None
@@ -59,7 +59,7 @@ def test_an_entry_is_found_once_it_is_created(store: chunkstore.ChunkedSegmentSt
     assert manager.get_remote_log_segment_id(ORDERS, 12) == identity(2)
 
 
-def test_of_two_lineages_the_newest_epoch_wins(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_of_two_lineages_the_newest_epoch_wins(store: Store) -> None:
     manager = RemoteLogMetadataManager(store)
     put(
         manager, entry(1, 0, 99, 1, created=True), entry(2, 50, 79, 4, created=True), entry(3, 50, 89, 9, created=False)
@@ -72,7 +72,7 @@ def test_of_two_lineages_the_newest_epoch_wins(store: chunkstore.ChunkedSegmentS
     assert manager.list_remote_segments(TopicPartition("orders", 1)) == []
 
 
-def test_a_failed_copys_entry_is_removed(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_a_failed_copys_entry_is_removed(store: Store) -> None:
     manager = RemoteLogMetadataManager(store)
     put(manager, entry(1, 0, 9, 1, created=False), entry(2, 0, 9, 1, created=True))
     for number in (1, 2, 2):
@@ -81,7 +81,7 @@ def test_a_failed_copys_entry_is_removed(store: chunkstore.ChunkedSegmentStorage
     assert manager.get_remote_log_segment_metadata(identity(1)) is None
 
 
-def test_both_faces_show_the_same_rows(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_both_faces_show_the_same_rows(store: Store) -> None:
     """A leader that lost its partition finishes its copy: nothing fences the early face."""
     manager, topic_id = RemoteLogMetadataManager(store), b"topic id, 16 B.."
     manager.configure({"topic.ids": {"orders": topic_id}})

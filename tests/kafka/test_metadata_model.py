@@ -9,49 +9,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import chunkstore
-from chunkstore.errors import InvalidArgument
 from chunkstore.kafka import RemoteLogMetadataManager
-from chunkstore.kafka.model import IllegalTransition, RemoteResourceNotFoundException, TopicIdPartition
-from tests.kafka.support_metadata import STARTED, Leader, answers, update
+from chunkstore.kafka.model import TopicIdPartition
+from tests.kafka.support_metadata import Leader, Store, answers
 from tests.kafka.support_models import (
     EPOCHS,
     OFFSETS,
     Command,
     KafkaModel,
     StrictModel,
+    apply,
     apply_to_model,
     random_command,
-    segment_of,
 )
 
 MODES = [pytest.param(StrictModel, id="strict"), pytest.param(KafkaModel, id="kafka-exact")]
 _partitions = itertools.count()
 
 
-def apply(leader: Leader, command: Command) -> str:
-    """As ``apply_to_model``, by the manager."""
-    item = segment_of(command, leader.partition)
-    before = leader.manager.remote_log_segment(item.remote_log_segment_id)
-    try:
-        if command.word == "add":
-            leader.add(item)
-        else:
-            leader.move(item, type(STARTED)(int(command.word)))
-    except RemoteResourceNotFoundException:
-        return "unknown"
-    except InvalidArgument:
-        return "argument"
-    except IllegalTransition:
-        return "dropped"
-    after = leader.manager.remote_log_segment(item.remote_log_segment_id)
-    wanted = (
-        item if command.word == "add" else before and before.with_update(update(item, type(STARTED)(int(command.word))))
-    )
-    return "done" if after == wanted or (after is None and command.word == "3") else "dropped"
-
-
-def run(store: chunkstore.ChunkedSegmentStorage, model: KafkaModel, script: list[Command], every: int = 1) -> None:
+def run(store: Store, model: KafkaModel, script: list[Command], every: int = 1) -> None:
     """Do the script on both, and compare what comes of each command and, after each ``every``, all answers."""
     manager = RemoteLogMetadataManager(store, "strict" if model.strict else "kafka-exact")
     leader = Leader(manager, TopicIdPartition(bytes(16), "model", next(_partitions)))
@@ -66,9 +42,7 @@ def run(store: chunkstore.ChunkedSegmentStorage, model: KafkaModel, script: list
 @pytest.mark.parametrize("model", MODES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chance=st.randoms(), count=st.integers(5, 25))
-def test_answers_are_the_models(
-    store: chunkstore.ChunkedSegmentStorage, model: type[KafkaModel], chance: random.Random, count: int
-) -> None:
+def test_answers_are_the_models(store: Store, model: type[KafkaModel], chance: random.Random, count: int) -> None:
     run(store, model(), [random_command(chance) for _ in range(count)])
 
 
@@ -76,7 +50,7 @@ def test_answers_are_the_models(
 @pytest.mark.parametrize(
     "seed", [pytest.param(62), *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(2, 52))]
 )
-def test_long_runs(store: chunkstore.ChunkedSegmentStorage, model: type[KafkaModel], seed: int) -> None:
+def test_long_runs(store: Store, model: type[KafkaModel], seed: int) -> None:
     """As proofs 50 runs of 2,000 commands: 100,000 in each mode."""
     chance = random.Random(seed)
     run(store, model(), [random_command(chance) for _ in range(200 if seed == 62 else 2000)], every=5)

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.errors import InvalidArgument
 from chunkstore.kafka import RemoteLogMetadataManager, RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteResourceNotFoundException, TopicIdPartition
-from tests.kafka.support_metadata import STARTED, Leader, fresh_root, listed, number_of
-from tests.kafka.support_models import EPOCHS, OFFSETS, Command, random_command, segment_of
+from tests.kafka.support_metadata import Leader, fresh_root, listed, number_of
+from tests.kafka.support_models import EPOCHS, OFFSETS, Command, apply, random_command, segment_of
 from tests.support.servers.base import ServerMissing, missing
 from tests.support.servers.hdfs_jars import java_command
 from tests.support.servers.kafka import OLD, jars
@@ -25,6 +24,7 @@ pytestmark = pytest.mark.proof
 VERSION = OLD
 COMMANDS, A_CACHE, AN_ASK = 20_000, 100, 5
 MAIN = "org.apache.kafka.server.log.remote.metadata.storage.CacheOracle"
+REFUSALS = {"unknown": "RemoteResourceNotFoundException", "argument": "IllegalArgumentException"}
 SOURCE = Path(__file__).with_name("CacheOracle.java")
 
 
@@ -49,19 +49,11 @@ def asked(reader: RemoteLogMetadataReader, partition: TopicIdPartition) -> Itera
 def done(leader: Leader, command: Command) -> tuple[str, str]:
     """A command for the cache, and what comes of it at the manager."""
     item = segment_of(command, leader.partition)
-    epochs = "".join(f" {epoch} {offset}" for epoch, offset in item.segment_leader_epochs.items())
-    try:
-        if command.word == "add":
-            line = f"add {command.number} {item.start_offset} {item.end_offset}{epochs}"
-            leader.add(item)
-        else:
-            line = f"move {command.number} {command.word}"
-            leader.move(item, type(STARTED)(int(command.word)))
-    except RemoteResourceNotFoundException:
-        return line, "RemoteResourceNotFoundException"
-    except InvalidArgument:
-        return line, "IllegalArgumentException"
-    return line, "ok"
+    line = f"move {command.number} {command.word}"
+    if command.word == "add":
+        epochs = "".join(f" {epoch} {offset}" for epoch, offset in item.segment_leader_epochs.items())
+        line = f"add {command.number} {item.start_offset} {item.end_offset}{epochs}"
+    return line, REFUSALS.get(apply(leader, command), "ok")
 
 
 def test_the_same_answers(tmp_path: Path) -> None:

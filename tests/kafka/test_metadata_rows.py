@@ -19,6 +19,7 @@ from tests.kafka.support_metadata import (
     FINISHED,
     PARTITION,
     Leader,
+    Store,
     find,
     fresh_root,
     listed,
@@ -32,7 +33,7 @@ FORMAT = (Path(rows.__file__).parent / "FORMAT.md").read_text()
 BASE = rows.partition_key(PARTITION)
 
 
-def test_the_rows_are_as_documented(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_the_rows_are_as_documented(store: Store) -> None:
     leader = Leader(RemoteLogMetadataManager(store))
     leader.finish(segment(1, 5, 10, {7: 5}), segment(2, 5, 20, {7: 5}, custom_metadata=b"x"))
     leader.add(segment(3, 21, 30, {7: 21}))
@@ -64,7 +65,7 @@ def test_the_rows_are_as_documented(store: chunkstore.ChunkedSegmentStorage) -> 
     ]  # fmt: skip
 
 
-def test_further_fields_are_passed_over(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_further_fields_are_passed_over(store: Store) -> None:
     Leader(RemoteLogMetadataManager(store)).finish(segment(1, 0, 9, {0: 0}))
     kept = store.table(rows.NAMESPACE)
     store.commit(
@@ -80,7 +81,7 @@ def test_further_fields_are_passed_over(store: chunkstore.ChunkedSegmentStorage)
     cut=st.integers(0, 99),
     put=st.one_of(st.none(), st.integers(-(1 << 63), (1 << 64) - 1), st.binary(max_size=20), st.lists(st.none())),
 )
-def test_hostile_rows_are_damage(store: chunkstore.ChunkedSegmentStorage, place: int, cut: int, put: object) -> None:
+def test_hostile_rows_are_damage(store: Store, place: int, cut: int, put: object) -> None:
     good = store.table(rows.NAMESPACE)
     manager = RemoteLogMetadataManager(store)
     if good.get(BASE + rows.PARTITION) is None:
@@ -111,7 +112,7 @@ def test_hostile_rows_are_damage(store: chunkstore.ChunkedSegmentStorage, place:
         good.put(old.key, old.value)
 
 
-def test_a_key_that_is_cut_ends_a_walk_through_epochs(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_a_key_that_is_cut_ends_a_walk_through_epochs(store: Store) -> None:
     Leader(manager := RemoteLogMetadataManager(store)).finish(segment(1, 0, 9, {0: 0}))
     store.table(rows.NAMESPACE).put(BASE + rows.EPOCH + b"\1", b"")
     refused(Damaged, lambda: [*manager.epochs(PARTITION)])
@@ -140,9 +141,7 @@ def test_a_deposed_owner_changes_nothing() -> None:
         old.close()
 
 
-def test_two_managers_on_one_partition_keep_one_order(
-    store: chunkstore.ChunkedSegmentStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_managers_on_one_partition_keep_one_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = RemoteLogMetadataManager(store), RemoteLogMetadataManager(store)
     leader = Leader(first)
     larger, smaller = segment(1, 0, 9, {0: 0}), segment(2, 0, 4, {0: 0})
@@ -150,7 +149,7 @@ def test_two_managers_on_one_partition_keep_one_order(
     leader.add(smaller)
     commit, late = type(store).commit, [larger]
 
-    def other_first(self: chunkstore.ChunkedSegmentStorage, changes: list[TablePut]) -> list[int | None]:
+    def other_first(self: Store, changes: list[TablePut]) -> list[int | None]:
         if late:
             item = late.pop()
             second.update_remote_log_segment_metadata(update(item, FINISHED), token=leader.token).result()

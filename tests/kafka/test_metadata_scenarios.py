@@ -28,6 +28,7 @@ from tests.kafka.support_metadata import (
     PARTITION,
     STARTED,
     Leader,
+    Store,
     find,
     fresh_root,
     listed,
@@ -42,17 +43,17 @@ MARKED, BEGUN, GONE = RemotePartitionDeleteState
 
 
 @pytest.fixture(params=["strict", "kafka-exact"])
-def leader(request: pytest.FixtureRequest, store: chunkstore.ChunkedSegmentStorage) -> Leader:
+def leader(request: pytest.FixtureRequest, store: Store) -> Leader:
     return Leader(RemoteLogMetadataManager(store, request.param))
 
 
 @pytest.fixture
-def strict(store: chunkstore.ChunkedSegmentStorage) -> Leader:
+def strict(store: Store) -> Leader:
     return Leader(RemoteLogMetadataManager(store))
 
 
 @pytest.fixture
-def exact(store: chunkstore.ChunkedSegmentStorage) -> Leader:
+def exact(store: Store) -> Leader:
     return Leader(RemoteLogMetadataManager(store, "kafka-exact"))
 
 
@@ -308,7 +309,7 @@ def test_25_to_27_sizes(leader: Leader) -> None:
     assert sizes == [6 * mib, mib, 2 * mib, 3 * mib, 0]
 
 
-def test_28_a_partition_that_is_not_assigned(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_28_a_partition_that_is_not_assigned(store: Store) -> None:
     manager = RemoteLogMetadataManager(store)
     item = segment(1, 0, 9, {0: 0})
     refused(
@@ -325,7 +326,7 @@ def test_28_a_partition_that_is_not_assigned(store: chunkstore.ChunkedSegmentSto
     assert not manager.is_ready(PARTITION)
 
 
-def test_29_a_follower_sees_what_the_leader_does(store: chunkstore.ChunkedSegmentStorage, leader: Leader) -> None:
+def test_29_a_follower_sees_what_the_leader_does(store: Store, leader: Leader) -> None:
     mode: Mode = "strict" if leader.token is not None else "kafka-exact"
     follower = RemoteLogMetadataManager(store, mode)
     leader.finish(segment(1, 0, 9, {0: 0}))
@@ -337,7 +338,7 @@ def test_29_a_follower_sees_what_the_leader_does(store: chunkstore.ChunkedSegmen
     assert listed(leader.manager, 0) == [1, 2, 3]
 
 
-def test_30_a_manager_without_partitions_is_closed_twice(store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_30_a_manager_without_partitions_is_closed_twice(store: Store) -> None:
     manager = RemoteLogMetadataManager(store)
     manager.close()
     manager.close()
@@ -397,7 +398,7 @@ def test_a_zombie_leader_is_fenced(strict: Leader) -> None:
     assert find(strict.manager, 0, 5) == 1
 
 
-def test_rows_are_kept_in_one_mode(store: chunkstore.ChunkedSegmentStorage, strict: Leader) -> None:
+def test_rows_are_kept_in_one_mode(store: Store, strict: Leader) -> None:
     manager = RemoteLogMetadataManager(store, "kafka-exact")
     refused(
         InvalidArgument,

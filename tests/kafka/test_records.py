@@ -102,16 +102,7 @@ def test_many_records_are_several_batches_and_one_that_is_too_large_goes_by_rows
     monkeypatch.setattr(arrow, "_ROWS_AT_ONCE", 100)
     data = b"".join(batch_of([Made(b"%d" % at) for at in range(60)], 60 * base, "lz4") for base in range(6))
     data += batch_of([Made()] * 450, 360)
-    assert [batch.num_rows for batch in record_batches(source_of(data), "t", 1)] == [
-        120,
-        120,
-        120,
-        100,
-        100,
-        100,
-        100,
-        50,
-    ]
+    assert [batch.num_rows for batch in record_batches(source_of(data), "t", 1)] == [120] * 3 + [100] * 4 + [50]
     assert arrow_of(data) == rows_of(data)
 
 

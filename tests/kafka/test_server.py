@@ -24,13 +24,12 @@ import chunkstore
 from chunkstore import errors
 from chunkstore.changes import TablePut
 from chunkstore.cli import main
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.kafka import metadata, rows
 from chunkstore.kafka import server as module
 from chunkstore.kafka.server import CONNECTIONS_MAX, KafkaServer
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status, encode_segment
-from tests.kafka.support_metadata import PARTITION, fresh_root, segment
+from tests.kafka.support_metadata import PARTITION, Store, fresh_root, segment
 from tests.kafka.support_wire import WAIT_S, Client, place, update_of
 from tests.support.hooked import wait_for
 from tests.support.paths import SOURCES
@@ -50,7 +49,7 @@ def path() -> Iterator[str]:
 
 
 @pytest.fixture
-def server(store: ChunkedSegmentStorage, path: str) -> Iterator[KafkaServer]:
+def server(store: Store, path: str) -> Iterator[KafkaServer]:
     with KafkaServer(store, socket=path) as made:
         yield made
 
@@ -62,7 +61,7 @@ def listed(result: bytes) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("token", [None, TOKEN], ids=["unix", "tcp"])
-def test_the_life_of_a_segment(store: ChunkedSegmentStorage, path: str, token: bytes | None) -> None:
+def test_the_life_of_a_segment(store: Store, path: str, token: bytes | None) -> None:
     where: Any = {"socket": path} if token is None else {"listen": "127.0.0.1:0", "token": token}
     with KafkaServer(store, **where) as server, Client(server.address, token) as client:
         assert unpack(">q", client.ok(Operation.PING)) == (store.epoch,)
@@ -101,7 +100,7 @@ def test_the_life_of_a_segment(store: ChunkedSegmentStorage, path: str, token: b
         assert not [*store.segments()]
 
 
-def test_a_long_list_comes_in_several_answers(store: ChunkedSegmentStorage, server: KafkaServer) -> None:
+def test_a_long_list_comes_in_several_answers(store: Store, server: KafkaServer) -> None:
     with Client(server.address) as client:
         client.ok(Operation.LEADERSHIP, LED)
         items = [segment(number, number, number, {0: number}) for number in range(1, 5_001)]
@@ -115,7 +114,7 @@ def test_a_long_list_comes_in_several_answers(store: ChunkedSegmentStorage, serv
         assert b"".join(result[13:] for result in results) == b"".join(map(encode_segment, items))
 
 
-def test_another_server_sends_another_version_of_the_same_list(store: ChunkedSegmentStorage, path: str) -> None:
+def test_another_server_sends_another_version_of_the_same_list(store: Store, path: str) -> None:
     versions = set()
     for _ in range(2):
         with KafkaServer(store, socket=path) as server, Client(server.address) as client:
@@ -200,7 +199,7 @@ def test_peers_that_stall_or_send_garbage_disturb_no_one(server: KafkaServer) ->
         assert client.ok(Operation.PING)
 
 
-def test_a_stalled_peer_is_closed(store: ChunkedSegmentStorage, path: str) -> None:
+def test_a_stalled_peer_is_closed(store: Store, path: str) -> None:
     with KafkaServer(store, socket=path, stall_s=0.2), socket.socket(socket.AF_UNIX) as stalled:
         stalled.settimeout(WAIT_S)
         stalled.connect(path)
@@ -249,7 +248,7 @@ def _silent(server: KafkaServer) -> socket.socket:
     return made
 
 
-def test_only_clients_with_the_token_are_served(store: ChunkedSegmentStorage) -> None:
+def test_only_clients_with_the_token_are_served(store: Store) -> None:
     with KafkaServer(store, listen="127.0.0.1:0", token=TOKEN) as server:
         for token in (None, TOKEN + b"!"):
             with Client(server.address, token) as client:
@@ -263,7 +262,7 @@ def test_only_clients_with_the_token_are_served(store: ChunkedSegmentStorage) ->
             KafkaServer(store, **wrong)
 
 
-def test_the_socket_is_private_removed_and_replaced_only_if_dead(store: ChunkedSegmentStorage, path: str) -> None:
+def test_the_socket_is_private_removed_and_replaced_only_if_dead(store: Store, path: str) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
     with KafkaServer(store, socket=path) as server:

@@ -23,7 +23,7 @@ from chunkstore.kafka.storage import STORED, IndexType, LogSegmentData, RemoteSt
 from chunkstore.kafka.tier import restore
 from chunkstore.operations.tables import TableEntry
 from tests.kafka.support_batches import Made, batch_of
-from tests.kafka.support_metadata import PARTITION, fresh_root, segment
+from tests.kafka.support_metadata import PARTITION, Store, fresh_root, segment
 from tests.support.format_tables import table
 
 LOG = bytes(range(256)) * 64
@@ -32,7 +32,7 @@ DATA = LogSegmentData(LOG, b"offsets", b"times", None, b"epochs")
 
 
 @pytest.fixture
-def shared(store: ChunkedSegmentStorage) -> RemoteStorageManager:
+def shared(store: Store) -> RemoteStorageManager:
     manager = RemoteStorageManager(store)
     manager.copy_log_segment_data(ITEM, DATA)
     return manager
@@ -54,7 +54,7 @@ def test_wrong_arguments_are_refused(shared: RemoteStorageManager) -> None:
         shared.fetch_index(ITEM, "other")
 
 
-def test_indexes_are_read_back_and_a_missing_one_is_not_found(store: ChunkedSegmentStorage) -> None:
+def test_indexes_are_read_back_and_a_missing_one_is_not_found(store: Store) -> None:
     manager = RemoteStorageManager(store)
     files = dict(zip(IndexType, (b"o" * 16, b"t" * 12, b"", b"0\n0\n", b"aborted"), strict=True))
     custom = manager.copy_log_segment_data(ITEM, LogSegmentData(LOG, *files.values()))
@@ -67,7 +67,7 @@ def test_indexes_are_read_back_and_a_missing_one_is_not_found(store: ChunkedSegm
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_deletion_may_be_repeated_and_leaves_nothing(store: ChunkedSegmentStorage) -> None:
+def test_a_deletion_may_be_repeated_and_leaves_nothing(store: Store) -> None:
     manager = RemoteStorageManager(store)
     manager.delete_log_segment_data(ITEM)
     manager.copy_log_segment(ITEM, DATA)
@@ -84,7 +84,7 @@ def test_a_deletion_may_be_repeated_and_leaves_nothing(store: ChunkedSegmentStor
     assert not [*store.table(rows.NAMESPACE).scan()]
 
 
-def test_a_copy_that_died_is_listed_unseen_and_replaced(store: ChunkedSegmentStorage) -> None:
+def test_a_copy_that_died_is_listed_unseen_and_replaced(store: Store) -> None:
     manager = RemoteStorageManager(store)
     with pytest.raises(ChunkNotFound):
         manager.copy_log_segment_data(ITEM, LogSegmentData("/no/such/file", None, None, None, None))
@@ -106,7 +106,7 @@ def test_a_copy_that_died_is_listed_unseen_and_replaced(store: ChunkedSegmentSto
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
 
 
-def test_of_two_copies_of_one_id_the_later_one_counts(store: ChunkedSegmentStorage) -> None:
+def test_of_two_copies_of_one_id_the_later_one_counts(store: Store) -> None:
     manager = RemoteStorageManager(store)
 
     def read(offset: int, length: int) -> bytes:
@@ -123,7 +123,7 @@ def test_of_two_copies_of_one_id_the_later_one_counts(store: ChunkedSegmentStora
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
 
 
-def test_of_two_copies_that_begin_at_once_one_counts(store: ChunkedSegmentStorage) -> None:
+def test_of_two_copies_that_begin_at_once_one_counts(store: Store) -> None:
     class Late:
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
@@ -173,7 +173,7 @@ def test_of_two_lineages_one_log_is_read_and_put_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\x93\x01\x00\xc0", rows.encode_segment(ITEM)])
-def test_a_damaged_row_is_named(store: ChunkedSegmentStorage, value: bytes) -> None:
+def test_a_damaged_row_is_named(store: Store, value: bytes) -> None:
     key = STORED + rows.partition_key(PARTITION) + rows.number_key(5) + ITEM.remote_log_segment_id.id
     for where in (key, STORED + b"\xff\0short"):
         store.commit([TablePut(rows.NAMESPACE, where, value)])
@@ -181,7 +181,7 @@ def test_a_damaged_row_is_named(store: ChunkedSegmentStorage, value: bytes) -> N
             list(RemoteStorageReader(store).stored_segments())
 
 
-def test_the_rows_are_as_documented(store: ChunkedSegmentStorage) -> None:
+def test_the_rows_are_as_documented(store: Store) -> None:
     manager = RemoteStorageManager(store)
     found: list[TableEntry] = []
 

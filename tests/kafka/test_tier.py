@@ -25,8 +25,8 @@ from chunkstore.kafka.sources import Listing, LogDirectory, Segment
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
-from tests.kafka.support_metadata import fresh_root
-from tests.kafka.support_tier import Killed, copied_logs, expected_rows, files_below, records_of
+from tests.kafka.support_metadata import Store, fresh_root
+from tests.kafka.support_tier import Killed, copied_logs, expected_rows, files_below, lines, records_of
 
 ROLLED_FILES = ("log", "index", "timeindex", "txnindex")
 
@@ -50,7 +50,7 @@ def copied_files(log_dir: Path, segments: list[Segment]) -> dict[str, bytes]:
     return found
 
 
-def test_what_consumers_got_is_read_back(root: str, store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_what_consumers_got_is_read_back(root: str, store: Store) -> None:
     done = tier(str(LOG_DIR), store)
     ends: dict[tuple[str, int], int] = {}
     with KafkaBucket(root) as container:
@@ -76,7 +76,7 @@ def spans(source: ContainerSource) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in source.listing().segments]
 
 
-def test_rolled_segments_are_restored_byte_for_byte(tmp_path: Path, store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_rolled_segments_are_restored_byte_for_byte(tmp_path: Path, store: Store) -> None:
     tier(str(LOG_DIR), store)
     done = restore(store, str(tmp_path / "back"), "[a-z]*")
     found = files_below(tmp_path / "back")
@@ -91,9 +91,7 @@ def test_rolled_segments_are_restored_byte_for_byte(tmp_path: Path, store: chunk
     assert any("meta.properties" in line for line in done.missing)
 
 
-def test_a_second_run_copies_and_reads_nothing(
-    monkeypatch: pytest.MonkeyPatch, store: chunkstore.ChunkedSegmentStorage
-) -> None:
+def test_a_second_run_copies_and_reads_nothing(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     first = tier(str(LOG_DIR), store)
     opened: list[str] = []
     genuine = LogDirectory.log
@@ -114,9 +112,7 @@ def test_a_second_run_copies_and_reads_nothing(
     assert set(opened) == {"ACTIVE"}
 
 
-def test_only_what_a_pattern_names_is_copied_and_put_back(
-    tmp_path: Path, store: chunkstore.ChunkedSegmentStorage
-) -> None:
+def test_only_what_a_pattern_names_is_copied_and_put_back(tmp_path: Path, store: Store) -> None:
     assert tier(str(LOG_DIR), store, "no-such").copied == 0
     tier(str(LOG_DIR), store, "trans*")
     tier(str(LOG_DIR), store, "*")
@@ -127,9 +123,7 @@ def test_only_what_a_pattern_names_is_copied_and_put_back(
     assert [path.name for path in tmp_path.iterdir()] == ["codecs-0"]
 
 
-def test_an_open_transaction_and_the_high_watermark_are_bounds(
-    tmp_path: Path, store: chunkstore.ChunkedSegmentStorage
-) -> None:
+def test_an_open_transaction_and_the_high_watermark_are_bounds(tmp_path: Path, store: Store) -> None:
     logs = copied_logs(tmp_path)
     ends = [each.end_offset for each in rolled(logs, "idempotent")]
     checkpoint = logs / "replication-offset-checkpoint"
@@ -146,9 +140,7 @@ def test_an_open_transaction_and_the_high_watermark_are_bounds(
     assert tier(str(logs), store).copied == 1
 
 
-def test_the_log_start_moves_and_nothing_is_copied_again(
-    tmp_path: Path, store: chunkstore.ChunkedSegmentStorage
-) -> None:
+def test_the_log_start_moves_and_nothing_is_copied_again(tmp_path: Path, store: Store) -> None:
     logs = copied_logs(tmp_path)
     first = tier(str(logs), store, "idempotent")
     assert first.copied == 3
@@ -157,9 +149,7 @@ def test_the_log_start_moves_and_nothing_is_copied_again(
     assert tier(str(logs), store, "idempotent")[:3] == (0, 0, 1)
 
 
-def test_a_directory_that_changes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: chunkstore.ChunkedSegmentStorage
-) -> None:
+def test_a_directory_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     logs = copied_logs(tmp_path)
     first, second, *others = [each for each in rolled(logs, "transactions") if each.partition == 0]
     genuine = LogDirectory.listing
@@ -179,7 +169,7 @@ def test_a_directory_that_changes_meanwhile(
     assert RemoteStorageManager(store).copies_under_way() == []
 
 
-def test_a_folder_with_files_is_left_alone(tmp_path: Path, store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_a_folder_with_files_is_left_alone(tmp_path: Path, store: Store) -> None:
     tier(str(LOG_DIR), store)
     (tmp_path / "codecs-0").mkdir()
     (tmp_path / "codecs-0" / "note").write_text("mine")
@@ -188,7 +178,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path, store: chunkstore.Chu
     assert files_below(tmp_path) == {"codecs-0/note": b"mine"}
 
 
-def test_a_fresh_clusters_topic_keeps_its_id(tmp_path: Path, store: chunkstore.ChunkedSegmentStorage) -> None:
+def test_a_fresh_clusters_topic_keeps_its_id(tmp_path: Path, store: Store) -> None:
     tier(str(LOG_DIR), store)
     fresh = tmp_path / "codecs-0"
     fresh.mkdir()
@@ -256,9 +246,7 @@ def test_killed_at_each_change_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert number > 20
 
 
-def test_a_restore_that_was_killed_is_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: chunkstore.ChunkedSegmentStorage
-) -> None:
+def test_a_restore_that_was_killed_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     tier(str(LOG_DIR), store, "codecs")
     genuine, calls = os.fsync, count()
 
@@ -274,11 +262,6 @@ def test_a_restore_that_was_killed_is_run_again(
     restore(store, str(tmp_path))
     assert files_below(tmp_path).items() >= copied_files(LOG_DIR, rolled(LOG_DIR, "codecs")).items()
     assert [path.name for path in tmp_path.iterdir()] == ["codecs-0"]
-
-
-def lines(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    assert main(["kafka", *arguments, "--json"]) == code
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_the_command_line_copies_lists_and_restores(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from chunkstore.codec.kafka.batches import OFFSET_MAX
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.kafka import tier as copies
 from chunkstore.kafka.bucket import KafkaBucket
@@ -17,6 +16,7 @@ from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_leader import batches, leading, write_log
+from tests.kafka.support_metadata import Store
 from tests.kafka.support_tier import lock_command, locked
 
 LOGS = {0: batches(0, 99), 100: batches(100, 199), 200: batches(200, 299), 300: batches(300, 349)}
@@ -33,7 +33,7 @@ def log_of(logs: Path, start: int, more: str = "") -> Path:
     return logs / FOLDER / f"{start:020d}.log{more}"
 
 
-def spans(store: ChunkedSegmentStorage) -> list[tuple[int, int]]:
+def spans(store: Store) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in ContainerSource(store, "here").listing().segments]
 
 
@@ -42,9 +42,7 @@ def copied_and_present(done: Tiered) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("left", [".swap", ".cleaned"])
-def test_a_log_that_the_cleaner_renames_is_not_covered_by_the_one_before(
-    logs: Path, store: ChunkedSegmentStorage, left: str
-) -> None:
+def test_a_log_that_the_cleaner_renames_is_not_covered_by_the_one_before(logs: Path, store: Store, left: str) -> None:
     renamed = log_of(logs, 200).rename(log_of(logs, 200, left))
     with leading(logs) as leader:
         assert "replaced meanwhile" in tier(str(logs), store).notes[0]
@@ -56,15 +54,13 @@ def test_a_log_that_the_cleaner_renames_is_not_covered_by_the_one_before(
     assert spans(store) == [(0, 99), (100, 199), (200, 299)]
 
 
-def test_a_segment_whose_end_compaction_has_emptied_is_copied(logs: Path, store: ChunkedSegmentStorage) -> None:
+def test_a_segment_whose_end_compaction_has_emptied_is_copied(logs: Path, store: Store) -> None:
     log_of(logs, 200).rename(log_of(logs, 200, ".deleted"))
     assert tier(str(logs), store)[0] == 2
     assert spans(store) == [(0, 99), (100, 299)]
 
 
-def test_a_log_that_is_listed_late_is_not_covered(
-    logs: Path, store: ChunkedSegmentStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_is_listed_late_is_not_covered(logs: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     missed = log_of(logs, 200).rename(log_of(logs, 200, ".swap"))
     genuine = tier.__globals__["plan"]
 
@@ -78,9 +74,7 @@ def test_a_log_that_is_listed_late_is_not_covered(
     assert spans(store) == [(0, 99)]
 
 
-def test_a_log_that_is_no_file_is_found_and_ends_the_one_before(
-    logs: Path, store: ChunkedSegmentStorage, tmp_path: Path
-) -> None:
+def test_a_log_that_is_no_file_is_found_and_ends_the_one_before(logs: Path, store: Store, tmp_path: Path) -> None:
     os.symlink(log_of(logs, 200).rename(tmp_path / "cold.log"), log_of(logs, 200))
     assert "no regular file" in tier(str(logs), store).notes[0]
     assert spans(store) == []
@@ -92,7 +86,7 @@ def test_a_log_that_is_no_file_is_found_and_ends_the_one_before(
         assert leader.spans == [(0, 99, "FINISHED"), (100, 199, "FINISHED")]
 
 
-def test_folders_that_are_left_out_are_told(logs: Path, store: ChunkedSegmentStorage, tmp_path: Path) -> None:
+def test_folders_that_are_left_out_are_told(logs: Path, store: Store, tmp_path: Path) -> None:
     stray = logs / f"{FOLDER[:-2]}-4.{'a' * 32}-stray"
     stray.mkdir()
     (stray / log_of(logs, 0).name).write_bytes(LOGS[0])
@@ -114,7 +108,7 @@ def test_a_range_past_the_end_is_noted(logs: Path, start: int, end: int, count: 
 
 
 def test_restore_holds_the_lock_of_the_directory(
-    logs: Path, store: ChunkedSegmentStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier(str(logs), store)
     back = tmp_path / "back"
@@ -135,7 +129,7 @@ def test_restore_holds_the_lock_of_the_directory(
     assert [path.name for path in back.iterdir()] == [FOLDER]
 
 
-def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: ChunkedSegmentStorage, tmp_path: Path) -> None:
+def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: Store, tmp_path: Path) -> None:
     (logs / ".kafka_cleanshutdown").touch()
     assert tier(str(logs), store, whole=True).copied == 4
     other = batches(100, 199, max_timestamp=1)
@@ -149,9 +143,7 @@ def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: ChunkedSegm
     assert copied_and_present(tier(str(logs), store, whole=True)) == (0, 4)
 
 
-def test_what_was_not_committed_does_not_change_the_whole(
-    logs: Path, store: ChunkedSegmentStorage, tmp_path: Path
-) -> None:
+def test_what_was_not_committed_does_not_change_the_whole(logs: Path, store: Store, tmp_path: Path) -> None:
     (logs / ".kafka_cleanshutdown").touch()
     tier(str(logs), store, whole=True)
     before = log_of(logs, 100).read_bytes()

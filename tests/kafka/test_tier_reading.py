@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.kafka.support_tier import (
     copied_logs,
     copied_tier,
     expected_rows,
+    lines,
     opened,
     records_of,
     segment_at,
@@ -51,30 +51,23 @@ def test_a_tier_gives_what_consumers_got(name: str, metadata_log: str | None) ->
         assert tier.source.lineage == ("leader epochs and higher ends" if metadata_log is None else "the metadata log")
         assert len([note for note in tier.notes if "158-" in note]) == (name == "plain")
         assert any(f"from offset {UNDECIDED[name]} on are left out" in note for note in tier.notes)
+        assert list(tier.verify()) == []
     for row in expected:  # what the tier cannot know is not shown as committed
         row["committed"] &= row["offset"] < UNDECIDED[name]
     assert found == {(f"tiered-{name}", 0): [row for row in expected if row["offset"] <= end]}
 
 
-def test_a_log_directory_gives_what_consumers_got() -> None:
-    with KafkaBucket(str(LOG_DIR)) as logs:
-        found = records_of(logs)
-        assert found == {place: rows for place, rows in expected_rows("logdir-3.9.records.jsonl").items() if rows}
-        assert (
-            "still-open-0: a transaction of producer 1000 has no end here: all records from offset 60 on are left out"
-            in logs.notes
-        )
-        assert list(logs.read("__transaction_state"))
-
-
-def test_a_log_directory_without_any_index_gives_the_same(tmp_path: Path) -> None:
-    folder = copied_logs(tmp_path)
-    for path in folder.rglob("*"):
-        if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_log_directory_gives_what_consumers_got(tmp_path: Path, indexed: bool) -> None:
+    folder, expected = copied_logs(tmp_path), expected_rows("logdir-3.9.records.jsonl")
+    for path in folder.glob("*/*"):
+        if not indexed and path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
             path.unlink()
     with KafkaBucket(str(folder)) as logs:
-        expected = expected_rows("logdir-3.9.records.jsonl")
         assert records_of(logs) == {place: rows for place, rows in expected.items() if rows}
+        note = "a transaction of producer 1000 has no end here: all records from offset 60 on are left out"
+        assert f"still-open-0: {note}" in logs.notes
+        assert list(logs.read("__transaction_state"))
         assert list(logs.verify()) == []
 
 
@@ -311,11 +304,6 @@ def test_a_bucket_without_permission_is_not_damage(name: str, monkeypatch: pytes
         for call in (tier.read, tier.verify):
             with pytest.raises(AccessDenied):
                 list(call())
-
-
-def lines(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    assert main(["kafka", *arguments, "--json"]) == code
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_the_command_line_prints_rows_as_they_are_described(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,9 @@ import pytest
 from chunkstore.cli.app import main
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.kafka.bucket import KafkaBucket
-from tests.kafka.support_logdir import FIXTURES, LOG_DIR
+from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_tier import (
     METADATA_LOG,
-    TIERS,
     changed,
     copied_logs,
     copied_tier,
@@ -32,16 +31,6 @@ Change = Callable[[bytes], bytes]
 def flipped(at: int) -> Change:
     """One bit of the byte at this place is another one."""
     return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-
-
-@pytest.mark.parametrize("metadata_log", [None, METADATA_LOG], ids=["without metadata log", "with metadata log"])
-@pytest.mark.parametrize("name", TIERS)
-def test_nothing_is_wrong_with_a_genuine_tier(name: str, metadata_log: str | None) -> None:
-    assert findings_of(opened(FIXTURES / "aiven-bucket" / name, metadata_log=metadata_log)) == []
-
-
-def test_nothing_is_wrong_with_a_genuine_log_directory() -> None:
-    assert findings_of(KafkaBucket(str(LOG_DIR))) == []
 
 
 @pytest.mark.parametrize(

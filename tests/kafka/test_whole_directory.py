@@ -12,7 +12,6 @@ import pytest
 import chunkstore
 from chunkstore.cli.app import main
 from chunkstore.codec.kafka.indexes import ProducerStates, read_producer_snapshot, rebuild_indexes
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
@@ -22,7 +21,7 @@ from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_clients import Clients, Rows, genuine_broker
 from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_marks import marks_of
-from tests.kafka.support_metadata import fresh_root
+from tests.kafka.support_metadata import Store, fresh_root
 from tests.kafka.support_tier import Killed, changed, copied_logs, expected_rows, files_below, locked, records_of
 from tests.support.servers.kafka import NEW, OLD, KafkaBroker
 
@@ -93,7 +92,7 @@ def test_a_segment_that_grew_supersedes_its_copy_and_the_whole_stays_what_it_was
 
 
 def test_what_is_not_stopped_or_not_whole_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: ChunkedSegmentStorage
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     logs = copied_logs(tmp_path)
     with locked(logs), pytest.raises(InvalidArgument, match="a broker holds"):
@@ -122,7 +121,7 @@ def test_what_is_not_stopped_or_not_whole_is_refused(
     assert note.startswith("codecs-0/00000000000000000602.log: the last 4 bytes")
 
 
-def test_stored_names_and_partitions_are_not_believed(tmp_path: Path, store: ChunkedSegmentStorage) -> None:
+def test_stored_names_and_partitions_are_not_believed(tmp_path: Path, store: Store) -> None:
     tier(str(LOG_DIR), store, whole=True)
     store.create("kafka/cluster/../../escaped")
     restore(store, str(tmp_path / "a" / "b"))
@@ -178,7 +177,7 @@ def test_a_broker_serves_what_was_copied_while_it_wrote_and_the_whole(tmp_path: 
         serve_tiered(fresh, store, everything, committed)
 
 
-def serve_tiered(broker: KafkaBroker, store: ChunkedSegmentStorage, *expected: Rows) -> None:
+def serve_tiered(broker: KafkaBroker, store: Store, *expected: Rows) -> None:
     """Of a fresh cluster: all that was copied is served, in both isolations."""
     ends: dict[tuple[str, int], int] = {}
     for each in ContainerSource(store, "").listing().segments:
