@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from chunkstore.cli.app import main
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.kafka.bucket import KafkaBucket
+from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.sources import Finding
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR, partitions, row_of
 
@@ -117,3 +119,8 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
     """What a verb of ``chunkstore kafka`` prints, line by line."""
     assert main(["kafka", *arguments, "--json"]) == code
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def spans(store: ChunkedSegmentStorage) -> list[tuple[int, int]]:
+    """First and last offsets of the segments in a container."""
+    return [each[3:5] for each in ContainerSource(store, "here").listing().segments]

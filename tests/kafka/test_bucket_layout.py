@@ -109,12 +109,6 @@ def test_stored_bytes_that_are_changed_or_cut_are_damage(kind: str) -> None:
         assert (caught.value.object, caught.value.position) == ("log", chunk.stored_position)
 
 
-def test_an_index_of_another_length_is_damage() -> None:
-    manifest, _, indexes = manifest_of(PLAIN)
-    with pytest.raises(Damaged, match=r"^log at byte 0: offset"):
-        ChunkDecoder(manifest, KEYS, object="log").index("offset", indexes[:8])
-
-
 def test_a_data_key_that_is_not_wrapped_so_is_damage() -> None:
     manifest, _, _ = manifest_of(ENCRYPTED)
     assert manifest.data_key is not None

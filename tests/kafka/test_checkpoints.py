@@ -34,8 +34,7 @@ Reader = Callable[..., object]
 def test_genuine_checkpoints_come_back() -> None:
     for path in sorted(FIXTURES.rglob("leader-epoch-checkpoint")):
         assert write_checkpoint(read_leader_epochs(path.read_bytes())) == path.read_bytes(), path
-    names = ("replication-offset", "recovery-point-offset", "log-start-offset", "cleaner-offset")
-    for name in names:
+    for name in ("replication-offset", "recovery-point-offset", "log-start-offset", "cleaner-offset"):
         data = (LOG_DIR / f"{name}-checkpoint").read_bytes()
         assert write_checkpoint(read_offset_checkpoint(data)) == data
     data = (LOG_DIR / "open-transaction-0" / "leader-epoch-checkpoint").read_bytes()

@@ -62,11 +62,8 @@ def test_every_record_and_whether_it_is_committed(partition: Partition) -> None:
     records: list[Record] = []
     committed: set[int] = set()
     for source in partition.sources:
-        own = list(iter_records(source, partition.topic, partition.number, options=floor_of(source)))
-        visible = iter_records(
-            source, partition.topic, partition.number, isolation="read_committed", transactions=transactions
-        )
-        seen = list(visible)
+        own = list(iter_records(source, *partition[:2], options=floor_of(source)))
+        seen = list(iter_records(source, *partition[:2], isolation="read_committed", transactions=transactions))
         assert arrow_of(source, *partition[:2]) == own
         assert arrow_of(source, *partition[:2], isolation="read_committed", transactions=transactions) == seen
         records += own

@@ -44,17 +44,13 @@ def content(log: Path, suffix: str) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def base_of(log: Path) -> int:
-    return int(log.stem)
-
-
 def rows_of(index: Index) -> list[tuple[int, int]]:
     return [index[number] for number in range(len(index))]
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parent.name[-20:]}/{log.stem}")
 def test_genuine_indexes_are_read_and_written(log: Path) -> None:
-    base = base_of(log)
+    base = int(log.stem)
     for kind, suffix in ((OffsetIndex, ".index"), (TimeIndex, ".timeindex")):
         data = content(log, suffix)
         bases = (base, 0) if kind is OffsetIndex else (0, base)
@@ -73,7 +69,7 @@ def test_indexes_rebuilt_from_the_log_alone_are_those_of_a_broker(folder: Path) 
     logs = sorted(folder.glob("*.log"))
     for number, log in enumerate(logs):
         marks = list(marks_of(log.read_bytes()))
-        found = rebuild_indexes(marks, base_of(log), producers, interval_bytes=1024)
+        found = rebuild_indexes(marks, int(log.stem), producers, interval_bytes=1024)
         producers = ProducerStates(read_producer_snapshot(found.snapshot))
         last = marks[-1].last_offset + 1 if marks else 0
         end = logs[number + 1] if number + 1 < len(logs) else log.with_name(f"{last:020d}.log")

@@ -8,10 +8,9 @@ import pytest
 
 import chunkstore
 from chunkstore.codec.kafka.names import parse_uuid
-from chunkstore.kafka import RemoteLogMetadataManager, RemoteStorageManager
+from chunkstore.kafka import RemoteLogManager, RemoteLogMetadataManager, RemoteStorageManager
 from chunkstore.kafka.model import TopicIdPartition
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.tasks import RemoteLogManager
 from tests.kafka.support_clients import genuine_broker
 from tests.kafka.support_metadata import fresh_root
 from tests.support.servers.base import wait_until

@@ -21,7 +21,6 @@ from tests.kafka.support_metadata import (
     Leader,
     Store,
     find,
-    fresh_root,
     listed,
     segment,
     update,
@@ -118,8 +117,7 @@ def test_a_key_that_is_cut_ends_a_walk_through_epochs(store: Store) -> None:
     refused(Damaged, lambda: [*manager.epochs(PARTITION)])
 
 
-def test_a_deposed_owner_changes_nothing() -> None:
-    root = fresh_root()
+def test_a_deposed_owner_changes_nothing(root: str) -> None:
     old = chunkstore.open(root)
     leader = Leader(RemoteLogMetadataManager(old))
     leader.finish(segment(1, 0, 9, {0: 0}))

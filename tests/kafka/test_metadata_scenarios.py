@@ -30,7 +30,6 @@ from tests.kafka.support_metadata import (
     Leader,
     Store,
     find,
-    fresh_root,
     listed,
     number_of,
     segment,
@@ -361,8 +360,7 @@ def test_31_partitions_that_are_added_one_after_another(leader: Leader) -> None:
         assert leader.manager.remote_log_size(each.partition, 0) == 1024 * (5 - number)
 
 
-def test_32_another_instance_and_a_replica_see_everything() -> None:
-    root = fresh_root()
+def test_32_another_instance_and_a_replica_see_everything(root: str) -> None:
     with chunkstore.open(root) as store:
         leader = Leader(RemoteLogMetadataManager(store))
         leader.finish(segment(1, 0, 9, {0: 0}))

@@ -16,7 +16,7 @@ from chunkstore.cli.app import main
 from chunkstore.codec.kafka.names import parse_uuid
 from chunkstore.codec.kafka.records import Isolation
 from chunkstore.errors import StorageUnavailable
-from chunkstore.kafka import RemoteLogMetadataManager, RemoteStorageManager
+from chunkstore.kafka import RemoteLogManager, RemoteLogMetadataManager, RemoteStorageManager
 from chunkstore.kafka.model import (
     LeaderFenced,
     OffsetOutOfRange,
@@ -25,7 +25,6 @@ from chunkstore.kafka.model import (
     TopicIdPartition,
 )
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.tasks import RemoteLogManager
 from chunkstore.kafka.tier import tier
 from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_leader import batches, leading, offsets, write_log

@@ -29,7 +29,7 @@ from chunkstore.kafka import server as module
 from chunkstore.kafka.server import CONNECTIONS_MAX, KafkaServer
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status, encode_segment
-from tests.kafka.support_metadata import PARTITION, Store, fresh_root, segment
+from tests.kafka.support_metadata import PARTITION, Store, segment
 from tests.kafka.support_wire import WAIT_S, Client, place, update_of
 from tests.support.hooked import wait_for
 from tests.support.paths import SOURCES
@@ -123,8 +123,7 @@ def test_another_server_sends_another_version_of_the_same_list(store: Store, pat
     assert len(versions) == 2 and min(versions) > 0
 
 
-def test_a_new_server_deletes_copies_that_died_with_the_last_owner(path: str) -> None:
-    root = fresh_root()
+def test_a_new_server_deletes_copies_that_died_with_the_last_owner(root: str, path: str) -> None:
     with chunkstore.open(root) as store:
         RemoteStorageManager(store)._begin(ITEM)
     with chunkstore.open(root) as store:
@@ -200,9 +199,7 @@ def test_peers_that_stall_or_send_garbage_disturb_no_one(server: KafkaServer) ->
 
 
 def test_a_stalled_peer_is_closed(store: Store, path: str) -> None:
-    with KafkaServer(store, socket=path, stall_s=0.2), socket.socket(socket.AF_UNIX) as stalled:
-        stalled.settimeout(WAIT_S)
-        stalled.connect(path)
+    with KafkaServer(store, socket=path, stall_s=0.2) as server, _silent(server) as stalled:
         with suppress(OSError):
             stalled.sendall(pack(">II", 32, 0) + b"half")
         with suppress(ConnectionError):
@@ -278,8 +275,7 @@ def test_the_socket_is_private_removed_and_replaced_only_if_dead(store: Store, p
     assert Path(path).read_text() == "a file"
 
 
-def test_once_deposed_it_answers_retry_and_says_so(path: str) -> None:
-    root = fresh_root()
+def test_once_deposed_it_answers_retry_and_says_so(root: str, path: str) -> None:
     with chunkstore.open(root) as store, KafkaServer(store, socket=path) as server, Client(server.address) as client:
         client.ok(Operation.LEADERSHIP, LED)
         server.wait(0)

@@ -26,7 +26,7 @@ from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_metadata import Store, fresh_root
-from tests.kafka.support_tier import Killed, copied_logs, expected_rows, files_below, lines, records_of
+from tests.kafka.support_tier import Killed, copied_logs, expected_rows, files_below, lines, records_of, spans
 
 ROLLED_FILES = ("log", "index", "timeindex", "txnindex")
 
@@ -70,10 +70,6 @@ def test_what_consumers_got_is_read_back(root: str, store: Store) -> None:
             row["committed"] = row["committed"] and row["offset"] < min(undecided, default=end + 1)
         assert found[place] == rows
         assert not undecided or place[0] in ("compacted", "open-transaction", "transactions")
-
-
-def spans(source: ContainerSource) -> list[tuple[int, int]]:
-    return [(each.start_offset, each.end_offset) for each in source.listing().segments]
 
 
 def test_rolled_segments_are_restored_byte_for_byte(tmp_path: Path, store: Store) -> None:
@@ -231,11 +227,11 @@ def test_killed_at_each_change_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             left = 0
             source = ContainerSource(store, "here")
             stored = source.listing().segments
-            assert spans(source) == whole[: len(stored)]
+            assert spans(store) == whole[: len(stored)]
             assert all(source.index(each, "offset") is not None for each in stored)
             assert len(RemoteStorageManager(store).copies_under_way()) <= 1
             tier(str(logs), store)
-            assert spans(source) == whole
+            assert spans(store) == whole
             names = {each.name for each in source.listing().segments}
             assert {each.name for each in store.segments()} == names | {f"{name}-indexes" for name in names}
             assert RemoteStorageManager(store).copies_under_way() == []

@@ -12,12 +12,11 @@ from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.kafka import tier as copies
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.storage import RemoteStorageManager
-from chunkstore.kafka.tier import Tiered, restore, tier
+from chunkstore.kafka.tier import restore, tier
 from tests.kafka.support_leader import batches, leading, write_log
 from tests.kafka.support_metadata import Store
-from tests.kafka.support_tier import lock_command, locked
+from tests.kafka.support_tier import lock_command, locked, spans
 
 LOGS = {0: batches(0, 99), 100: batches(100, 199), 200: batches(200, 299), 300: batches(300, 349)}
 FOLDER = "orders-3"
@@ -31,14 +30,6 @@ def logs(tmp_path: Path) -> Path:
 
 def log_of(logs: Path, start: int, more: str = "") -> Path:
     return logs / FOLDER / f"{start:020d}.log{more}"
-
-
-def spans(store: Store) -> list[tuple[int, int]]:
-    return [(each.start_offset, each.end_offset) for each in ContainerSource(store, "here").listing().segments]
-
-
-def copied_and_present(done: Tiered) -> tuple[int, int]:
-    return done.copied, done.present
 
 
 @pytest.mark.parametrize("left", [".swap", ".cleaned"])
@@ -136,11 +127,11 @@ def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: Store, tmp_
     assert len(other) == len(LOGS[100])  # compaction may keep a segment's span, and even its size
     for number, data in enumerate((other, other[LENGTH:])):
         log_of(logs, 100).write_bytes(data)
-        assert copied_and_present(tier(str(logs), store, whole=True)) == (1, 3)
+        assert tier(str(logs), store, whole=True)[:3:2] == (1, 3)
         restore(store, str(tmp_path / f"{number}"))
         assert log_of(tmp_path / f"{number}", 100).read_bytes() == data
         assert spans(store) == [(0, 99), (100, 199), (200, 299), (300, 349)]  # what was replaced is deleted
-    assert copied_and_present(tier(str(logs), store, whole=True)) == (0, 4)
+    assert tier(str(logs), store, whole=True)[:3:2] == (0, 4)
 
 
 def test_what_was_not_committed_does_not_change_the_whole(logs: Path, store: Store, tmp_path: Path) -> None:

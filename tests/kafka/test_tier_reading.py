@@ -25,6 +25,7 @@ from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
 from tests.kafka.support_tier import (
     METADATA_LOG,
+    PEM,
     TIERS,
     changed,
     copied_logs,
@@ -269,8 +270,7 @@ def test_keys_are_each_tried_and_must_fit() -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     folder = FIXTURES / "aiven-bucket" / "encrypted"
-    genuine = (FIXTURES / "aiven-keys" / "key1-private.pem").read_bytes()
-    with opened(folder, keys=[other, genuine]) as tier:
+    with opened(folder, keys=[other, PEM]) as tier:
         assert len(list(tier.read())) == 397
     for keys in ([], [other]):
         with opened(folder, keys=keys) as tier:

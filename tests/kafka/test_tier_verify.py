@@ -20,6 +20,7 @@ from tests.kafka.support_tier import (
     copied_tier,
     expected_rows,
     findings_of,
+    lines,
     opened,
     records_of,
     segment_at,
@@ -172,11 +173,9 @@ def test_a_metadata_log_that_lacks_a_partition_is_questioned(tmp_path: Path) -> 
 
 def test_the_command_line_says_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = copied_tier(tmp_path)
-    assert main(["kafka", "verify", folder.as_uri(), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"ok": True, "findings": []}
+    assert lines(capsys, "verify", folder.as_uri()) == [{"ok": True, "findings": []}]
     changed(segment_at(folder, 95, "log"), flipped(100))
-    assert main(["kafka", "verify", folder.as_uri(), "--json"]) == 1
-    shown = json.loads(capsys.readouterr().out)
+    [shown] = lines(capsys, "verify", folder.as_uri(), code=1)
     assert shown["ok"] is False
     assert list(shown["findings"][0]) == ["kind", "object", "topic", "partition", "offset", "position", "message"]
     assert [(each["kind"], each["offset"], each["position"]) for each in shown["findings"]] == [("batch", 95, 0)]

@@ -13,10 +13,9 @@ import chunkstore
 from chunkstore.cli.app import main
 from chunkstore.codec.kafka.indexes import ProducerStates, read_producer_snapshot, rebuild_indexes
 from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.kafka import RemoteLogMetadataManager, RemoteStorageManager
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.metadata import RemoteLogMetadataManager
-from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_clients import Clients, Rows, genuine_broker
 from tests.kafka.support_logdir import LOG_DIR
