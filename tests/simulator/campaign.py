@@ -36,6 +36,7 @@ SOURCES: Final = (
     ("chunkstore", "*.py"),
     ("chunkstore.backup", "**/*.py"),
     ("chunkstore.codec", "*.py"),
+    ("chunkstore.headers", "**/*.py"),
     ("chunkstore.metadata", "**/*.py"),
     ("chunkstore.operations", "**/*.py"),
     ("chunkstore.upkeep", "**/*.py"),
