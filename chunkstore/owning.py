@@ -65,9 +65,8 @@ class Claim(NamedTuple):
         *,
         accept_rollback: bool,
         created: bool = False,
-        begin: Callable[[Any], Ownership] | None = None,
     ) -> ChunkedSegmentStorage:
-        """Take over and serve. ``begin`` takes over in another way, by the ``ContainerJournal`` it is given."""
+        """Take over and serve."""
         from chunkstore_bindings.probe import confirm_storage
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely
@@ -87,9 +86,7 @@ class Claim(NamedTuple):
             closing.append(storage.close)
         try:
             service = ContainerJournal(storage, names, format_, cache, settings)
-            ownership = (
-                begin(service) if begin is not None else service.take_over(own=None, accept_rollback=accept_rollback)
-            )
+            ownership = service.take_over(own=None, accept_rollback=accept_rollback)
             return self.serve(service, ownership, closing, observer, optimiser)
         except BaseException:
             if self.cache is None:

@@ -16,7 +16,6 @@ from chunkstore.backup.exporting import (
     verify,
 )
 from chunkstore.backup.imports import drop_import, import_, import_file, merge_file
-from chunkstore.backup.in_place import InPlaceReport, SegmentChange, WriterChange, restore_in_place
 from chunkstore.backup.merging import PendingImport, pending_imports
 from chunkstore.backup.removing import Removed, Verified, remove, verify_copies
 from chunkstore.backup.restore import RestoreReport, restore
@@ -35,15 +34,12 @@ __all__ = [
     "ExportVerification",
     "HeaderImport",
     "HeadersReport",
-    "InPlaceReport",
     "MissingChunk",
     "PendingImport",
     "Pins",
     "Removed",
     "RestoreReport",
-    "SegmentChange",
     "Verified",
-    "WriterChange",
     "adopt",
     "backup",
     "backup_figures",
@@ -62,7 +58,6 @@ __all__ = [
     "read_segments",
     "remove",
     "restore",
-    "restore_in_place",
     "survey_headers",
     "verify",
     "verify_copies",

@@ -1,6 +1,6 @@
 """Restoring: a state of the past as a container of its own.
 
-Promises: the old container is only read; the new one is whole or opened by nobody. Leaves out: going back in place.
+Promises: the old container is only read; the new one is whole or opened by nobody.
 """
 
 from __future__ import annotations

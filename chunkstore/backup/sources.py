@@ -32,7 +32,7 @@ from chunkstore.registry import routed
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Caches", "Moment", "is_export", "lsn_of_pin", "open_export_source", "open_past"]
+__all__ = ["Caches", "Moment", "is_export", "open_export_source", "open_past"]
 
 Caches = Callable[[str], MetadataCache]
 """Makes a caller's own caches, by role."""
@@ -90,10 +90,10 @@ def _lsn_of(
 ) -> int:
     cache = None if caches is None else caches("replica")
     with open_replica_on(storage, container=container, settings=settings, cache=cache) as present:
-        return present.lsn if snapshot is None else lsn_of_pin(present, snapshot)
+        return present.lsn if snapshot is None else _lsn_of_pin(present, snapshot)
 
 
-def lsn_of_pin(present: Replica, snapshot: str) -> int:
+def _lsn_of_pin(present: Replica, snapshot: str) -> int:
     """The position that a pin keeps. Raises ``InvalidArgument``."""
     for pin in present.pins():
         if pin.name == snapshot:

@@ -1,27 +1,25 @@
-"""Claims that do not just go on: for a container that an import makes, and for one that goes back to a moment of its past.
+"""The claim of a container that an import makes.
 
 Promises: what an import makes is whole with its first record, and before that nobody opens it; what is there already is refused before
-anything is claimed. Leaves out: what a container is made of (``founding``), what has to come back (``operations.bring_back``).
+anything is claimed. Leaves out: what a container is made of (``founding``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 from chunkstore import parts, runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument
-from chunkstore.metadata.port import MetadataCache, MetadataView, Op, RowChange
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
-from chunkstore.owning import Claim
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["NewPlace", "make_container", "open_rewound", "require_nothing"]
+__all__ = ["NewPlace", "make_container", "require_nothing"]
 
 
 class NewPlace:
@@ -115,33 +113,3 @@ def require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
 def _there_already(names: ContainerNames) -> InvalidArgument:
     text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
     return InvalidArgument(text, argument="new_root")
-
-
-def open_rewound(
-    storage: ChunkStorage,
-    *,
-    container: str,
-    lsn: int,
-    hash: bytes,
-    amend: Callable[[MetadataView, MetadataView, int], tuple[Sequence[Op], Sequence[RowChange]]],
-    settings: Settings,
-    wait_s: float = 0,
-    cache: MetadataCache | None = None,
-) -> ChunkedSegmentStorage:
-    """Own a container that goes on behind the record ``lsn``, which has this hash. The storage stays the caller's.
-
-    ``amend`` says what the OPEN puts there, given the state of the moment, the present one, and the epoch; until it returns nothing has
-    changed but that the former owner is fenced. Raises as ``chunkstore.open``, ``ContainerJournal.rewind`` and ``amend``. Retry: safe.
-    """
-    from chunkstore_bindings.wrappers.guarded import guarded
-    from chunkstore_journal.container import read_format
-
-    names, storage = ContainerNames(container), guarded(storage)
-    claim = Claim(storage, names, read_format(storage, names), settings, cache, close_storage=False)
-    return claim.own(
-        None,
-        None,
-        float(wait_s),
-        accept_rollback=False,
-        begin=lambda service: service.rewind(lsn=lsn, hash=hash, amend=amend),
-    )

@@ -3,7 +3,7 @@
 Promises: reads only. ``judge`` looks at rows only, which have to be read behind the listing: what is under way is told from what
 nobody will ever refer to by epochs, never by ages. A chunk is referenced when a row names it, by its id or in its ``object`` field,
 whatever else is wrong with that row. ``orphan_findings`` says it for a check: orphans cost space and nothing else ("info"); a chunk
-of an epoch that nobody has claimed is "damage". One that was claimed may be of a restore in place, which copies before its OPEN.
+of an epoch that nobody has claimed is "damage". One that was claimed may be a successor's, whose rows are not seen here.
 Leaves out: deleting them (``chunkstore.upkeep.sweep``).
 """
 
@@ -32,7 +32,7 @@ _PAGE: Final = 1000
 
 Standing: TypeAlias = Literal["orphan", "wanted", "under way", "never opened"]
 """An orphan is referenced by nothing, and nobody can refer to it any more. What is under way may still be: it is of the present epoch,
-or of a session of that epoch or of a later one. "never opened": no owner can have written it, but for a restore in place."""
+or of a session of that epoch or of a later one. "never opened": no owner whose OPEN is seen can have written it."""
 
 
 class Suspect(NamedTuple):

@@ -3,7 +3,7 @@
 Promises: a byte is kept only if its chunk has the CRC32C that a record says, and was made durable first; an append is kept whole or not at
 all. Each segment is one commit, and only if its row is still what it was at the cut, so that an interrupted run is done again
 without doing anything twice. Chunks are taken on where they lie: no record behind the cut removed them. What was removed there is removed
-again, because a former owner may delete it at any time (A3). Extents behind the cut lie in records that are history no more: their bytes
+again, because a former owner may delete it at any time. Extents behind the cut lie in records that are history no more: their bytes
 are copied, and extents of the cut that were spilled behind it are spilled again. Leaves out: which (``cut_off``); copying
 (``regain_bytes``).
 """

@@ -16,7 +16,7 @@ from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.objects import LatestHint
-from chunkstore_journal.payloads import FLAG_RESTORE
+from chunkstore_journal.payloads import FLAG_REPAIR
 from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
 
@@ -179,7 +179,7 @@ class SeenEnds:
         cache = self._cache
         if cache is not None and self._is_elsewhere(cache, end):
             if was_cut_off(self._streams, end.epoch, cache.position):
-                where = f"it stands at lsn {cache.position.lsn}, in what a restore in place or a repair has cut off"
+                where = f"it stands at lsn {cache.position.lsn}, in what a repair has cut off"
                 self.findings.append(f"the local cache was discarded: {where}")
                 self._cache, self.cache_is_void = None, True
             else:
@@ -252,8 +252,8 @@ class SeenEnds:
 
 
 def was_cut_off(streams: Streams, newest: int, seen: Position) -> bool:
-    """Whether history, which ends in epoch ``newest``, has left what was seen by a restore in place or a repair: the OPEN with which it
-    leaves the epochs up to that one cut it off. A few requests. Raises ``Damaged``, and what the storage raises."""
+    """Whether history, which ends in epoch ``newest``, has left what was seen by a repair: the OPEN with which it leaves the epochs up to
+    that one cut it off. A few requests. Raises ``Damaged``, and what the storage raises."""
     leaving, epoch = None, newest
     while epoch > seen.epoch:
         leaving = streams.opened(epoch)
@@ -262,25 +262,21 @@ def was_cut_off(streams: Streams, newest: int, seen: Position) -> bool:
 
 
 def _cuts_off(streams: Streams, leaving: Opened | None, seen: Position) -> bool:
-    """Whether an OPEN, with which history leaves what was seen, is that of a restore in place, or of a repair, which cut it off: what lies
-    there tells, for numbers of epochs and lsns recur in other histories. Where nothing does any more, a restore counts up to the lsn that
-    it knew. A repair, which knows of none, counts for what is damaged or missing, too. Who accepts a rollback knows nothing of what others
-    have seen: that speaks for nobody else."""
-    if leaving is None or not leaving.payload.flags & FLAG_RESTORE:
+    """Whether an OPEN, with which history leaves what was seen, is that of a repair, which cut it off: what lies there tells, for numbers
+    of epochs and lsns recur in other histories. What is damaged or missing counts as cut off, too. Who accepts a rollback knows nothing of
+    what others have seen: that speaks for nobody else."""
+    if leaving is None or not leaving.payload.flags & FLAG_REPAIR:
         return False
-    cut_off_lsn = leaving.payload.cut_off_lsn
     try:
         holds = streams.holds(seen)
     except Damaged:
-        holds = None
-    if holds is None:
-        return not 0 < cut_off_lsn < seen.lsn
-    return holds or (not cut_off_lsn and not streams.goes_on_without(seen))
+        return True
+    return holds is not False or not streams.goes_on_without(seen)
 
 
 def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
     """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what lies in front of the end of
-    ``seen``, or has left it by a restore in place or a repair.
+    ``seen``, or has left it by a repair.
 
     A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
     """

@@ -97,24 +97,18 @@ def _place_in(payload: OpenPayload) -> tuple[str, int]:
     return journal_place(payload.epoch, 0), HEADER_BYTES + embedded_at(payload) - payload.end_byte
 
 
-def moved_extents(
-    payload: OpenPayload, record: Record | None, rows: Sequence[RowChange], *, object: str
-) -> tuple[list[RowChange], int]:
-    """What an OPEN with ``rows`` says besides of the extents of the record that it embeds, which lies in ``object`` so far; and what that
+def moved_extents(payload: OpenPayload, record: Record | None, *, object: str) -> tuple[list[RowChange], int]:
+    """What an OPEN says of the extents of the record that it embeds, which lies in ``object`` so far; and what that
     adds to the state digest. Raises ``Damaged``."""
     if record is None or not blob_of(record.payload):
         return [], 0
-    changed = dict(rows)
     moved: list[RowChange] = []
     digest = 0
     place, shift = _place_in(payload)
     for key, chunk in _embedded(payload, record, object, payload.end_byte):
-        before = changed.get(key, encode_chunk(chunk))
-        if before is None:
-            continue
-        after = encode_chunk(decode_chunk(key, before).placed(place, chunk.object_offset + shift))
+        after = encode_chunk(chunk.placed(place, chunk.object_offset + shift))
         moved.append((key, after))
-        digest += row_digest(key, after) - row_digest(key, before)
+        digest += row_digest(key, after) - row_digest(key, encode_chunk(chunk))
     return moved, digest
 
 

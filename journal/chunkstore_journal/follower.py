@@ -299,7 +299,7 @@ class Follower:
         return position if is_sound and self._holds(position) else None
 
     def _require_seen(self, leg: Leg | None) -> None:
-        """What this process has seen does not go away, but by a restore in place or a repair."""
+        """What this process has seen does not go away, but by a repair."""
         seen = self._seen
         if seen is not None and (leg is None or leg.opened is not seen.opened or leg.end.lsn < seen.end.lsn):
             # What was kept of the streams between may be of another state, where numbers recur.

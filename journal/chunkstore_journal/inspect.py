@@ -21,7 +21,7 @@ from chunkstore_journal.ends import contradicts, missing
 from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import Claim, decode_claim
-from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink, blob_of, decode_ops
+from chunkstore_journal.payloads import FLAG_REPAIR, SnapshotLink, blob_of, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.slots import read_if_present
 from chunkstore_journal.snapshot import list_snapshots, verify_snapshot
@@ -171,7 +171,7 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
             continue
         if slot0[epoch] is None and epoch < top:
             yield Finding(2, "warning", names.slot(epoch, 0), 0, f"epoch {epoch} is neither opened nor void yet")
-    cuts = [item for item in slot0.values() if isinstance(item, Opened) and item.payload.flags & FLAG_RESTORE]
+    cuts = [item for item in slot0.values() if isinstance(item, Opened) and item.payload.flags & FLAG_REPAIR]
     for epoch, flaw in damaged.items():
         # What a repair has cut off is remarkable, and breaks nothing.
         severity: Severity = (
@@ -230,7 +230,7 @@ def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None], new
         previous, epoch = opened.payload.previous_epoch, opened.payload.previous_epoch
         if previous and not isinstance(slot0.get(previous), Opened):
             yield Finding(3, "error", opened.object, 0, f"its predecessor {previous} never opened")
-        if opened.payload.flags & FLAG_RESTORE:
+        if opened.payload.flags & FLAG_REPAIR:
             continue  # it says itself that it leaves out what lies between
         for between in range(previous + 1, opened.epoch):
             if not isinstance(slot0.get(between), Sealed):

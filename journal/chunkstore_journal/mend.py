@@ -1,4 +1,4 @@
-"""Going on behind the last good record: the take-over of a repair, whose OPEN cuts history early (protocol 3.15, RESTORE).
+"""Going on behind the last good record: the take-over of a repair, whose OPEN cuts history early (protocol 3.15, REPAIR).
 
 Promises: fences like any take-over. Everything below the claim is decided and every stream that is cut off is sealed at its real end before
 anything is read, so no zombie adds to what is left out, and no later OPEN can insert itself. What is cut off stays stored. The local cache
@@ -18,11 +18,12 @@ from chunkstore.metadata.keys import REPAIR_KEY
 from chunkstore.metadata.port import MetadataCache, MetadataStore
 from chunkstore.records import TableRecord
 from chunkstore_journal.claim import ClaimAttempt, encode_seal_record
-from chunkstore_journal.early_cut import EarlyCut
-from chunkstore_journal.history import Sealed, Streams
+from chunkstore_journal.history import Opened, Sealed, Streams
+from chunkstore_journal.payloads import FLAG_REPAIR
 from chunkstore_journal.recovery import Materialised
 from chunkstore_journal.repair import diagnose, list_slots
 from chunkstore_journal.slots import Mine, put_decided
+from chunkstore_journal.takeover import TakeOver
 
 __all__ = ["Mend", "interrupted_repair"]
 
@@ -33,7 +34,7 @@ def interrupted_repair(store: MetadataStore) -> int | None:
     return None if raw is None else int.from_bytes(decode_table(REPAIR_KEY, raw).value, "big")
 
 
-class Mend(EarlyCut):
+class Mend(TakeOver):
     """One repairing take-over. Use ``run``, once."""
 
     def __init__(self, streams: Streams, cache: MetadataCache, settings: Settings, *, from_epoch: int) -> None:
@@ -62,7 +63,16 @@ class Mend(EarlyCut):
         # One that cuts nothing off leaves it to an earlier one, which was interrupted, what lies behind that one's cut.
         repairing = (interrupted_repair(store) if diagnosis.cause is None else None) or attempt.epoch
         mark = TableRecord(store.head().position.lsn + 1, repairing.to_bytes(8, "big"))
-        return self._cut_early(attempt, previous, closed, found, (), [(REPAIR_KEY, encode_table(mark))])
+        self._store = found.store
+        if not attempt.open_data:
+            rows = [(REPAIR_KEY, encode_table(mark))]
+            attempt.open_data = self._build_open(attempt, previous, closed, found, FLAG_REPAIR, rows)
+        return self._serve(attempt, previous, closed, found)
+
+    def _finish(self, opened: Opened) -> None:
+        assert self._store is not None
+        self._cache.make_current(self._store)
+        super()._finish(opened)
 
     def _decide(self, attempt: ClaimAttempt, epoch: int) -> None:
         """Let nothing come into being below us any more: neither an OPEN nor a record."""

@@ -34,7 +34,7 @@ from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_o
 from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
 from chunkstore_journal.walk import cuts_of, first_kept, has_beginning, is_cut_off, last_label_ms, newest_opened
 
-__all__ = ["Asked", "FixedState", "Moment", "find_moment", "materialise_moment"]
+__all__ = ["Asked", "FixedState", "Moment"]
 
 _TRIES: Final = 2
 
@@ -67,7 +67,7 @@ class Moment(NamedTuple):
         return self.leg.end.lsn if self.adopting is None else self.adopting.before_open.lsn
 
 
-def find_moment(streams: Streams, asked: Asked) -> Moment:
+def _find_moment(streams: Streams, asked: Asked) -> Moment:
     """The newest committed record that is not behind what was asked for.
 
     Raises ``InvalidArgument`` (the future), ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
@@ -218,11 +218,9 @@ def _gone(streams: Streams, asked: Asked) -> PastCollected:
     )
 
 
-def materialise_moment(
-    streams: Streams, cache: MetadataCache, asked: Asked, moment: Moment, *, moved: bool = False
-) -> Materialised:
-    """The state of that moment, in a store of its own. ``moved``: to be read only, with the extents of an adopted record where its OPEN has
-    them; a container goes on from the other. Raises ``PastCollected``, and as ``materialise``."""
+def _materialise(streams: Streams, cache: MetadataCache, asked: Asked, moment: Moment) -> Materialised:
+    """The state of that moment, in a store of its own, to be read only: the extents of an adopted record are where its OPEN has them.
+    Raises ``PastCollected``, and as ``materialise``."""
     adopting = moment.adopting
     try:
         found = materialise(streams, cache, moment.leg, current=None, ahead=moment.ahead, past=True)
@@ -232,7 +230,7 @@ def materialise_moment(
     try:
         if adopting is not None and store.head().position.lsn < moment.lsn:
             adopted = commits_of_open(adopting, embedded=True)[0]
-            if not store.apply([_moved(adopting, adopted) if moved else adopted], verify=not moved):
+            if not store.apply([_moved(adopting, adopted)], verify=False):
                 text = "the record that this OPEN adopts does not follow the one before it"
                 raise Damaged(text, object=adopting.object)
     except BaseException:
@@ -258,11 +256,11 @@ class FixedState:
     """A state of the past in a store of its own, in the place of a ``Follower``: it stays where it is. Not thread-safe, as that."""
 
     def __init__(self, streams: Streams, cache: MetadataCache, asked: Asked) -> None:
-        """Find it and build it. Raises as ``find_moment``, and ``StorageFull`` (cache disk)."""
+        """Find it and build it. Raises as ``_find_moment``, and ``StorageFull`` (cache disk)."""
         self._streams = streams
         self._cache = cache
         self._asked = asked
-        self._moment = find_moment(streams, asked)
+        self._moment = _find_moment(streams, asked)
         self._store: MetadataStore | None = None
         self.findings: tuple[str, ...] = ()
 
@@ -290,7 +288,7 @@ class FixedState:
         return self._store.head()
 
     def _make(self) -> MetadataStore:
-        found = materialise_moment(self._streams, self._cache, self._asked, self._moment, moved=True)
+        found = _materialise(self._streams, self._cache, self._asked, self._moment)
         self.findings = found.findings
         return found.store
 

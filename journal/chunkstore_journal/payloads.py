@@ -20,7 +20,7 @@ from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_rea
 __all__ = [
     "BLOB_AT",
     "FLAG_GIVEN_UP",
-    "FLAG_RESTORE",
+    "FLAG_REPAIR",
     "KEY_BYTES_MAX",
     "MODES",
     "MODE_NUMBERS",
@@ -50,8 +50,8 @@ INLINE_VERSION = 2
 BLOB_AT = 7
 """Where those bytes begin in the payload: behind the heads of an array of four, of the version, and of bytes of any length."""
 FLAG_GIVEN_UP = 2
-FLAG_RESTORE = 1
-"""Flag of an OPEN that cuts its predecessor below its real end (protocol 3.15)."""
+FLAG_REPAIR = 1
+"""Flag of an OPEN that cuts its predecessor below its real end: of a repair (protocol 3.15)."""
 
 KEY_BYTES_MAX = 511
 """A row's key: what LMDB can hold."""
@@ -132,10 +132,9 @@ class OpenPayload(NamedTuple):
     ``previous_epoch``: the stream that history comes from; 0 is genesis. Its cut: ``end_index`` (SLOT: index of the
     SEAL; APPEND: number of records before the cut) and ``end_byte`` (APPEND: length L in bytes; else 0).
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
-    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_RESTORE`` (the
+    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_REPAIR`` (the
     predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
-    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN. ``cut_off_lsn``, with RESTORE: the highest
-    lsn of what restores in place leave out; 0: not known, as of a repair.
+    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN.
     """
 
     epoch: int
@@ -155,7 +154,6 @@ class OpenPayload(NamedTuple):
     flags: int = 0
     ops: Sequence[Op] = ()
     rows: Sequence[RowChange] = ()
-    cut_off_lsn: int = 0
 
 
 class SealPayload(NamedTuple):
@@ -385,7 +383,6 @@ def encode_open(payload: OpenPayload) -> bytes:
             payload.flags,
             tuple(payload.ops),
             tuple(payload.rows),
-            *((payload.cut_off_lsn,) if payload.cut_off_lsn else ()),
         )
     )
     with must_be_readable("OPEN"):
@@ -417,10 +414,9 @@ def decode_open(payload: bytes, *, object: str, position: int) -> OpenPayload:
     host, pid, boot_id = fields.text(_HOST_CHARACTERS_MAX), fields.whole(), fields.text(_HOST_CHARACTERS_MAX)
     flags = fields.whole()
     ops, rows = _changes(fields.array(), fields.array(), object, position)
-    cut_off_lsn = 0 if fields.is_at_end else fields.whole()
     return OpenPayload(
         epoch, token, previous_epoch, end_index, end_byte, last_lsn, last_hash, embedded, base, snapshot, mode, host, pid,
-        boot_id, flags, ops, rows, cut_off_lsn,
+        boot_id, flags, ops, rows,
     )  # fmt: skip
 
 

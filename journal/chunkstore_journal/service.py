@@ -20,7 +20,6 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
 from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
-from chunkstore_journal.early_cut import Amend, Rewind
 from chunkstore_journal.ends import naming_repair
 from chunkstore_journal.founding import Founding, MakeState
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
@@ -104,18 +103,6 @@ class ContainerJournal(JournalService):
         if wait_s > 0:
             wait_politely(self._storage, self._names, wait_s, self._settings)
         return self._adopt(Mend(self._streams, self._cache, self._settings, from_epoch=from_epoch).run())
-
-    def rewind(self, *, lsn: int, hash: bytes, amend: Amend) -> Ownership:
-        """As ``take_over``, but history goes on behind the record ``lsn``, which has this hash, and with what ``amend`` gives its OPEN.
-
-        Raises as ``take_over``; ``Conflict`` (history has another such record by now), ``PastCollected``, ``Unsupported`` (what ``amend``
-        gives does not fit a record), and what ``amend`` raises. Retry: safe, each is a new epoch.
-        """
-        check_writable(self._storage, self._format, self._settings)
-        with naming_repair():
-            return self._adopt(
-                Rewind(self._streams, self._cache, self._settings, lsn=lsn, hash=hash, amend=amend).run()
-            )
 
     def found(self, make: MakeState) -> None:
         """Make the container of a state: ``make`` writes it, behind a claim, and the container's first OPEN carries it. Nobody owns it

@@ -17,7 +17,7 @@ from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Op, Position, RowChange
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -254,10 +254,8 @@ class TakeOver:
         found: Materialised,
         flags: int = 0,
         rows: Sequence[RowChange] = (),
-        ops: Sequence[Op] = (),
-        cut_off_lsn: int = 0,
     ) -> bytes:
-        """The OPEN's bytes. ``ops`` and ``rows`` take effect with it; the embedded record does not touch them. Extents that this one brings
+        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them. Extents that this one brings
         are given their place in our OPEN, in the same step: where it lies so far is behind the cut (protocol 3.7)."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
@@ -299,13 +297,11 @@ class TakeOver:
             pid=claim.pid,
             boot_id=claim.boot_id,
             flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
-            ops=ops,
             rows=rows,
-            cut_off_lsn=cut_off_lsn,
         )
         log = self._names.log(previous.epoch) if previous is not None else ""
-        moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, rows, object=log)
-        payload = payload._replace(rows=tuple({**dict(rows), **dict(moved_rows)}.items()))
+        moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, object=log)
+        payload = payload._replace(rows=(*rows, *moved_rows))
         digest = (digest + digest_of_rows + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,

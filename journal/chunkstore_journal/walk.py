@@ -16,7 +16,7 @@ from chunkstore.metadata.port import Position
 from chunkstore_journal.append_stream import is_suspect, last_record
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.payloads import FLAG_RESTORE, SnapshotLink
+from chunkstore_journal.payloads import FLAG_REPAIR, SnapshotLink
 from chunkstore_journal.record import Record
 from chunkstore_journal.recovery import Mismatch, records_of_leg
 
@@ -69,11 +69,11 @@ def collected_max(streams: Streams, newest: int) -> int:
 
 
 def cuts_of(streams: Streams, newest: int) -> list[Opened]:
-    """The OPENs of history that cut it early (RESTORE). Raises ``Damaged``."""
+    """The OPENs of history that cut it early (REPAIR). Raises ``Damaged``."""
     found, epoch = [], newest
     while epoch:
         opened = streams.opened(epoch)
-        if opened.payload.flags & FLAG_RESTORE:
+        if opened.payload.flags & FLAG_REPAIR:
             found.append(opened)
         epoch = opened.payload.previous_epoch
     return found

@@ -10,7 +10,6 @@ import pytest
 
 import chunkstore
 from chunkstore import RolledBack, Settings
-from chunkstore.backup import restore_in_place
 
 Mode = Literal["append", "slot"]
 MODES = pytest.mark.parametrize("mode", ["append", "slot"])
@@ -85,19 +84,6 @@ def test_who_accepts_speaks_for_nobody_else(root: Root) -> None:
     assert not any(map(root.refuses, "abc"))
     with root.open("d") as store:
         assert store.read("x", 0, 100) == b"base;c;"
-
-
-@MODES
-def test_a_restore_in_place_speaks_for_what_it_has_cut_off(root: Root) -> None:
-    root.append("b", *(b"b%d;" % number for number in range(10)))
-    root.put_back("late")
-    with root.open("a") as store:
-        lsn = store.pin("moment").lsn - 20
-    root.append("m", b"more;")
-    restore_in_place(root.path.as_uri(), lsn=lsn, settings=root.settings("a"))
-    assert not root.refuses("m"), "what it has seen was cut off on purpose"
-    assert not root.refuses("a")
-    assert root.refuses("b"), "numbers of epochs and lsns recur, but this was never part of it"
 
 
 @MODES

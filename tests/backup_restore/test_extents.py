@@ -1,4 +1,4 @@
-"""Appends in records, wherever a container is copied, rebuilt or gone back in: their bytes come along, or stay until nobody needs them."""
+"""Appends in records, wherever a container is copied or rebuilt: their bytes come along, or stay until nobody needs them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from chunkstore.backup.renaming import plan_names
 from chunkstore.changes import Adopt, AdoptedChunk
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument, PastCollected
+from chunkstore.journal import RECORD_MAGIC
 from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.spill import spill
-from tests.backup_restore.in_place import head, rewound
+from chunkstore.repair import repair
 from tests.backup_restore.test_import import state_of
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
@@ -53,6 +54,11 @@ def content(store: Any) -> dict[str, bytes]:
 
 def kinds(store: Any, name: str) -> list[str]:
     return [chunk.kind for chunk in store.layout(name)]
+
+
+def head(store: ChunkedSegmentStorage) -> int:
+    lsn: int = store._container.current.queue.head.lsn
+    return lsn
 
 
 def held(store: ChunkedSegmentStorage) -> tuple[int, int] | None:
@@ -245,51 +251,6 @@ def test_extents_are_not_adopted(world: World) -> None:
         store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))])
 
 
-def test_extents_that_a_restore_in_place_has_replaced_are_spilled_by_nobody(world: World) -> None:
-    """They are garbage until the grace is over: who took them for the segment's found others in its list, and gave up, again and again."""
-    store = filled(world)
-    expected, lsn = content(store), head(store)
-    spilled(store, *expected)
-    store.close()
-    rewound(world, lsn=lsn)
-    world.forget_cache()
-    store = opened(world, gc_grace_s=3600)
-    require(store, expected)
-    spilled(store, *expected)
-    store.append("a", b"goes on;")
-    spilled(store, *expected)
-    require(store, expected | {"a": expected["a"] + b"goes on;"})
-    assert not any("inline" in kinds(store, name) for name in expected)
-
-
-@pytest.mark.parametrize("behind", range(3))
-def test_in_place_to_every_moment_around_a_crash(world: World, behind: int) -> None:
-    """The record that an OPEN embeds is a moment, too: with what was spilled behind it brought back beside it."""
-    store = opened(world)
-    store.create("a")
-    for part in (b"one;", b"two;", b"three;"):
-        store.append("a", part)
-    lsn = head(store)
-    world.crash(store)
-    world.forget_cache()
-    store = opened(world)
-    store.append("a", b"four;")
-    store._spiller._bytes = 8
-    done = store._spiller._container
-    assert spill(done, "a", bytes_max=8).extents == 2, "one; and two; are removed, three; stays"
-    moment = lsn + behind
-    expected = {lsn: b"one;two;three;", lsn + 1: b"one;two;three;", lsn + 2: b"one;two;three;four;"}[moment]
-    store.close()
-    world.forget_cache()
-    rewound(world, lsn=moment)
-    world.forget_cache()
-    store = opened(world)
-    require(store, {"a": expected})
-    store.append("a", b"goes on;")
-    store = worn(world, store)
-    require(store, {"a": expected + b"goes on;"})
-
-
 def test_every_moment_around_a_crash_is_shown_when_its_log_is_gone(world: World) -> None:
     """With the record that an OPEN embeds comes the place where its bytes are now."""
     store = opened(world, pitr_horizon_s=3600)
@@ -335,6 +296,45 @@ def test_a_spill_ends_while_others_append(world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr("chunkstore.operations.spiller.spill", meanwhile)
     store.spill()
     assert kinds(store, "a") == ["object", "inline"]
+
+
+@pytest.mark.parametrize("world", [("filesystem", "append")], indirect=True)
+def test_a_replica_forgets_what_was_cut_off(world: World) -> None:
+    """And holds nothing of the new history as long as somebody may still read the old one."""
+    store = opened(world)
+    store.create("a")
+    store.append("a", b"then;")
+    lsn, identity = head(store), store.info("a").id
+    replica = world.replica(**INLINE_ON)
+    for _ in range(5):
+        store.append("a", b"off;")
+    replica.refresh()
+    tail = replica._context.tail
+    assert tail is not None and tail.find(identity, 5, 20) is not None
+    store.close()
+    log = world.names().log(1)
+    data = world.content(log)
+    begin = data.rindex(RECORD_MAGIC, 0, data.index(b"off;"))
+    end = data.index(RECORD_MAGIC, begin + 1)
+    world.overwrite(log, data[:begin] + bytes(end - begin) + data[end:])
+    assert repair(world.raw_storage(), settings=world.settings()).last_lsn == lsn
+    store = opened(world)
+    for _ in range(3):
+        store.append("a", b"now;")
+    replica.refresh()
+    assert replica.read("a", 0, 99) == b"then;now;now;now;"
+    assert tail.counts().held_bytes == 0
+    store.append("a", b"more;")
+    replica.refresh()
+    assert tail.counts().held_bytes == 0 and replica.read("a", 0, 99) == b"then;now;now;now;more;"
+    retired = replica._follower._retired  # type: ignore[attr-defined]
+    aged = [(began_s - 1e6, held) for began_s, held in retired]
+    retired.clear()
+    retired.extend(aged)
+    replica.refresh()
+    store.append("a", b"last;")
+    replica.refresh()
+    assert tail.find(identity, 22, 5) == [b"last;"] and replica.read("a", 0, 99).endswith(b"more;last;")
 
 
 def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:

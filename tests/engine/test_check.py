@@ -76,7 +76,7 @@ def test_a_chunk_of_an_epoch_that_never_opened(world: World) -> None:
     store = world.open()
     put_chunk(world, store.epoch + 5)
     assert found(store.check("exists")) == {(23, "damage")}
-    world.raw_storage().create(world.names().epoch(store.epoch + 5), b"of a restore in place that copies, or has died")
+    world.raw_storage().create(world.names().epoch(store.epoch + 5), b"a successor's")
     assert store.check("exists") == []
 
 

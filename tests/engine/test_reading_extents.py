@@ -18,7 +18,6 @@ from chunkstore.names import ContainerNames
 from chunkstore.operations.read import find_segment
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
-from tests.backup_restore.in_place import rewound
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding, T
 from tests.support.worlds import World
@@ -271,36 +270,3 @@ def test_a_replica_keeps_nothing_that_its_row_does_not_confirm(world: World) -> 
     assert tail.find(identity, 0, 10) is None
     keep(commit, payload)
     assert tail.find(identity, 0, 10) == [b"0123456789"]
-
-
-def test_a_replica_forgets_what_was_cut_off(world: World) -> None:
-    """And holds nothing of the new history as long as somebody may still read the old one."""
-    store, _ = opened(world)
-    store.create("a")
-    store.append("a", b"then;")
-    lsn, identity = store._container.current.queue.head.lsn, store.info("a").id
-    replica, _ = follower(world)
-    for _ in range(5):
-        store.append("a", b"off;")
-    replica.refresh()
-    tail = replica._context.tail
-    assert tail is not None and tail.find(identity, 5, 20) is not None
-    store.close()
-    rewound(world, lsn=lsn)
-    store, _ = opened(world)
-    for _ in range(3):
-        store.append("a", b"now;")
-    replica.refresh()
-    assert replica.read("a", 0, 99) == b"then;now;now;now;"
-    assert tail.counts().held_bytes == 0
-    store.append("a", b"more;")
-    replica.refresh()
-    assert tail.counts().held_bytes == 0 and replica.read("a", 0, 99) == b"then;now;now;now;more;"
-    retired = replica._follower._retired  # type: ignore[attr-defined]
-    aged = [(began_s - 1e6, held) for began_s, held in retired]
-    retired.clear()
-    retired.extend(aged)
-    replica.refresh()
-    store.append("a", b"last;")
-    replica.refresh()
-    assert tail.find(identity, 22, 5) == [b"last;"] and replica.read("a", 0, 99).endswith(b"more;last;")

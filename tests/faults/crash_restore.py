@@ -1,4 +1,4 @@
-"""Interrupted: restores, into a new container and in place, and an import into one that works (``crash_runs`` has the rest)."""
+"""Interrupted: restores, and an import into one that works (``crash_runs`` has the rest)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 
 from chunkstore.backup import pending_imports
 from chunkstore.backup.imports import merge_source
-from chunkstore.backup.in_place import InPlaceReport, restore_in_place
 from chunkstore.backup.renaming import plan_names
 from chunkstore.backup.restore import restore
 from chunkstore.backup.sources import Moment, open_past
-from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.storage import ChunkStorage
@@ -24,7 +22,7 @@ from tests.support.disk import POWER_CUTS
 from tests.support.faulty import Call
 from tests.support.worlds import Mode, ShelfCache, World
 
-__all__ = ["InPlaceRun", "MergeRun", "RestoreRun"]
+__all__ = ["MergeRun", "RestoreRun"]
 
 
 def fill(store: ChunkedSegmentStorage) -> None:
@@ -70,9 +68,6 @@ class MergeRun(OperationRun):
     def close(self) -> None:
         super().close()
         self.source.close()
-
-
-__all__ = ["InPlaceRun", "RestoreRun"]
 
 
 class RestoreRun(Interrupted):
@@ -133,64 +128,3 @@ class RestoreRun(Interrupted):
     def close(self) -> None:
         self.source.close()
         self.ground.close()
-
-
-class InPlaceRun(Interrupted):
-    """Going back in place: all of it or nothing, and what came back does not need the chunks that former owners may delete."""
-
-    def __init__(self, kind: Place, mode: Mode, folder: Path) -> None:
-        self.ground = Ground(kind, mode, folder, default_rolling=RollingPolicy(chunk_size_bytes_max=32))
-        with self.ground.open() as store:
-            store.create("log", attributes={"a": 1})
-            store.append("log", b"a" * 70, writer_id=WRITER, event_number=4)
-            store.create("whole")
-            store.append("whole", b"b" * 20)
-            store.table("rows").put(b"key", b"value")
-            self.then = observe(store)
-            self.lsn = store._container.current.queue.head.lsn
-            store.append("log", b"cut off", writer_id=WRITER, event_number=5)
-            store.truncate("log", 40)
-            store.delete("whole")
-            store.create("new")
-            self.now = observe(store)
-
-    def restore(self, storage: ChunkStorage) -> InPlaceReport:
-        """The call that is interrupted."""
-        ground = self.ground.world
-
-        def caches(role: str) -> ShelfCache:
-            return ShelfCache(storage, "default", role, ground._shelf)
-
-        lmdb = ground._uses_lmdb(None)
-        return restore_in_place(storage, lsn=self.lsn, settings=ground.settings(), caches=None if lmdb else caches)
-
-    def trace(self) -> tuple[list[Call], State]:
-        def restore(wire: ChunkStorage) -> None:
-            assert self.restore(wire).copied_chunks == 2
-
-        return self.record(restore), self.then
-
-    def run(self, case: Case, expected: State) -> None:
-        ground = self.ground
-        promise = self.interrupt(case, self.restore)
-        if self.power_cut or case.number % 2:
-            ground.world.forget_cache()
-        with ground.open() as store:
-            self.clean(store)
-            found = observe(store)
-        assert found == expected or (found == self.now and promise is not ACKNOWLEDGED)
-        if found != expected:
-            self.restore(ground.world.raw_storage())
-        with ground.world.replica() as replica:
-            held = {chunk.name for info in replica.segments() for chunk in replica.layout(info.name)}
-        for name in {*ground.world.chunks()} - held:
-            ground.world.remove(name)
-        with ground.open() as store:
-            assert observe(store) == expected
-            self.clean(store)
-            state = work(store, expected, "next")
-        if case.number % 4 < 2:
-            ground.world.forget_cache()
-        with ground.open() as store:
-            assert observe(store) == state
-            self.clean(store)

@@ -94,7 +94,7 @@ PAIRS: Sequence[tuple[bytes, bytes]] = (
 LINK = payloads.SnapshotLink("orders/snap/x.sn", 41, HASH, DIGEST, 3, 5, 4096)
 OPEN = payloads.OpenPayload(
     4, TOKEN, 3, 6, 5000, 42, HASH, b"whole record", payloads.BaseLink(2, 9, 0, 30, HASH), LINK, "append", "host-a", 77,
-    "boot-1", payloads.FLAG_RESTORE, OPS[:1], list(ROWS[:1]),
+    "boot-1", payloads.FLAG_REPAIR, OPS[:1], list(ROWS[:1]),
 )  # fmt: skip
 FIRST_OPEN = payloads.OpenPayload(
     1, TOKEN, 0, 0, 0, 0, bytes(16), b"", payloads.BaseLink(0, 0, 0, 0, bytes(16)), None, "slot", "h", 1, ""
@@ -117,7 +117,6 @@ def _record(kind: RecordKind, lsn: int, payload: bytes) -> RecordSample:
 
 RECORDS: dict[str, RecordSample] = {
     "open": _record(RecordKind.OPEN, 43, payloads.encode_open(OPEN)),
-    "open-in-place": _record(RecordKind.OPEN, 43, payloads.encode_open(OPEN._replace(cut_off_lsn=99))),
     "open-genesis": _record(RecordKind.OPEN, 1, payloads.encode_open(FIRST_OPEN)),
     "seal": _record(RecordKind.SEAL, 0, payloads.encode_seal(SEAL)),
     "ops": _record(RecordKind.OPS, 44, payloads.encode_ops(OPS, ROWS)),

@@ -229,7 +229,7 @@ def test_a_pin_does_not_rely_on_a_broken_snapshot(world: World) -> None:
 
 def test_a_pin_does_not_rely_on_a_snapshot_that_was_cut_off(world: World) -> None:
     """It was not there when a repair cut history in front of it, and comes back."""
-    first = world.process().open()
+    first = world.process(settings=settings(world, 1)).open()
     first.put("a")
     first.snapshot()
     damaged = first.put("b")
@@ -246,19 +246,22 @@ def test_a_pin_does_not_rely_on_a_snapshot_that_was_cut_off(world: World) -> Non
         world.overwrite(world.names.log(1), bytes(log))
     owner = world.process(settings=settings(world, 1))
     owner.ownership = owner.service.mend(from_epoch=1)
+    mended = owner.snapshot()
     world.storage.create(name, data)  # a disk remembers it, or a request arrives late
     for key in "efgh":
         owner.put(key)
     lsn = pin(owner, "p")
     there = rows_of(owner.store)
-    kept, cut_off = snapshots_of(world)
-    assert kept < damaged.lsn < cut_off < lsn
+    collect(first)
+    assert mended in names(world)  # of a successor, and below what the former owner knows
+    lower, cut_off = snapshots_of(world)
+    assert damaged.lsn <= lower < cut_off < lsn
     for _ in range(3):
         owner.put("x")
         owner.snapshot()
         owner = world.process(settings=settings(world, 1)).open()
     collect(owner)
-    assert min(snapshots_of(world)) == kept and rows_at(world.storage, world.names, lsn) == there
+    assert min(snapshots_of(world)) == lower and rows_at(world.storage, world.names, lsn) == there
     assert [*check_pinned(world.streams, lsn)] == []
 
 

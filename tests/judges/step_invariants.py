@@ -239,14 +239,10 @@ class StepInvariants:
                 self._report(26, f"{process} changed what {name} holds")
             return
         self._slots[name] = identity
-        top, rewound = self.history.top, self.history.rewound
+        top = self.history.top
         kind = self.history.slot_written(what.epoch, what.index, stored)
         if kind not in (SEAL, None):
             self._check_writer(process, what, name)
-        if self.history.rewound != rewound:
-            # Somebody wanted it: what was told, done and shown behind it is no promise any more.
-            self._deletion = self._shown = _GENESIS
-            self._replicas.clear()
         if self.history.top != top:
             self._check_promises(f"OPEN({self.history.top})")
         self._check_taken_back(name)

@@ -130,8 +130,6 @@ class StoredHistory:
         """By lsn and segment: an offset that a pin holds, and that this record moves the segment's start past."""
         self.open_lsns: dict[int, int] = {}
         """Lsn of each OPEN in H."""
-        self.rewound = 0
-        """How often history has gone back."""
         self.removed: dict[bytes, int] = {}
         """Lsn at which a chunk became garbage."""
 
@@ -291,12 +289,11 @@ class StoredHistory:
         if claim is None or not claim.token == payload.token == record.token:
             self.report(28, f"OPEN({epoch}) was not written by its claimant")
         previous = payload.previous_epoch
-        entitled = self._rewind(epoch, payload) if payload.cuts_early else set()
         if previous != self.top or epoch <= self.top:
             self.report(9, f"OPEN({epoch}) continues from epoch {previous}, but history has reached epoch {self.top}")
             return
         for between in range(previous + 1, epoch):
-            if (between, 0) not in self.seals and not (payload.cuts_early and between in self.opens):
+            if (between, 0) not in self.seals:
                 self.report(3, f"epoch {between}, before OPEN({epoch}), is not void")
         self._cut(epoch, payload)
         if payload.embedded:
@@ -310,27 +307,13 @@ class StoredHistory:
         self._parsed[epoch] = 0
         self.extents.judge_cuts(epoch)
         self.extents.judge_all(f"behind OPEN({epoch})")
-        for identity in entitled:
-            if b"C" + identity in self.rows and identity not in self.removed:
-                self.report(21, f"OPEN({epoch}) refers to chunk {identity.hex()}, which a former owner may delete")
         self._go_on_reading()
-
-    def _rewind(self, epoch: int, payload: Open) -> set[bytes]:
-        """History goes back to where an OPEN cuts it; the chunks that were removed behind that, which may be deleted at any time."""
-        if not self.holds(payload.last_lsn, payload.last_hash):
-            self.report(9, f"OPEN({epoch}) goes back to lsn {payload.last_lsn}, which is no point of history")
-        entitled = {identity for identity, lsn in self.removed.items() if lsn > payload.last_lsn}
-        while self.lsn > payload.last_lsn - bool(payload.embedded):
-            self._take_back()
-        self.top = payload.previous_epoch
-        self.rewound += 1
-        return entitled
 
     def _cut(self, epoch: int, payload: Open) -> None:
         previous = payload.previous_epoch
         if not previous:
             return
-        if not self.append and not payload.cuts_early and (previous, payload.end_index) not in self.seals:
+        if not self.append and (previous, payload.end_index) not in self.seals:
             self.report(5, f"OPEN({epoch}) ends epoch {previous} at index {payload.end_index}, where no SEAL is")
         if self.append and len(self._logs.get(previous, b"")) < payload.end_byte:
             self.report(5, f"OPEN({epoch}) ends epoch {previous} at byte {payload.end_byte}, behind its end")

@@ -89,7 +89,7 @@ class Claim(NamedTuple):
 
 
 class Open(NamedTuple):
-    """An OPEN's payload, without what only replicas and bootstraps need. ``snapshot``: name and lsn, or None. ``cuts_early``: RESTORE."""
+    """An OPEN's payload, without what only replicas and bootstraps need. ``snapshot``: name and lsn, or None."""
 
     epoch: int
     token: bytes
@@ -102,7 +102,6 @@ class Open(NamedTuple):
     snapshot: tuple[str, int] | None
     ops: list[Any]
     rows: list[Any]
-    cuts_early: bool
 
 
 def _crc(data: bytes) -> int:
@@ -196,7 +195,7 @@ def decode_open(record: Record) -> Open:
         name, lsn = _fields(*(_fields(link, list)), str, int)
         snapshot = name, lsn
     _changes(ops, rows)
-    return Open(*(*fields[1:9], snapshot, ops, rows, bool(record.payload[15] & 1)))
+    return Open(*(*fields[1:9], snapshot, ops, rows))
 
 
 def _small_object(data: bytes, number: int) -> list[Any]:

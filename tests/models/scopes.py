@@ -10,8 +10,6 @@ from tests.models.append import AppendModel
 from tests.models.backup import MUTANTS as BACKUP_MUTANTS
 from tests.models.backup import BackupModel
 from tests.models.explorer import Model
-from tests.models.restore import MUTANTS as RESTORE_MUTANTS
-from tests.models.restore import RestoreModel
 from tests.models.slot import MUTANTS as SLOT_MUTANTS
 from tests.models.slot import SlotModel
 from tests.models.sweep import MUTANTS as SWEEP_MUTANTS
@@ -39,7 +37,6 @@ SMALL: tuple[Scope, ...] = (
     Scope("append: 3 claimants, replica, power cut", AppendModel, {"faults": 0}),
     Scope("append: 2 claimants, replica, power cut, failed write or sync", AppendModel, {"processes": 2}),
     Scope("sweep: 2 owners, a session with 2 chunks", SweepModel, {"chunks": 2}),
-    Scope("restore", RestoreModel, {}),
     Scope("backup: 3 runs, one has ended; one drops", BackupModel, {}),
 )
 
@@ -72,6 +69,5 @@ REFUTED: tuple[Scope, ...] = (
     # Without the embedded record a successor has to sync what it trusts, as protocol P6 says.
     Scope("append", AppendModel, {"faults": 0}, ("noembed", "nofsyncseal")),
     *(Scope("sweep", SweepModel, {}, (mutant,)) for mutant in SWEEP_MUTANTS),
-    *(Scope("restore", RestoreModel, {}, (mutant,)) for mutant in RESTORE_MUTANTS),
     *(Scope("backup", BackupModel, {"lsns": 3 if mutant == "onecount" else 2}, (mutant,)) for mutant in BACKUP_MUTANTS),
 )

@@ -244,16 +244,6 @@ def test_backups_restores_and_imports(hostile: Hostile, tmp_path: Path) -> None:
     backups.restore(here, new, settings=named)
 
 
-def test_going_back_in_place(hostile: Hostile) -> None:
-    """What left the list lies there: it is looked at before anything is done."""
-    world = hostile.world
-    with world.open() as store:
-        lsn = store.pin("kept").lsn
-        store.delete("s")
-    settings = world.settings(metadata="lmdb")
-    hostile.refused(lambda: backups.restore_in_place(world.raw_storage(), lsn=lsn, settings=settings))
-
-
 def test_the_planner_of_spark_refuses_before_any_task(hostile: Hostile) -> None:
     options = replace(parse_options({"path": "file:///x", "segments": "s"}), path=url_of(hostile.world))
     with hostile.world.replica() as replica:

@@ -15,7 +15,6 @@ from tests.simulation import test_schedules_claims as claims
 from tests.simulation import test_schedules_ends as ends
 from tests.simulation import test_schedules_fence as fence
 from tests.simulation import test_schedules_garbage as garbage
-from tests.simulation import test_schedules_in_place as in_place
 from tests.simulation import test_schedules_replicas as replicas
 from tests.simulation import test_schedules_slots as slots
 from tests.simulation import test_schedules_snapshots as snapshots
@@ -184,11 +183,6 @@ BITES: tuple[Bite, ...] = (
     ("ask-kept-when-refused", "posix-slot", asks.test_58_ask_refused_in_between, {}),
     ("ask-repeated", "s3-slot", asks.test_59_ask_repeated_after_refusal, {"listed": False}),
     ("ask-refusal-withdrawn", "s3-slot", asks.test_59_ask_repeated_after_refusal, {"listed": True}),
-    ("restore-lsnonly", "posix-append", in_place.test_44_restore_cuts_history, {"behind": "at its lsn"}),
-    ("restore-nocopy", "s3-slot", in_place.test_50_restore_vs_old_delete, {"dies": False}),
-    ("restore-checkonly", "posix-slot", in_place.test_50_restore_vs_old_delete, {"dies": False}),
-    ("restore-copyafter", "s3-slot", in_place.test_50_restore_vs_old_delete, {"dies": True}),
-    ("restore-samename", "posix-append", in_place.test_50_restore_vs_old_delete, {"dies": False}),
 )
 
 

@@ -2,7 +2,7 @@
 
 Each is a procedure of the nemesis: everybody dies, the root changes, claimants are asked what they make of it. What was cut off comes
 back, and so does the newer root, unless history goes on from the backup; then what came after it is given up, and the judges go back with
-it. Leaves out: a backup behind which former owners still run (epoch numbers recur, protocol A3).
+it. Leaves out: a backup behind which former owners still run (epoch numbers recur, protocol 3.2).
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from typing import Final
 from tests.simulator.at_rest import cut_tail, restore_backup, show_backup
 from tests.simulator.copies import CopiedRun
 from tests.simulator.gateways import ignore_conditions, list_late, show_old_answers
-from tests.simulator.rewinds import go_back
 from tests.simulator.roots import RootRun
 from tests.simulator.rot import rot_a_chunk, rot_the_journal
 from tests.simulator.rotten_rows import rot_a_row
@@ -76,5 +75,4 @@ _AT_ONCE: Final[dict[str, Callable[[RootRun, Random], None]]] = {
     "restored_backup": restore_backup,
     "rolled_back": show_backup,
     "cut_tail": cut_tail,
-    "went_back": go_back,
 }

@@ -23,7 +23,6 @@ _CHANCES: Final[dict[str, tuple[float, ...]]] = {
     "restored_backup": (0.05, 0.1),
     "rolled_back": (0.1, 0.2),
     "cut_tail": (0.3, 0.6),
-    "went_back": (0.1, 0.3),
 }
 """Per turn of the nemesis."""
 

@@ -24,7 +24,6 @@ from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_imports import IMPORT_MUTANTS
-from tests.simulator.mutants_in_place import IN_PLACE_MUTANTS
 from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
@@ -43,7 +42,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *IMPORT_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
-        *IN_PLACE_MUTANTS,
         *INLINE_MUTANTS,
         *WINDOW_MUTANTS,
     )

@@ -13,7 +13,7 @@ from tests.simulator.checks import Checks
 from tests.simulator.recorder import Recorder
 from tests.simulator.world import World
 
-__all__ = ["Backup", "Lie", "Moment", "ToldLies"]
+__all__ = ["Backup", "Lie", "ToldLies"]
 
 _NEVER: Final = 1 << 62
 
@@ -44,14 +44,6 @@ class Backup(NamedTuple):
     numbers: list[int]
 
 
-class Moment(NamedTuple):
-    """A point of history, and what clients had been told then."""
-
-    point: tuple[int, bytes]
-    recorder: Recorder
-    numbers: list[int]
-
-
 class ToldLies:
     """The lies of one world, and the backups that wait to be put in a root's place."""
 
@@ -61,7 +53,6 @@ class ToldLies:
         self._over: list[tuple[Lie, int]] = []
         self.backup: Backup | None = None
         self.old_backup: Backup | None = None
-        self.moment: Moment | None = None
 
     def tell(self, name: str, lie: Lie, duration_ns: int) -> None:
         """A lie of a class begins, and ends at the first turn after so long."""

@@ -28,7 +28,6 @@ from greenlet import GreenletExit
 
 from chunkstore import runtime
 from chunkstore.assembly import open_replica_on, open_store_on
-from chunkstore.backup.in_place import InPlaceReport, restore_in_place
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
@@ -178,13 +177,6 @@ class Process(WiredProcess):
     def open(self, **changes: Any) -> ChunkedSegmentStorage:
         """Claim the container and serve it; returns when it serves. ``changes``: settings that differ; ``wait_s``, ``accept_rollback``."""
         return self.run(self.opening(**changes), "open")
-
-    def going_back(self, lsn: int, **changes: Any) -> Callable[[], InPlaceReport]:
-        """The call that makes the state at an lsn the present again, for ``start``."""
-        settings = self.world.settings_with(changes)
-        return lambda: restore_in_place(
-            self.storage, lsn=lsn, container=self.world.container, settings=settings, caches=self.cache
-        )
 
     def opening_replica(self, **changes: Any) -> Callable[[], Replica]:
         """The call that opens a replica, for ``start``."""

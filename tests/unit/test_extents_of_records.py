@@ -108,7 +108,7 @@ def test_a_blob_that_is_longer_than_the_record_says_is_damage() -> None:
 def opened(record: Record, rows: Any = ()) -> Any:
     embedded = encode_record(record.header, record.payload)[0]
     payload = OPEN._replace(previous_epoch=EPOCH, end_byte=BEGIN, embedded=embedded, ops=(), rows=list(rows))
-    moved, _ = moved_extents(payload, record, payload.rows, object="log.a")
+    moved, _ = moved_extents(payload, record, object="log.a")
     return payload._replace(rows=[*rows, *moved])
 
 
@@ -140,15 +140,6 @@ def test_an_open_that_says_nothing_of_them_or_leads_behind_its_cut_is_damage() -
         with pytest.raises(Damaged):
             check_moved(opened(record)._replace(rows=rows), record, object="open")
     check_moved(opened(record)._replace(rows=[(key, None) for key, _ in GOOD]), record, object="open")
-
-
-def test_what_comes_back_with_an_open_keeps_its_links_and_gets_its_place() -> None:
-    """A restore in place may give an embedded extent other neighbours in the same step."""
-    record = record_of(GOOD)
-    payload = opened(record, [row(FIRST, 0, 12, next=OLD)])
-    check_moved(payload, record, object="open")
-    found = decode_chunk(chunk_key(FIRST), dict(payload.rows)[chunk_key(FIRST)] or b"")
-    assert (found.object, found.next) == (f"{payload.epoch:x}/0", OLD)
 
 
 # ---- bytes that look like a record

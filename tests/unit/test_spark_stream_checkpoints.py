@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.backup.in_place import restore_in_place
 from chunkstore.errors import (
     ChunkstoreError,
     Conflict,
@@ -45,15 +45,18 @@ def test_the_checkpoint_of_another_container_is_refused(ground: Ground, store: S
 
 
 def test_a_container_that_was_restored_to_before_is_refused(ground: Ground) -> None:
+    root, kept = ground.path / "root", ground.path / "kept"
     with ground.open() as store:
         filled(store, "a", 10, 10)
         stream = Stream(ground.url, segments="a", startingOffsets="earliest")
         stream.step()
         lsn = stream.offset().lsn
-        store.append("a", b"cut off")
+        shutil.copytree(root, kept)
+        store.append("a", b"lost")
         stream.step()
-    restore_in_place(ground.url, lsn=lsn, settings=ground.settings)
-    with ground.open() as store:
+    shutil.rmtree(root)
+    shutil.move(kept, root)
+    with chunkstore.open(ground.url, settings=ground.settings, accept_rollback=True) as store:
         stream.restart()
         with pytest.raises(RolledBack, match="was it restored") as caught:
             stream.step()
@@ -68,7 +71,7 @@ def test_a_container_that_was_restored_to_before_is_refused(ground: Ground) -> N
             stream.read(2)
         stream.log.pop()
         stream.rows.pop()
-        assert stream.step()[0][1] == 10, "what was seen before the cut is still true"
+        assert stream.step()[0][1] == 10, "what was seen before is still true"
 
 
 def test_offsets_survive_takeovers(ground: Ground) -> None:
