@@ -1,6 +1,5 @@
 """Exports: records a second against a plain pass over the same rows, and memory. Backups: copying against a plain loop over the binding,
-links, and what a second one of an unchanged container costs. Restoring, against the same loop. Imports of chunks that stay where they are,
-into a new container and into one that works, in processor time and against reading the export's rows.
+links, and what a second one of an unchanged container costs. Restoring, against the same loop.
 
 ``python -m benchmarks.bench_backup [--dir DIR] [--quick]``
 """
@@ -12,27 +11,17 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import chunkstore
-from benchmarks.big import CHUNK_BYTES, build, open_big, settings_for
+from benchmarks.big import build, open_big
 from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, scratch, time_s
-from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore import backup
-from chunkstore.assembly import open_store_on
-from chunkstore.backup.importing import merge_into
-from chunkstore.backup.merging import merge_id
-from chunkstore.backup.restore import into_new
-from chunkstore.backup.sources import open_export_source
-from chunkstore.backup.survey import Source, survey
 from chunkstore.config import KIB, MIB
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.records import ACTIVE, RootRecord
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -81,71 +70,6 @@ def exports(report: Report, path: Path, chunks: int, rounds: int) -> None:
     cpu_s = median([item["cpu_s"] for item in found])
     report.add("... in processor time", chunks / cpu_s, "records/s", at_least=400_000)
     report.add("... against a plain pass over these rows", export_s / scan_s, "ratio")
-    report.add("... anonymous memory", max(item["kib"] for item in found) / 1024, "MiB", at_most=200)
-
-
-@contextmanager
-def _big_source(path: Path, *, merges: bool) -> Iterator[Source]:
-    """What an export of a big container holds; its chunks are taken to exist."""
-
-    @contextmanager
-    def storage_of(*_: object) -> Iterator[ChunkStorage]:
-        yield LengthOnlyChunkStorage(FilesystemChunkStorage(str(path / "root")), assume_length=CHUNK_BYTES)
-
-    with mock.patch("chunkstore.parts.storage_of", storage_of):  # noqa: SIM117
-        with open_export_source(path / "file", None, settings=settings_for(path), merges=merges) as source:
-            yield source
-
-
-def child_import(path: Path, *, merges: bool) -> None:
-    """In a fresh process: the rows of an export, then an import of all of it whose chunks stay; processor times and memory."""
-    began_kib, began = anonymous_kib(), time.process_time()
-    rows = sum(1 for _ in backup.read_export(path / "file"))
-    read_s = time.process_time() - began
-    target, spent = path / "target", {"survey": 0.0}
-
-    def counted(*given: Any, **named: Any) -> Any:
-        since = time.process_time()
-        try:
-            return survey(*given, **named)
-        finally:
-            spent["survey"] += time.process_time() - since
-
-    began = time.process_time()
-    with _big_source(path, merges=merges) as source, mock.patch("chunkstore.backup.restore.survey", counted):
-        load_s, began = time.process_time() - began, time.process_time()
-        root = RootRecord("file:///elsewhere", "", "default", source.origin.container, "pin", 0, 0, ACTIVE, 0)
-        storage, settings = FilesystemChunkStorage(str(target)), settings_for(path)
-        if merges:
-            with open_store_on(storage, settings=settings) as store:
-                merge_into(store, source._replace(root=store.add_root(root)), merge_id(source.origin))
-        else:
-            into_new(source, storage, container="default", settings=settings, adopt=root)
-        import_s = time.process_time() - began - spent["survey"]
-        storage.close()
-    kib = anonymous_kib() - began_kib
-    shutil.rmtree(target)
-    print(json.dumps({"rows": rows, "read_s": read_s, "load_s": load_s, "import_s": import_s, **spent, "kib": kib}))
-
-
-def imports(report: Report, path: Path, chunks: int, rounds: int, *, merges: bool) -> None:
-    """Import of so many chunk records. The look at each chunk before, which is a question to the storage, is measured apart, and left
-    out."""
-    build(path, chunks)
-    with open_big(path) as store:
-        backup.export(store, path / "file")
-    found = [_child("merge" if merges else "import", path) for _ in range(rounds)]
-    import_s, load_s, read_s, survey_s = (
-        median([item[name] for item in found]) for name in ("import_s", "load_s", "read_s", "survey")
-    )
-    what = (
-        f"import of {chunks:,} chunk records into {'one that works' if merges else 'a new container'}, processor time"
-    )
-    detail = (
-        f"{import_s:.2f} s; reading the file into a local state {load_s:.2f} s, looking at the chunks {survey_s:.2f} s"
-    )
-    report.add(what, chunks / import_s, "records/s", at_least=20_000 if merges else 200_000, detail=detail)
-    report.add("... against a plain pass over the file's rows", import_s / read_s, "ratio")
     report.add("... anonymous memory", max(item["kib"] for item in found) / 1024, "MiB", at_most=200)
 
 
@@ -232,7 +156,7 @@ def again(report: Report, path: Path, chunks: int) -> None:
             opened.append(MeteredChunkStorage(open_storage(url, settings)))
             return opened[-1]
 
-        with mock.patch("chunkstore.backup.rounds.open_storage", metered):
+        with mock.patch("chunkstore.parts.open_storage", metered):
             began = time_s()
             second = backup.backup(store, target, pin=False).backup
             second_s = time_s() - began
@@ -250,20 +174,14 @@ def main() -> None:
     parser.add_argument("--child", nargs=2)
     options, _ = parser.parse_known_args()
     if options.child:
-        what, where = options.child
-        if what == "export":
-            child_export(where)
-        else:
-            child_import(Path(where), merges=what == "merge")
+        child_export(options.child[1])
         return
     report = Report("backup-quick" if options.quick else "backup")
     with scratch(options.dir) as path:
         exports(report, path, 20_000 if options.quick else 1_000_000, 1 if options.quick else 3)
         few = options.quick
-        for name in ("small", "large", "linked", "restored", "new", "merged"):
+        for name in ("small", "large", "linked", "restored"):
             (path / name).mkdir()
-        imports(report, path / "new", 20_000 if few else 1_000_000, 1 if few else 3, merges=False)
-        imports(report, path / "merged", 5_000 if few else 100_000, 1 if few else 3, merges=True)
         copying(report, path / "small", 200 if few else 4_000, 64 * KIB, 1 if few else 5)
         copying(report, path / "large", 4 if few else 24, 16 * MIB, 1 if few else 5)
         restoring(report, path / "restored", 200 if few else 4_000, 64 * KIB, 1 if few else 5)

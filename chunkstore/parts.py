@@ -152,8 +152,6 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     return names.parse_slot(name) if log is None else (log, 0)
 
 
-
-
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
     """What lists the journal and the snapshots."""
     from chunkstore_journal.sizes import stored_sizes as listed

@@ -1,4 +1,4 @@
-"""The state that a new container begins with: what is taken in, with ids of its own (every restore, and imports into new containers).
+"""The state that a new container begins with: what is imported, with ids of its own.
 
 Promises: one pass; rows and index entries come in ascending order, as a snapshot wants them, in memory that does not grow with them. Ids
 are counted under the epoch of the claim, in the order of the lists, so that a chunk's neighbours are known before they come. What a
@@ -20,7 +20,6 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from chunkstore import runtime
 from chunkstore.backup.spool import Spool
 from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_behind
 from chunkstore.blocks import Borders
@@ -30,18 +29,14 @@ from chunkstore.metadata.codec import decode_table, encode_segment, encode_table
 from chunkstore.metadata.index import extent_entries, run_entry
 from chunkstore.metadata.keys import (
     CHUNK,
-    RETENTION_NAMESPACE,
-    root_key,
     segment_key,
     table_key,
     writer_key,
     writer_range,
 )
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.roots import encode_root
-from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment, foreign_object
+from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment
 from chunkstore.operations.bring_chunks import (
-    Brought,
     ChunkToBring,
     ForeignChunk,
     Place,
@@ -49,7 +44,7 @@ from chunkstore.operations.bring_chunks import (
     piece_bytes,
     side_by_side,
 )
-from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_OBJECT, RootRecord, SegmentRecord, TableRecord
+from chunkstore.records import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
 from chunkstore.storage import iter_listing
 
 __all__ = ["Chunks", "State"]
@@ -58,8 +53,8 @@ Pair: TypeAlias = tuple[bytes, bytes]
 _Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int | None, int]
 """Of a chunk there: name, length, where its borders lie and their CRCs (None and its own CRC: one block; None and None: not known),
 label."""
-_Piece: TypeAlias = tuple[bytes, int, int | None, int, str, Borders | None]
-"""Of a chunk here: id, length, CRC, label, ``object``, and borders where there are several blocks."""
+_Piece: TypeAlias = tuple[bytes, int, int | None, int, Borders | None]
+"""Of a chunk here: id, length, CRC, label, and borders where there are several blocks."""
 
 _PAGE: Final = 1_024
 _FIRST_VERSION: Final = 1
@@ -105,7 +100,7 @@ class _Run(NamedTuple):
 
 
 class State:
-    """The rows of one claim: ``pairs``, once. ``adopt``: the root where the source's own chunks stay; None: they are copied."""
+    """The rows of one claim: ``pairs``, once."""
 
     def __init__(
         self,
@@ -115,17 +110,14 @@ class State:
         *,
         epoch: int,
         goes_on: bool,
-        adopt: RootRecord | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> None:
         self._source = source
         self._chunks = chunks
         self._place = place
         self._epoch = epoch
-        self._adopt = adopt
         self._progress = progress or (lambda _: None)
         self._ids = itertools.count((epoch << 32) + 1)
-        self._root = next(self._ids) if adopt is not None else 0
         self._tail = int.from_bytes(source.origin.hash[:4], "big")
         """Of the ids of chunks, in the place of chance: whoever takes in the same finds them."""
         self._piece_bytes = piece_bytes(place)
@@ -133,12 +125,10 @@ class State:
         self._former = self._find_former() if goes_on else {}
         self._files = ExitStack()
         self._segments = self._spool()
-        self._renamed: list[Pair] = []
         self._writers = self._spool()
         self._runs = self._spool()
         self._extents = self._spool()
         self._blocks: dict[bytes, Spool[Pair]] = {}
-        self._references = self._adopted_bytes = 0
 
     def _spool(self) -> Spool[Pair]:
         made = Spool[Pair]()
@@ -151,12 +141,7 @@ class State:
         with self._files:
             yield from self._chunk_rows()
             blocks = [self._blocks[epoch] for epoch in sorted(self._blocks)]
-            tables, policies = self._tables(), self._tables(policies=True)
-            found = chain(
-                merge(self._segments, sorted(self._renamed), key=_by_key),
-                merge(*blocks, self._root_row(), sorted(policies), self._writers, tables, key=_by_key),
-                self._runs,
-            )
+            found = chain(self._segments, merge(*blocks, self._writers, self._tables(), key=_by_key), self._runs)
             yield from ([pair] for pair in found)
             yield from self._extents.pages()
 
@@ -211,14 +196,7 @@ class State:
         if segment.length != begun.there.length:
             text = f"its chunks end at {segment.length}, the segment at {begun.there.length}"
             raise Damaged(text, object=f"segment {segment.name!r}", position=segment.length)
-        self._references += begun.references
-        self._adopted_bytes += begun.adopted_bytes
-        name = self._source.plan.target(segment.name)
-        row = (segment_key(name), encode_segment(segment._replace(name=name)))
-        if name == self._source.plan.prefix + segment.name:
-            self._segments.add([row])
-        else:
-            self._renamed.append(row)
+        self._segments.add([(segment_key(segment.name), encode_segment(segment))])
         self._source.look(partial(self._keep_writers, begun.there.id, segment.id))
         if segment.chunk_count:
             self._runs.add([run_entry(segment)])
@@ -261,61 +239,33 @@ class State:
             after = page[-1].name
 
     def _some_segments(self, after: str, view: MetadataView) -> list[SegmentRecord]:
-        return list(itertools.islice(segments_behind(view, after, self._source.plan), _PAGE))
+        return list(itertools.islice(segments_behind(view, after, self._source.chosen), _PAGE))
 
     # ---- bringing
 
-    def _stays(self, item: _Kept) -> bool:
-        """Whether a chunk is left where it is: one that is foreign there, too, or that nothing would verify, is copied."""
-        return self._adopt is not None and item[0][0] != "@" and item[3] is not None
-
     def _pieces_of(self, item: _Kept) -> int:
         """How many chunks one becomes."""
-        return 1 if item[1] <= self._piece_bytes or self._stays(item) else -(-item[1] // self._piece_bytes)
+        return 1 if item[1] <= self._piece_bytes else -(-item[1] // self._piece_bytes)
 
     def _brought(self, runs: Sequence[_Run]) -> Iterator[list[_Piece]]:
         jobs = list[tuple[_Run, int, _Kept]]()
         for run in runs:
-            if all(map(self._stays, run.chunks)):
-                continue
             number = run.first
             for item in run.chunks:
-                if not self._stays(item):
-                    jobs.append((run, number, item))
+                jobs.append((run, number, item))
                 number += self._pieces_of(item)
         size_bytes = sum(item[1] for _, _, item in jobs)
         bring = partial(bring_chunk, self._place, self._source.storage)
         copies = iter(side_by_side(self._place, bring, [self._to_bring(job) for job in jobs], size_bytes))
         for run in runs:
-            yield self._mixed(run, copies) if jobs else self._adopted(run)
+            pieces: list[_Piece] = []
+            for brought in itertools.islice(copies, len(run.chunks)):
+                for identity, borders in brought.chunks:
+                    several = borders if len(borders.at) > 2 else None
+                    pieces.append((identity, borders.at[-1], borders.crcs[-1], brought.created_ms, several))
+            yield pieces
         if jobs:
             self._progress(size_bytes)
-
-    def _adopted(self, run: _Run) -> list[_Piece]:
-        """The pieces of chunks that all stay where they are."""
-        first = chunk_id(run.id, self._epoch, 0, self._tail)
-        front, tail, root = first[:16], first[24:], foreign_object(self._root, "-")[:-1]
-        pieces: list[_Piece] = []
-        for number, (name, length, at, crcs, created_ms) in enumerate(run.chunks, run.first):
-            several, crc = (None, crcs) if isinstance(crcs, int) or not crcs else (Borders(at or (), crcs), crcs[-1])
-            here = front + number.to_bytes(8, "big") + tail
-            pieces.append((here, length, crc, created_ms, root + name, several))  # type: ignore[arg-type]
-        return pieces
-
-    def _mixed(self, run: _Run, copies: Iterator[Brought]) -> list[_Piece]:
-        pieces: list[_Piece] = []
-        number = run.first
-        for item in run.chunks:
-            if self._stays(item):
-                pieces += self._adopted(run._replace(first=number, chunks=[item]))
-                number += 1
-                continue
-            brought = next(copies)
-            number += self._pieces_of(item)
-            for identity, borders in brought.chunks:
-                several = borders if len(borders.at) > 2 else None
-                pieces.append((identity, borders.at[-1], borders.crcs[-1], brought.created_ms, "", several))
-        return pieces
 
     def _to_bring(self, job: tuple[_Run, int, _Kept]) -> ChunkToBring:
         run, number, (name, length, at, crcs, created_ms) = job
@@ -351,21 +301,13 @@ class State:
 
     # ---- tables
 
-    def _root_row(self) -> Iterator[Pair]:
-        if self._adopt is not None:
-            root = self._adopt._replace(
-                references=self._references, size_bytes=self._adopted_bytes, changed_ms=runtime.now_ms()
-            )
-            yield root_key(self._root), encode_table(TableRecord(_FIRST_VERSION, encode_root(root)))
-
-    def _tables(self, *, policies: bool = False) -> Iterator[Pair]:
-        """The rows of tables in their order; or retention policies, whose keys are other ones where names are."""
+    def _tables(self) -> Iterator[Pair]:
+        """The rows of tables, in their order."""
         after = b""
         while rows := self._source.look(partial(rows_behind, self._source, after)):
             after = rows[-1].position
             for _, namespace, key, value in rows:
-                if (namespace == RETENTION_NAMESPACE) == policies:
-                    yield table_key(namespace, key), encode_table(TableRecord(_FIRST_VERSION, value))
+                yield table_key(namespace, key), encode_table(TableRecord(_FIRST_VERSION, value))
 
 
 class _Begun:
@@ -380,7 +322,6 @@ class _Begun:
         self._first = self._before = NO_CHUNK
         self._held: list[_Piece] = []
         self._count = 0
-        self.references = self.adopted_bytes = 0
 
     def add(
         self, pieces: Iterable[_Piece], *, is_last: bool
@@ -405,23 +346,20 @@ class _Begun:
         run, epoch = self._id, self._epoch
         own = chunk_id(run, epoch, 0, 0)[:16]
         values = pack_chunks(
-            (object_, 0, length, crc, before, follower, run, epoch, CLOSED, KIND_FOREIGN if object_ else KIND_OBJECT, created_ms)
+            ("", 0, length, crc, before, follower, run, epoch, CLOSED, KIND_OBJECT, created_ms)
             if identity.startswith(own)
             # Of a former epoch's copy its id says which, and of which segment.
             else (
                 "", 0, length, crc, before, follower, chunk_segment(identity), chunk_epoch(identity), CLOSED, KIND_OBJECT, created_ms
             )
-            for (identity, length, crc, created_ms, object_, _), before, follower in zip(
+            for (identity, length, crc, created_ms, _), before, follower in zip(
                 ready, [self._before, *ids[:-1]], following, strict=True
             )
         )  # fmt: skip
         *offsets, end = accumulate((piece[1] for piece in ready), initial=self._offset)
-        foreign = [piece[1] for piece in ready if piece[4]]
-        self.references += len(foreign)
-        self.adopted_bytes += sum(foreign)
         self._before, self._offset, self._last_offset = ids[-1], end, offsets[-1]
         self._count += len(ready)
-        borders = [(piece[0], piece[5]) for piece in ready if piece[5] is not None]
+        borders = [(piece[0], piece[4]) for piece in ready if piece[4] is not None]
         rows = [(CHUNK + identity, value) for identity, value in zip(ids, values, strict=True)]
         return rows, extent_entries(run, offsets, ids), borders
 

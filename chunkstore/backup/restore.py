@@ -1,11 +1,12 @@
-"""Restoring: a state of the past as a container of its own.
+"""Restoring and importing: a state of a container, of a backup or of an export, or some segments of it, as a new container.
 
-Promises: the old container is only read; the new one is whole or opened by nobody.
+Promises: the source is only read; the new container is whole or opened by nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from typing import NamedTuple
@@ -13,17 +14,18 @@ from typing import NamedTuple
 from chunkstore import parts
 from chunkstore.arguments import check_flags
 from chunkstore.backup.founding import Chunks, State
-from chunkstore.backup.sources import Caches, Moment, open_past
+from chunkstore.backup.selection import NameFilter
+from chunkstore.backup.sources import Caches, Moment, is_export, open_source
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
 from chunkstore.backup.target import make_container
 from chunkstore.config import Settings
+from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
-from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreReport", "into_new", "restore"]
+__all__ = ["RestoreReport", "import_", "restore"]
 
 
 class RestoreReport(NamedTuple):
@@ -44,9 +46,11 @@ class RestoreReport(NamedTuple):
 
 
 def restore(
-    root: str | ChunkStorage,
+    root: str | os.PathLike[str] | ChunkStorage,
     new_root: str | ChunkStorage,
+    segments: Sequence[str] = (),
     *,
+    source_root: str | None = None,
     lsn: int | None = None,
     time: datetime | int | None = None,
     snapshot: str | None = None,
@@ -59,12 +63,16 @@ def restore(
     caches: Caches | None = None,
 ) -> RestoreReport:
     """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
-    newest is restored, or that of the lsn, or the newest that was made by the time.
+    newest is restored, or that of the lsn, or the newest that was made by the time. Or it is an export file, of one moment: its chunks are
+    looked for at ``source_root``, or else where the file says, and only if the same container is there.
+
+    ``segments``: names, or prefixes with ``*`` after them; none: all. Of a part the retention policies of its segments and the rows of its
+    ledgers come along, other tables do not.
 
     The moment: ``lsn``, ``time`` (both as in ``open_replica``), or ``snapshot``, the name of a pin; none of them: now. First every chunk is
     looked at; then all are copied, and compared with their CRCs on the way. Segments keep their offsets, attributes, seals, labels of time
     and writers' last events, tables their rows; retention policies come along. What speaks of the other history does not: garbage,
-    sessions, pins. ``new_container``: its name, if not the same. ``wait_s``: as in ``open``, where an earlier try may still run.
+    sessions, pins. ``new_container``: its name, else that at the source. ``wait_s``: as in ``open``, where an earlier try may still run.
     ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step. Roots may be storages of the caller's
     own, which stay open; ``caches`` makes its own metadata caches, by role.
 
@@ -72,29 +80,68 @@ def restore(
     own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
     wins.
 
-    Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
-    ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,
-    ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
+    Raises ``InvalidArgument`` (the moment; there is such a container already; another container at ``source_root``), ``SegmentNotFound``
+    (of ``segments``), ``ChunksMissing``, both before anything is made, ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``,
+    ``RootRefused``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
+    ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
-    chosen = parts.checked_settings(settings)
+    chosen, names = parts.checked_settings(settings), NameFilter(segments)
     check_flags(dry_run=dry_run)
-    target = ContainerNames(container if new_container is None else new_container).container
+    container = ContainerNames(container).container
+    if new_container is not None:
+        ContainerNames(new_container)
     moment = Moment(lsn, time, snapshot)
     with (
-        parts.storage_of(root, chosen) as old,
+        open_source(
+            root, source_root, container=container, moment=moment, settings=chosen, caches=caches, chosen=names
+        ) as source,
         parts.storage_of(new_root, chosen) as new,
-        open_past(old, container=container, moment=moment, settings=chosen, caches=caches) as source,
     ):
         return into_new(
             source,
             new,
-            container=target,
+            container=source.names.container if new_container is None else new_container,
             settings=chosen,
             wait_s=wait_s,
             dry_run=dry_run,
             progress=progress,
             cache=None if caches is None or dry_run else caches("owner"),
         )
+
+
+def import_(
+    new_root: str,
+    source: str | os.PathLike[str],
+    segments: Sequence[str] = (),
+    *,
+    source_root: str | None = None,
+    source_container: str = "default",
+    lsn: int | None = None,
+    time: datetime | int | None = None,
+    container: str | None = None,
+    settings: Settings | None = None,
+    wait_s: float = 0,
+    dry_run: bool = False,
+    progress: Callable[[int], object] | None = None,
+) -> RestoreReport:
+    """As ``restore``, with the new root first. ``source_container``: of a root; ``container``: the name of the new one, else as there."""
+    if is_export(new_root):
+        text = f"{new_root!r} is an export file: say first the root of the new container, then the file"
+        raise InvalidArgument(text, argument="new_root")
+    return restore(
+        source,
+        new_root,
+        segments,
+        source_root=source_root,
+        lsn=lsn,
+        time=time,
+        container=source_container,
+        new_container=container,
+        settings=settings,
+        wait_s=wait_s,
+        dry_run=dry_run,
+        progress=progress,
+    )
 
 
 def into_new(
@@ -107,25 +154,15 @@ def into_new(
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
     cache: MetadataCache | None = None,
-    adopt: RootRecord | None = None,
 ) -> RestoreReport:
-    """Look at every chunk of ``source``, then make the new container of it; see ``restore``. ``adopt``: the root where its chunks
-    stay."""
+    """Look at every chunk of ``source``, then make the new container of it; see ``restore``."""
     with closing(Chunks()) as chunks:
         found = survey(source, None if dry_run else chunks.keep)
         if not dry_run:
             require_complete(found)
 
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
-                return State(
-                    source,
-                    chunks,
-                    place,
-                    epoch=epoch,
-                    goes_on=goes_on,
-                    adopt=adopt,
-                    progress=progress,
-                ).pages()
+                return State(source, chunks, place, epoch=epoch, goes_on=goes_on, progress=progress).pages()
 
             make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

@@ -9,7 +9,8 @@ everything, for each chunk in garbage. Leaves out: bytes of the file (``files``)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
@@ -40,7 +41,7 @@ from chunkstore.metadata.retention import pattern_key
 from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name, foreign_root
 from chunkstore.records import SegmentRecord
 
-__all__ = ["CHOSEN_MAX", "Choice", "Selection", "check_choice"]
+__all__ = ["CHOSEN_MAX", "EVERYTHING", "Choice", "NameFilter", "Selection", "check_choice"]
 
 Pair = tuple[bytes, bytes]
 CHOSEN_MAX: Final = 10_000
@@ -76,6 +77,44 @@ def check_choice(segments: Sequence[str], topic: str | None) -> Choice:
 
         check_topic(topic)
     return Choice(tuple(sorted(set(segments))), topic or "")
+
+
+class NameFilter:
+    """Segments by ``names``, or by prefixes with ``*`` after them; none: all. Never changed."""
+
+    __slots__ = ("_exact", "_prefixes", "names")
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.names = check_choice(names, None).names
+        self._exact = frozenset(name for name in self.names if not name.endswith("*"))
+        self._prefixes = tuple(name[:-1] for name in self.names if name.endswith("*"))
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all segments are chosen."""
+        return not self.names
+
+    def takes(self, name: str) -> bool:
+        """Whether a segment is chosen."""
+        return not self.names or name in self._exact or name.startswith(self._prefixes)
+
+    def digest(self) -> bytes:
+        """16 bytes that tell filters apart; none for the one that takes everything."""
+        if self.is_everything:
+            return b""
+        return blake2b(b"".join(name.encode() + b"\0" for name in self.names), digest_size=16).digest()
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ``SegmentNotFound`` for a choice that chooses none of ``names``, which are all of a state."""
+        exact, prefixes = set(self._exact), set(self._prefixes)
+        for name in names:
+            exact.discard(name)
+            prefixes -= {item for item in prefixes if name.startswith(item)}
+        if exact or prefixes:
+            raise SegmentNotFound(min(exact or {item + "*" for item in prefixes}))
+
+
+EVERYTHING: Final = NameFilter()
 
 
 class Selection:

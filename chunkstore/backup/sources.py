@@ -1,7 +1,7 @@
-"""Where states come from that are taken in: a moment of a container, one of its backups, an export file.
+"""Where states come from that are imported: a moment of a container, one of its backups, an export file.
 
 Promises: what is opened shows one state, and is only read. An export is verified to its end before anything of it
-is believed; its chunks are looked for only where the same container lies. Leaves out: what is taken in (``survey``, ``importing``).
+is believed; its chunks are looked for only where the same container lies. Leaves out: what is imported (``survey``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from chunkstore import parts
 from chunkstore.arguments import check_moment
@@ -20,11 +20,10 @@ from chunkstore.assembly import open_replica_on
 from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
-from chunkstore.backup.renaming import AS_IT_IS, NamePlan
-from chunkstore.backup.survey import Source
+from chunkstore.backup.selection import EVERYTHING, NameFilter
+from chunkstore.backup.survey import Origin, Source
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.port import MetadataCache, Position
 from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames, check_segment_name
@@ -32,7 +31,7 @@ from chunkstore.registry import routed
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Caches", "Moment", "is_export", "open_export_source", "open_past"]
+__all__ = ["Caches", "Moment", "is_export", "open_source"]
 
 Caches = Callable[[str], MetadataCache]
 """Makes a caller's own caches, by role."""
@@ -55,25 +54,60 @@ class Moment(NamedTuple):
             check_segment_name(self.snapshot, "snapshot")
 
 
-def is_export(source: str | os.PathLike[str]) -> bool:
+def is_export(source: str | os.PathLike[str] | ChunkStorage) -> TypeGuard[str | os.PathLike[str]]:
     """Whether this names an export file, and no root."""
+    if not isinstance(source, str | os.PathLike):
+        return False
     text = os.fspath(source)
     return "://" not in text and "\0" not in text and os.path.isfile(text)
 
 
 @contextmanager
-def open_past(
-    storage: ChunkStorage,
+def open_source(
+    source: str | os.PathLike[str] | ChunkStorage,
+    source_root: str | None,
     *,
     container: str,
     moment: Moment,
     settings: Settings,
     caches: Caches | None = None,
-    plan: NamePlan = AS_IT_IS,
-    merges: bool = False,
+    chosen: NameFilter = EVERYTHING,
+) -> Iterator[Source]:
+    """What ``restore`` calls its source. Raises ``InvalidArgument``, and what opening it raises."""
+    moment.check()
+    if is_export(source):
+        if moment != Moment():
+            text = "an export is of one moment: lsn, time and snapshot are for roots"
+            raise InvalidArgument(
+                text, argument=next(name for name, given in moment._asdict().items() if given is not None)
+            )
+        with _open_export(source, source_root, settings=settings, chosen=chosen) as found:
+            yield found
+        return
+    if source_root is not None:
+        text = "the source is no file, so it is taken for the root itself: leave source_root out"
+        raise InvalidArgument(text, argument="source_root")
+    root = os.fspath(source) if isinstance(source, os.PathLike) else source
+    with (
+        parts.storage_of(root, settings) as storage,
+        _open_past(
+            storage, container=container, moment=moment, settings=settings, caches=caches, chosen=chosen
+        ) as past,
+    ):
+        yield past
+
+
+@contextmanager
+def _open_past(
+    storage: ChunkStorage,
+    *,
+    container: str,
+    moment: Moment,
+    settings: Settings,
+    caches: Caches | None,
+    chosen: NameFilter,
 ) -> Iterator[Source]:
     """The state of a container, or of its backups, at a moment. Raises as ``open_replica``."""
-    moment.check()
     lsn = moment.lsn
     if moment.time is None and lsn is None:
         lsn = _lsn_of(storage, container, moment.snapshot, settings, caches)
@@ -81,8 +115,8 @@ def open_past(
     with open_replica_on(
         storage, container=container, settings=settings, cache=cache, at_lsn=lsn, at_time=moment.time
     ) as past:
-        origin = _origin(past.uuid, past.look(lambda view: view.head).position, plan)
-        yield Source(origin, past.look, past.read_context.names, past.storage, plan, merges)
+        origin = _origin(past.uuid, past.look(lambda view: view.head).position, chosen)
+        yield Source(origin, past.look, past.read_context.names, past.storage, chosen)
 
 
 def _lsn_of(
@@ -102,13 +136,12 @@ def _lsn_of_pin(present: Replica, snapshot: str) -> int:
 
 
 @contextmanager
-def open_export_source(
+def _open_export(
     path: str | os.PathLike[str],
     root: str | None,
     *,
     settings: Settings,
-    plan: NamePlan = AS_IT_IS,
-    merges: bool = False,
+    chosen: NameFilter,
 ) -> Iterator[Source]:
     """The state that an export file holds; its chunks lie at ``root``, or else where the file says (``RootRefused``: not just anywhere).
 
@@ -124,13 +157,13 @@ def open_export_source(
             raise InvalidArgument(text, argument="source_root")
         cache = parts.cache_of(storage, header.container, settings, "past")
         try:
-            store = load_export(export, cache, os.fspath(path), indexed=merges)
+            store = load_export(export, cache, os.fspath(path), indexed=False)
             try:
                 with store.view() as view:
-                    origin = _origin(header.container, header.position, plan)
+                    origin = _origin(header.container, header.position, chosen)
                     door, close_roots = routed(storage, names, settings, partial(find_root, view))
                     try:
-                        yield Source(origin, lambda call: call(view), names, door, plan, merges)
+                        yield Source(origin, lambda call: call(view), names, door, chosen)
                     finally:
                         close_roots()
             finally:
@@ -139,8 +172,8 @@ def open_export_source(
             cache.close()
 
 
-def _origin(container: bytes, position: Position, plan: NamePlan) -> Origin:
-    """Which state it is, and what of it: by another plan it is another one."""
-    of_plan = plan.digest()
-    identity = blake2b(position.hash + of_plan, digest_size=16).digest() if of_plan else position.hash
+def _origin(container: bytes, position: Position, chosen: NameFilter) -> Origin:
+    """Which state it is, and what of it: by another filter it is another one."""
+    digest = chosen.digest()
+    identity = blake2b(position.hash + digest, digest_size=16).digest() if digest else position.hash
     return Origin(container, position.lsn, identity)

@@ -1,4 +1,4 @@
-"""What exports, backups and imports work at: an owner or a replica of the caller's, or a root, which is opened for it.
+"""What exports and backups work at: an owner or a replica of the caller's, or a root, which is opened for it.
 
 Promises: what was opened here is closed; what is the caller's stays open. Leaves out: opening (``chunkstore.assembly``).
 """
@@ -16,7 +16,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.replica import Replica
 
-__all__ = ["Subject", "opened_as_owner", "opened_to_read"]
+__all__ = ["Subject", "opened_to_read"]
 
 Subject: TypeAlias = ChunkedSegmentStorage | Replica | str
 
@@ -34,7 +34,7 @@ def opened_to_read(
         text = f"give an owner, a replica, or a root as text, not {type(subject).__name__}"
         raise InvalidArgument(text, argument="store")
     opened: ChunkedSegmentStorage | Replica = (
-        opened_as_owner(subject, container=container, settings=settings, wait_s=wait_s)
+        _opened_as_owner(subject, container=container, settings=settings, wait_s=wait_s)
         if pins
         else open_replica(subject, container=container, settings=settings)
     )
@@ -42,8 +42,8 @@ def opened_to_read(
         yield opened
 
 
-def opened_as_owner(
-    root: str, *, container: str, settings: Settings | None, wait_s: float | None, accept_rollback: bool = False
+def _opened_as_owner(
+    root: str, *, container: str, settings: Settings | None, wait_s: float | None
 ) -> ChunkedSegmentStorage:
     """The container at ``root``, claimed. ``wait_s`` None: politely, a live owner is ``ContainerBusy``. Raises as ``chunkstore.open``."""
     return open_store(
@@ -52,5 +52,4 @@ def opened_as_owner(
         create=False,
         settings=settings,
         wait_s=parts.watch_s(parts.checked_settings(settings)) if wait_s is None else wait_s,
-        accept_rollback=accept_rollback,
     )

@@ -1,8 +1,8 @@
-"""A state that can be taken in: its segments, the chunks of their lists, the rows of tables that go with them, as a plan of names chooses.
+"""A state that can be imported: its segments, the chunks of their lists, the rows of tables that go with them, as a filter chooses.
 
 Promises: everything is read from views that show one point of history, page by page, so that memory does not grow with the state; what its
-rows say is believed as far as it adds up. Nothing is changed, and no chunk is read. Rows of tables come along whole: what speaks of
-segments by name says the new names, or is refused. Leaves out: where states come from (``sources``), taking them in (``importing``).
+rows say is believed as far as it adds up. Nothing is changed, and no chunk is read. Leaves out: where states come from (``sources``), the
+new container (``founding``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
-from chunkstore.backup.renaming import AS_IT_IS, NamePlan
+from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.blocks import Borders, is_one_block
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
-from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.keys import (
     RETENTION_NAMESPACE,
     SEGMENT,
@@ -38,6 +37,7 @@ __all__ = [
     "ImportReport",
     "Look",
     "MissingChunk",
+    "Origin",
     "Row",
     "Source",
     "chunks_of",
@@ -66,21 +66,27 @@ class Look(Protocol):
     def __call__(self, call: Callable[[MetadataView], T], /) -> T: ...
 
 
+class Origin(NamedTuple):
+    """Which state of which container: its uuid, and the record that left it; ``hash`` is of that and of the filter."""
+
+    container: bytes
+    lsn: int
+    hash: bytes
+
+
 class Source(NamedTuple):
-    """A state, where its chunks lie, and what of it is to be taken in. ``look`` always shows the same rows; ``origin`` tells states and
-    plans apart. ``merges``: into a container that works. ``root``: where chunks stay and are adopted from; None: they are copied."""
+    """A state, where its chunks are, and which of its segments are imported. ``look`` always shows the same rows; ``origin`` tells states
+    and filters apart."""
 
     origin: Origin
     look: Look
     names: ContainerNames
     storage: ChunkStorage
-    plan: NamePlan = AS_IT_IS
-    merges: bool = False
-    root: int | None = None
+    chosen: NameFilter = EVERYTHING
 
 
 class Row(NamedTuple):
-    """A row of a table as it is to be; ``position``: its key where it comes from."""
+    """A row of a table; ``position``: its whole key."""
 
     position: bytes
     namespace: str
@@ -99,7 +105,7 @@ class MissingChunk(NamedTuple):
 
 
 class ImportReport(NamedTuple):
-    """What a state consists of, or what an import took in by this call."""
+    """What a state consists of."""
 
     segments: int
     chunks: int
@@ -121,18 +127,18 @@ class FoundChunk(NamedTuple):
 
 
 def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = None) -> ImportReport:
-    """Look at the plan, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
+    """Look at the filter, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
 
-    ``keep`` is given all chunks, in the order of the lists, with what is known of their CRCs. Raises as ``NamePlan.check``,
-    ``InvalidArgument`` (a row holds a name that would be another), ``Damaged``, ``StorageUnavailable``. Retry: safe.
+    ``keep`` is given all chunks, in the order of the lists, with what is known of their CRCs. Raises ``SegmentNotFound`` (a choice that
+    chooses nothing), ``Damaged``, ``StorageUnavailable``. Retry: safe.
     """
     pool = runtime.pool("chunkstore-survey", _WORKERS)
     segments = chunks = size_bytes = rows = count = 0
     missing: list[MissingChunk] = []
     place: _Place | None = _Place("", 0)
     try:
-        if source.plan is not AS_IT_IS:
-            source.look(partial(_check_plan, source.plan))
+        if not source.chosen.is_everything:
+            source.look(partial(_check_chosen, source.chosen))
         while place is not None:
             ended, found, place = source.look(partial(_chunks_behind, source, place, keep is not None))
             calls = [
@@ -152,9 +158,8 @@ def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = N
     return ImportReport(segments, chunks, size_bytes, rows, tuple(missing), count)
 
 
-def _check_plan(plan: NamePlan, view: MetadataView) -> None:
-    names = (key[1:].decode("utf-8", "replace") for key, _ in view.scan(VISIBLE_SEGMENTS, _ENDS))
-    plan.check(names, lambda name: view.get(segment_key(name)) is not None)
+def _check_chosen(chosen: NameFilter, view: MetadataView) -> None:
+    chosen.check(key[1:].decode("utf-8", "replace") for key, _ in view.scan(VISIBLE_SEGMENTS, _ENDS))
 
 
 class _Place(NamedTuple):
@@ -174,7 +179,7 @@ def _chunks_behind(
     found: list[FoundChunk] = []
     after, offset, identity, count = place
     ended = 0
-    for segment in segments_behind(view, after, source.plan):
+    for segment in segments_behind(view, after, source.chosen):
         if ended == _PAGE:
             return ended, found, _Place(after, 0)
         start = offset if identity else segment.start_offset - segment.first_chunk_skip
@@ -190,12 +195,12 @@ def _chunks_behind(
     return ended, found, None
 
 
-def segments_behind(view: MetadataView, after: str, plan: NamePlan) -> Iterator[SegmentRecord]:
+def segments_behind(view: MetadataView, after: str, chosen: NameFilter) -> Iterator[SegmentRecord]:
     """The chosen segments with names above ``after``, in order. Raises ``Damaged``."""
     start = SEGMENT + after.encode() + b"\0" if after else VISIBLE_SEGMENTS
     for key, raw in view.scan(start, _ENDS):
         name = key[1:].decode("utf-8", "replace")
-        if not plan.takes(name):
+        if not chosen.takes(name):
             continue
         segment = decode_segment(name, raw)
         try:
@@ -210,18 +215,10 @@ def segments_behind(view: MetadataView, after: str, plan: NamePlan) -> Iterator[
 
 
 def chunks_of(
-    view: MetadataView,
-    names: ContainerNames,
-    segment: SegmentRecord,
-    offset: int,
-    borders: bool = False,
-    identity: bytes = NO_CHUNK,
+    view: MetadataView, names: ContainerNames, segment: SegmentRecord, offset: int, borders: bool, identity: bytes
 ) -> Iterator[FoundChunk]:
-    """The chunks of a segment from the one that begins at ``offset`` on, which is ``identity`` where that is known. Raises ``Damaged``."""
-    known_first, identity = identity, identity or segment.first_chunk
-    if offset > segment.start_offset and not known_first:
-        located = view.locate(segment.id, offset) if offset < segment.length else None
-        identity = located[0] if located is not None else b""
+    """The chunks of a segment from ``identity`` on, or from the first one, which begins at ``offset``. Raises ``Damaged``."""
+    identity = identity or segment.first_chunk
     while identity:
         record = decode_found_chunk(names, identity, view.get(chunk_key(identity)))
         if not record.length:
@@ -263,20 +260,18 @@ def _why_missing(storage: ChunkStorage, chunk: ForeignChunk) -> str:
 
 
 def rows_behind(source: Source, after: bytes, view: MetadataView, count: int = _ROWS) -> list[Row]:
-    """The next rows of tables that come along, those behind the position ``after``. Raises ``InvalidArgument`` (one holds a name that would
-    be another), ``Damaged``."""
+    """The next rows of tables that come along, those after the position ``after``. Raises ``Damaged``."""
     found: list[Row] = []
     size_bytes = 0
     start = max(TABLE, after + b"\0")
     while (first := next(view.scan(start, bytes((TABLE[0] + 1,))), None)) is not None:
         namespace = first[0][2 : 2 + first[0][1]].decode("utf-8", "replace")
         prefix = first[0][: 2 + first[0][1]]
-        if _comes(source.plan, namespace):
+        if _comes(source.chosen, namespace):
             for key, raw in view.scan(max(start, prefix), _behind(prefix)):
                 value = decode_table(key, raw).value
-                new = _key(source, namespace, key[len(prefix) :], value, view)
-                if new is not None:
-                    found.append(Row(key, namespace, new, value))
+                if _row_comes(source.chosen, namespace, key[len(prefix) :], value, view):
+                    found.append(Row(key, namespace, key[len(prefix) :], value))
                     size_bytes += len(raw)
                 if len(found) == count or size_bytes >= _ROW_BYTES:
                     return found
@@ -289,41 +284,24 @@ def _behind(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
-def _comes(plan: NamePlan, namespace: str) -> bool:
+def _comes(chosen: NameFilter, namespace: str) -> bool:
     """Whether rows of a table may come along. Of the reserved ones: what they say is true in the other container, too."""
     if namespace.startswith("!"):
         return namespace == RETENTION_NAMESPACE
-    return plan.is_everything or namespace == _OFFLOAD
+    return chosen.is_everything or namespace == _OFFLOAD
 
 
-def _key(source: Source, namespace: str, key: bytes, value: bytes, view: MetadataView) -> bytes | None:
-    """The key of a row as it is to be; None: it stays behind."""
-    plan = source.plan
+def _row_comes(chosen: NameFilter, namespace: str, key: bytes, value: bytes, view: MetadataView) -> bool:
+    """Whether a row of a table that may come along does: of a part, what speaks of its segments alone."""
+    if chosen.is_everything:
+        return True
     if namespace == RETENTION_NAMESPACE:
-        return _key_of_policy(source, key, view)
-    if namespace == _OFFLOAD and not (plan.is_everything and plan.keeps_names):
-        # Here, because with ledgers comes protobuf, which nobody else should wait for.
-        from chunkstore.backup.topics import named_by
+        name = key[1:].decode("utf-8", "replace")
+        return key[:1] != b"*" and chosen.takes(name) and view.get(segment_key(name)) is not None
+    # Here, because with ledgers comes protobuf, which nobody else should wait for.
+    from chunkstore.backup.topics import named_by
 
-        named = named_by(key, value)
-        if not all(plan.takes(name) for name in named):
-            return None
-        for name in sorted(named):
-            if plan.target(name) != name:
-                text = f"segment {name!r} belongs to a ledger, whose rows hold its name: import it under that, or leave it out"
-                raise InvalidArgument(text, argument="rename" if name in plan.renames else "prefix")
-    return key
-
-
-def _key_of_policy(source: Source, key: bytes, view: MetadataView) -> bytes | None:
-    plan, is_whole = source.plan, source.plan.is_everything and not source.merges
-    if key[:1] == b"*":
-        # Of a prefix, under which other names may lie by then.
-        return key if is_whole and plan.keeps_names else None
-    name = key[1:].decode("utf-8", "replace")
-    if not plan.takes(name) or not (is_whole or view.get(segment_key(name)) is not None):
-        return None
-    return b"=" + plan.target(name).encode()
+    return all(chosen.takes(name) for name in named_by(key, value))
 
 
 def require_complete(report: ImportReport) -> None:

@@ -19,7 +19,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["NewPlace", "make_container", "require_nothing"]
+__all__ = ["NewPlace", "make_container"]
 
 
 class NewPlace:
@@ -73,7 +73,7 @@ def make_container(
     names, storage, goes_on = ContainerNames(container), guarded(storage), True
     try:
         format_ = read_format(storage, names)
-        require_nothing(storage, names)
+        _require_nothing(storage, names)
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     except ContainerNotFound:
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
@@ -97,7 +97,7 @@ def make_container(
             own.close()
 
 
-def require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
+def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
     """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it.
 
     Changes nothing. Raises, too: ``ContainerNotFound`` (nobody has begun one), ``Damaged``, and what the storage does. Retry: safe.

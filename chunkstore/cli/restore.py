@@ -1,6 +1,6 @@
-"""The verb ``restore``: a state of the past as a container of its own.
+"""The verb ``restore``: a state of a container, a backup or an export, or a part of it, as a new container.
 
-Promises: the old container is only read; what is missing is listed before anything is made.
+Promises: the source is only read; what is missing is listed before anything is made.
 Leaves out: the copying (``chunkstore.backup``).
 """
 
@@ -19,9 +19,23 @@ __all__ = ["restore", "show_report"]
 
 
 def restore(
-    root: options.Root,
+    root: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Root of a container or of backups, or an export file.")
+    ],
     new_root: Annotated[str, typer.Argument(metavar="NEWROOT", help="Root of the new container.")],
     *,
+    segments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--segments", metavar="SEGMENT", help="Only this one, or this prefix ('orders-*'); again for more."
+        ),
+    ] = None,
+    source_root: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="SOURCEROOT", help="Of an export: where its container is.", show_default="as it says"
+        ),
+    ] = None,
     lsn: Annotated[int | None, typer.Option(metavar="N", help="What the record of this number left.")] = None,
     time: Annotated[
         str | None,
@@ -37,11 +51,13 @@ def restore(
     dry_run: options.DryRun = False,
     here: access.Claiming,
 ) -> None:
-    """Copy a container as it was (or as it is) into a new one; interrupted, the same command goes on."""
+    """Copy a container as it was (or as it is), or some of its segments, into a new one; interrupted, the same command goes on."""
     with meter(f"restore {here.container}", None, as_json=here.as_json) as progress:
         report = restore_container(
             root,
             new_root,
+            segments or (),
+            source_root=source_root,
             lsn=lsn,
             time=options.moment_of(time, "--time"),
             snapshot=snapshot,

@@ -24,8 +24,6 @@ __all__ = [
     "EXTENT",
     "GARBAGE",
     "HEADERS_NAMESPACE",
-    "IMPORT_KEY",
-    "IMPORT_NAMESPACE",
     "INLINE",
     "PIN",
     "REPAIR_KEY",
@@ -64,7 +62,7 @@ GARBAGE = b"G"
 PIN = b"P"
 SEGMENT = b"S"
 VISIBLE_SEGMENTS = SEGMENT + b"\1"
-"""Where the keys of segments begin that have names. In front of them, behind a NUL, which no name has: what imports have not ended."""
+"""Where the keys of segments begin that have names. Before them, after a NUL, which no name has: what is staged for a session."""
 TABLE = b"T"
 INLINE = b"i"
 RUN = b"r"
@@ -84,9 +82,6 @@ RETENTION_NAMESPACE = "!retention"
 
 SCRUB_NAMESPACE = "!scrub"
 """Reserved table namespace: one row without a key, where scrubbing goes on."""
-
-IMPORT_NAMESPACE = "!import"
-"""Reserved table namespace: how far imports have come. The row without a key: the container itself is being made of another's state."""
 
 HEADERS_NAMESPACE = "!headers"
 """Reserved table namespace: a row for each segment that was imported from a header file at the root."""
@@ -163,12 +158,6 @@ REPAIR_KEY = table_prefix("!repair")
 
 SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 """Key of the row that says where scrubbing goes on."""
-
-
-IMPORT_KEY = table_key(IMPORT_NAMESPACE, b"")
-"""What the keys of the rows of merges begin with."""
-
-
 
 
 _ROOTS = table_prefix(ROOTS_NAMESPACE)

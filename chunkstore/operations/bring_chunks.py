@@ -1,14 +1,14 @@
-"""How a chunk's bytes get here: what an import takes in is copied into chunks of ours.
+"""Chunks of another container are copied into chunks of a new one.
 
 Promises: on the way bytes are compared with the CRCs that their own container knows; what is returned is whole in the storage, and
 durable. Memory is bounded: chunks are copied in pieces. What was copied and not committed is an orphan.
-Leaves out: the record that commits them (``take_in``).
+Leaves out: the snapshot that names them (``chunkstore.backup.founding``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
@@ -16,16 +16,13 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
 from chunkstore.blocks import Borders, crc_at_borders, first_bad
-from chunkstore.changes import AdoptedChunk, NewChunk
+from chunkstore.changes import NewChunk
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import NUMBER_MAX
-from chunkstore.names import ContainerNames, parse_routed
-from chunkstore.operations.adopt import borders_of
-from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -34,7 +31,6 @@ __all__ = [
     "ForeignChunk",
     "Place",
     "bring_chunk",
-    "bring_chunks",
     "piece_bytes",
     "side_by_side",
 ]
@@ -59,11 +55,10 @@ class ForeignChunk(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """What a chunk there became: the new chunks, and how old they are. ``stays``: it was not copied."""
+    """What a chunk there became: the new chunks, and how old they are."""
 
     chunks: list[NewChunk]
     created_ms: int
-    stays: AdoptedChunk | None = None
 
 
 class ChunkToBring(NamedTuple):
@@ -77,7 +72,7 @@ class ChunkToBring(NamedTuple):
 
 
 class Place(Protocol):
-    """Where chunks are brought to; an ``OwnedContainer`` is one."""
+    """Where chunks are brought to."""
 
     @property
     def storage(self) -> ChunkStorage: ...
@@ -89,29 +84,6 @@ class Place(Protocol):
     def remote(self) -> bool: ...
     def deadline(self) -> Deadline: ...
     def bounded(self, deadline: Deadline) -> AbstractContextManager[None]: ...
-
-
-def bring_chunks(
-    container: OwnedContainer,
-    owned: OwnedEpoch,
-    source: ChunkStorage,
-    chunks: Sequence[tuple[str, ForeignChunk]],
-    ids: Mapping[str, int],
-    staying: frozenset[str] = frozenset(),
-) -> Iterator[Brought]:
-    """Copy chunks, each with its segment's name, into chunks of the segments of these ``ids``; in order. Those of the segments ``staying``
-    are left where they are (``adopt``), unless they are foreign there, too, or have no CRC. Raises ``Damaged``, ``ChunkNotFound``, and what
-    the storages raise."""
-
-    def bring(item: tuple[str, ForeignChunk]) -> Brought:
-        segment, chunk = item
-        fresh = partial(owned.new_chunk, ids[segment])
-        if segment in staying and chunk.borders is not None and parse_routed(chunk.name) is None:
-            stays = AdoptedChunk(chunk.name, chunk.length, chunk.borders, 0, chunk.created_ms)
-            return Brought([NewChunk(fresh(), borders_of(stays))], chunk.created_ms, stays)
-        return _copy_chunk(container, source, segment, fresh, chunk)
-
-    return iter(side_by_side(container, bring, chunks, sum(chunk.length for _, chunk in chunks)))
 
 
 def side_by_side(place: Place, bring: Callable[[T], S], items: Sequence[T], size_bytes: int) -> list[S]:
@@ -160,8 +132,8 @@ def piece_bytes(place: Place) -> int:
 
 
 def bring_chunk(place: Place, source: ChunkStorage, item: ChunkToBring) -> Brought:
-    """Copy a chunk, or find it copied: then all of the copy is read and compared. Durable. Raises as ``bring_chunks``, and ``ChunkExists``
-    (somebody brings the same just now, or began to)."""
+    """Copy a chunk, or find it copied: then all of the copy is read and compared. Durable. Raises ``Damaged``,
+    ``ChunkNotFound``, ``ChunkExists`` (somebody brings the same just now, or began to), and what the storages raise."""
     found = _find_copied(place, item.segment, item.former, item.chunk) if item.former else None
     if found is not None:
         return found
@@ -171,7 +143,7 @@ def bring_chunk(place: Place, source: ChunkStorage, item: ChunkToBring) -> Broug
 def _copy_chunk(
     place: Place, source: ChunkStorage, segment: str, fresh: Callable[[], bytes], chunk: ForeignChunk
 ) -> Brought:
-    """Copy a chunk into one with the id that ``fresh`` gives, or into several of ``piece_bytes``. Raises as ``bring_chunks``."""
+    """Copy a chunk into one with the id that ``fresh`` gives, or into several of ``piece_bytes``. Raises as ``bring_chunk``."""
     if not chunk.length:
         return Brought([], chunk.created_ms)
     windows = _windows(place, source, segment, chunk)

@@ -341,10 +341,9 @@ class CutOff:
         return {lsn for _, end, lsn in self._appends.get(plan.id, ()) if end > plan.kept_stop and not plan.delete}
 
     def others(self) -> list[TablePlan]:
-        """Table rows and sessions that changed, in key order; but how far imports had come: they go on, or are dropped."""
+        """Table rows and sessions that changed, in key order."""
         plans = [
             TablePlan(key, self._view.get(key), self._rows.get(key), op, lsn)
             for key, (op, lsn) in sorted(self._others.items())
-            if not key.startswith(table_key("!import", b""))
         ]
         return [plan for plan in plans if plan.before != plan.after]

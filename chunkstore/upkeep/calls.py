@@ -1,4 +1,4 @@
-"""The methods of an owned container that are about its upkeep, or used by repairs and imports, kept apart from those that change segments.
+"""The methods of an owned container that are about its upkeep, or used by repairs, kept apart from those that change segments.
 
 Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
@@ -34,7 +34,6 @@ from chunkstore.operations.regain import Regain, regain
 from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.operations.take_in import Batch, take_in
 from chunkstore.records import Pin, RootRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
@@ -314,20 +313,16 @@ class UpkeepCalls:
             done.update(chunks=report.chunks, read_bytes=report.size_bytes, findings=len(report.findings))
         return report
 
-    # What repairs and imports commit
+    # What repairs commit
 
     def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
         """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
         return regain(self._container, plan)
 
     def add_root(self, root: RootRecord) -> int:
-        """Name a root that chunks shall be adopted from (``chunkstore.backup.adopt``, ``changes.Adopt``), or find it; its number.
+        """Name a root that chunks shall be adopted from (``changes.Adopt``), or find it; its number.
 
         What nothing refers to is given up by a collection, after the grace of garbage. Atomic, durable. Raises ``InvalidArgument``,
         ``Conflict`` (our own root, with another prefix; a pin that is being given up), and the errors of commits. Retry: safe.
         """
         return add_root(self._container, root)
-
-    def take_in(self, source: ChunkStorage, batch: Batch) -> None:
-        """Commit a step of an import (``chunkstore.backup``), atomic and durable. Raises as ``commit``, and what ``source`` raises."""
-        take_in(self._container, source, batch)

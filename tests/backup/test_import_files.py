@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,12 +12,10 @@ import pytest
 
 import chunkstore
 from chunkstore import backup
-from chunkstore.backup import importing
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import write_export
 from chunkstore.errors import (
     ChunksMissing,
-    Conflict,
     ContainerBusy,
     ContainerNotFound,
     Damaged,
@@ -30,9 +27,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_chunk
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
-from tests.engine.test_repair import flip
 from tests.support.data import problems, refused
-from tests.support.repairing import Place, broken
 
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=100)
 TOPIC = "persistent://a/b"
@@ -86,23 +81,23 @@ def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, setti
     other = (tmp_path / "other").as_uri()
     with chunkstore.open(root, settings=settings) as store:
         expected, read = content(store), entries(store)
-    report = backup.import_file(other, file, settings=settings)
+    report = backup.import_(other, file, settings=settings)
     assert report.segments == len(expected) and report.rows == 2
     with chunkstore.open(other, settings=settings) as store:
         assert content(store) == expected and entries(store) == read
         assert store.table("mine").get(b"key").value == b"value"  # type: ignore[union-attr]
         assert store.append("orders-0", b"x", writer_id="w", event_number=7) == 0
         assert store.check("deep") == []
-        # A topic that was lost by mistake: its segments by their prefix, its rows with them.
-        for context in iter_contexts(store, TOPIC):
-            store.delete(context.data)
-            store.delete(context.index_segment)
-            store.table("offload").delete(f"{TOPIC}\0".encode() + context.sequence.to_bytes(8, "big"))
-        backup.merge_file(store, file, ["offload/*"], settings=settings)
-        assert content(store) == expected and entries(store) == read
-        for given in ({"prefix": "x/"}, {"rename": {iter_contexts(store, TOPIC)[0].data: "x"}}):
-            refused(InvalidArgument, partial(backup.merge_file, store, file, ["offload/*"], settings=settings, **given))
-        assert content(store) == expected and backup.pending_imports(store) == []
+    # A topic alone: its segments by their prefix, its rows with them.
+    alone = (tmp_path / "alone").as_uri()
+    report = backup.import_(alone, file, ["offload/*"], settings=settings)
+    assert (report.segments, report.rows) == (2, 1)
+    with chunkstore.open(alone, settings=settings) as store:
+        assert entries(store) == read and set(content(store)) == {name for name in expected if name.startswith("off")}
+    part = (tmp_path / "part").as_uri()
+    with chunkstore.open_replica(root, settings=settings) as replica:
+        data = iter_contexts(replica, TOPIC)[0].data
+    assert backup.import_(part, file, [data], settings=settings).rows == 0, "a ledger comes whole or not at all"
 
 
 def test_roots_in_the_place_of_what_is_open(
@@ -118,7 +113,6 @@ def test_roots_in_the_place_of_what_is_open(
         alive = [
             lambda: backup.export(root, file, settings=settings),
             lambda: backup.backup(root, backups, settings=settings),
-            lambda: backup.import_(root, backups, ["orders-1"], prefix="x/", settings=settings),
         ]
         assert backup.export(root, file, pin=False, settings=settings).pin is None
         backup.backup(root, backups, pin=False, settings=settings)
@@ -127,21 +121,20 @@ def test_roots_in_the_place_of_what_is_open(
     report = backup.export(root, file, settings=settings)
     assert report.pin is not None and report.pin.name == "export-a.cks"
     assert backup.backup(root, backups, settings=settings).backup.lsn > report.lsn
-    for new in (None, False, True):
-        dry = partial(backup.import_, other, file, ["orders-*"], new=new, prefix="y/", settings=settings, dry_run=True)
-        refused(ContainerNotFound, dry) if new is False else dry()
+    assert backup.import_(other, file, ["orders-*"], settings=settings, dry_run=True).segments == 2
     backup.import_(other, file, settings=settings)
-    assert not backup.import_(other, backups, ["orders-0"], rename={"orders-0": "again"}, settings=settings).dry_run
+    assert not backup.import_(other, backups, ["orders-0"], container="second", settings=settings).dry_run
     refused(
         InvalidArgument,
         lambda: backup.import_(other, file, settings=settings),
-        lambda: backup.import_(other, file, ["orders-*"], new=True, prefix="z/", settings=settings),
+        lambda: backup.import_(other, backups, ["orders-*"], settings=settings),
         lambda: backup.import_(str(file), other, settings=settings),
         lambda: backup.export(7, tmp_path / "b.cks"),  # type: ignore[arg-type]
     )
     with chunkstore.open(other, settings=settings) as store:
-        found = content(store)
-        assert found.pop("again") == expected["orders-0"] and found == expected
+        assert content(store) == expected
+    with chunkstore.open(other, container="second", settings=settings) as store:
+        assert content(store) == {"orders-0": expected["orders-0"]}
     with chunkstore.open(root, settings=settings) as store:
         assert store.epoch == epoch + 3, "export, backup, and this one"
 
@@ -154,21 +147,21 @@ def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, setting
         expected = content(store)
         store.append("orders-0", b"later")
         backup.backup(store, backups)
-        store.delete("orders-0")
-        backup.merge_file(store, backups, ["orders-0"], lsn=first.lsn, settings=settings)
-        assert content(store) == expected
-        refused(
-            InvalidArgument,
-            lambda: backup.merge_file(store, backups, ["orders-0"], lsn=1, settings=settings),
-            lambda: backup.merge_file(store, backups, source_root=root, settings=settings),
-            lambda: backup.merge_file(store, backups, lsn=1, time=1, settings=settings),
-        )
-        refused(SegmentNotFound, lambda: backup.merge_file(store, backups, ["orders-9"], settings=settings))
-        refused(InvalidArgument, lambda: backup.merge_file(store, tmp_path / "nothing", settings=settings))
-        with chunkstore.open_replica(root, settings=settings) as replica:
-            dry = partial(backup.merge_file, replica, backups, ["orders-*"], settings=settings, dry_run=True)
-            assert dry(prefix="x/").segments == 2
-            refused(InvalidArgument, dry)
+    call = partial(backup.restore, settings=settings)
+    backup.import_((tmp_path / "then").as_uri(), backups, ["orders-0"], lsn=first.lsn, settings=settings)
+    with chunkstore.open((tmp_path / "then").as_uri(), settings=settings) as store:
+        assert content(store) == {"orders-0": expected["orders-0"]}
+    new = (tmp_path / "new").as_uri()
+    refused(
+        InvalidArgument,
+        lambda: call(backups, new, ["orders-0"], lsn=1),
+        lambda: call(backups, new, source_root=root),
+        lambda: call(backups, new, lsn=1, time=1),
+        lambda: call(tmp_path / "nothing", new),
+    )
+    refused(SegmentNotFound, lambda: call(backups, new, ["orders-9"]))
+    assert call(backups, new, ["orders-*"], dry_run=True).segments == 2
+    assert not (tmp_path / "new" / "default").exists()
 
 
 def rewritten(file: Path, change: Callable[[dict[bytes, bytes]], object], header: dict[str, Any] | None = None) -> Path:
@@ -218,18 +211,13 @@ def test_rows_that_do_not_add_up_change_nothing(
 ) -> None:
     bad = rewritten(file, HOSTILE[what])
     other = (tmp_path / "other").as_uri()
-    refused(Damaged, lambda: backup.import_file(other, bad, settings=settings))
+    refused(Damaged, lambda: backup.import_(other, bad, settings=settings))
     assert not (tmp_path / "other" / "default").exists()
-    with chunkstore.open(root, settings=settings) as store:
-        before = content(store)
-        refused(Damaged, lambda: backup.merge_file(store, bad, prefix="x/", settings=settings))
-        assert content(store) == before and backup.pending_imports(store) == []
-        assert [item for item in store.check("quick") if item.severity == "damage"] == []
 
 
 def test_files_of_others_are_refused(root: str, file: Path, tmp_path: Path, settings: chunkstore.Settings) -> None:
     other = (tmp_path / "other").as_uri()
-    call = partial(backup.import_file, other, settings=settings)
+    call = partial(backup.import_, other, settings=settings)
     nothing: Callable[[dict[bytes, bytes]], object] = lambda rows: None  # noqa: E731
     stranger = rewritten(file, nothing, {"container": bytes(16)})
     refused(InvalidArgument, lambda: call(stranger), lambda: call(file, lsn=3), lambda: call(file, time=3))
@@ -249,76 +237,24 @@ def test_chunks_that_were_collected_since_are_listed(root: str, tmp_path: Path, 
         store.delete("orders-0")
         store.collect()
         with pytest.raises(ChunksMissing) as caught:
-            backup.import_file(other, tmp_path / "all.cks", settings=settings)
+            backup.import_(other, tmp_path / "all.cks", settings=settings)
         assert {item["segment"] for item in caught.value.missing} == {"orders-0"}
         assert not (tmp_path / "other" / "default").exists()
-        refused(
-            ChunksMissing,
-            lambda: backup.merge_file(store, tmp_path / "all.cks", ["orders-*"], prefix="x/", settings=settings),
-        )
-        assert backup.pending_imports(store) == []
+        assert backup.import_(other, tmp_path / "all.cks", ["orders-1"], settings=settings).segments == 1
 
 
-def test_a_part_under_other_names_is_another_import(
-    file: Path, root: str, tmp_path: Path, settings: chunkstore.Settings
-) -> None:
+def test_a_part_is_another_import(file: Path, root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
     """What one plan has copied is nothing to another, which may make the container, as nobody has yet: all of it, and of it only."""
     other = (tmp_path / "other").as_uri()
 
     def stops(_: int) -> None:
         raise KeyboardInterrupt
 
-    call = partial(backup.import_file, other, file, settings=settings)
+    call = partial(backup.import_, other, file, settings=settings)
     with pytest.raises(KeyboardInterrupt):
-        call(["orders-*"], prefix="x/", progress=stops)
+        call(["orders-*"], progress=stops)
     refused(Unsupported, lambda: chunkstore.open(other, settings=settings))
     assert call().segments == 4
-    refused(InvalidArgument, call, lambda: call(["orders-*"], prefix="x/"))
+    refused(InvalidArgument, call, lambda: call(["orders-*"]))
     with chunkstore.open(root, settings=settings) as source, chunkstore.open(other, settings=settings) as store:
         assert content(store) == content(source) and problems(store.check("deep")) == []
-
-
-@pytest.mark.parametrize("mode", ["append", "slot"])
-def test_a_repair_anywhere_in_an_import_leaves_one_that_goes_on_or_is_dropped(
-    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record is damaged that begins it, or one in its middle, or its last; what it had acknowledged is there, or goes on."""
-    monkeypatch.setattr(importing, "_CHUNKS", 3)
-    old = (tmp_path / "old").as_uri()
-    cached = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, lmdb_map_bytes=1 << 26)
-    with chunkstore.open(old, settings=cached) as source:
-        for name in ("a", "b"):
-            source.create(name, rolling=SMALL)
-            source.append(name, name.encode() * 450)
-        expected = content(source)
-    for number in (1, 3, 5):
-        place = Place(mode, tmp_path / str(number))
-        with place.open() as store:
-            store.create("mine")
-            first = store.look(lambda view: view.head.position.lsn)
-            backup.merge_file(store, old, settings=cached)
-            for _ in range(3):
-                store.append("mine", b"more")
-        flip(place, first + number, random.Random(number))
-        report = place.repair()
-        with place.open() as store:
-            pending = backup.pending_imports(store)
-            if pending and pending[0].phase != "forgotten":
-                try:
-                    backup.merge_file(store, old, settings=cached)
-                    pending = []
-                except (Conflict, InvalidArgument):
-                    pass
-            for item in pending:
-                backup.drop_import(store, item.id)
-            assert backup.pending_imports(store) == [] and broken(store.check("deep")) == []
-            told = {item.segment for item in report.segments if item.lost}
-            for name in expected:
-                found = content(store)
-                if found.get(name) != expected[name]:
-                    if name in found:
-                        assert name in told, "what is there and not whole was told"
-                        store.delete(name)
-                    backup.merge_file(store, old, [name], settings=cached)
-            found = content(store)
-            assert found.pop("mine")[1] == b"moremoremore" and found == expected

@@ -9,8 +9,6 @@ from typing import Any, cast
 import pytest
 
 from chunkstore import backup
-from chunkstore.backup.imports import merge_source
-from chunkstore.backup.renaming import plan_names
 from chunkstore.changes import Adopt, AdoptedChunk
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument, PastCollected
@@ -21,7 +19,6 @@ from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.spill import spill
 from chunkstore.repair import repair
-from tests.backup_restore.test_import import state_of
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World
@@ -124,7 +121,7 @@ def test_records_that_hold_extents_outlive_collections_until_they_are_spilled(wo
     assert len(left) == (world.mode == "slot"), "the SEAL of a stream of slots stays"
 
 
-def test_a_restore_and_an_import_make_chunks_of_extents(world: World, target: World) -> None:
+def test_a_restore_makes_chunks_of_extents(world: World, target: World) -> None:
     store = filled(world)
     expected = content(store)
     store.close()
@@ -134,12 +131,8 @@ def test_a_restore_and_an_import_make_chunks_of_extents(world: World, target: Wo
     assert all(kinds(store, name).count("inline") == 0 for name in expected)
     store.append("a", b"more;")
     expected["a"] += b"more;"
-    with state_of(world, plan_names((), None, "merged/")) as source:
-        merge_source(source, store)
-    merged = {f"merged/{name}": data for name, data in expected.items()}
-    merged["merged/a"] = merged["merged/a"].removesuffix(b"more;")
     store = worn(target, store)
-    require(store, expected | merged)
+    require(store, expected)
 
 
 def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: World, tmp_path: Path) -> None:
@@ -154,8 +147,9 @@ def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: Wo
         settings = world.settings()
         found = backup.verify(file, store.url, deep=True, settings=settings)
         assert found.ok and found.chunks == made.chunks
-        backup.merge_file(store, file, ["a"], rename={"a": "again"}, settings=settings, source_root=store.url)
-        assert store.read("again", 0, 999) == expected["a"]
+        backup.restore(file, target.storage(), ["a"], source_root=store.url, settings=settings)
+        with target.open() as new:
+            assert content(new) == {"a": expected["a"]}
     with world.replica(at_lsn=made.lsn, **INLINE_ON) as past:
         require(past, expected)
         assert "inline" in kinds(past, "a")

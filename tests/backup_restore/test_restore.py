@@ -21,11 +21,11 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
+    SegmentNotFound,
     SegmentSealed,
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.metadata.importing import ImportMark, ImportPhase, Origin, decode_import, encode_import
 from chunkstore.operations import bring_chunks
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
@@ -354,17 +354,46 @@ def test_history_begins_with_the_whole_state(world: World, target: World) -> Non
     assert new.check("deep") == []
 
 
-def test_the_mark_is_bounded_and_versioned() -> None:
-    from chunkstore.metadata.codec import encode_table
-    from chunkstore.records import TableRecord
+def test_some_segments_with_what_belongs_to_them(world: World, target: World) -> None:
+    store = filled(world)
+    store.set_retention("a", RetentionPolicy(size_bytes_max=9_999))
+    store.set_retention("unborn", RetentionPolicy(size_bytes_max=1))
+    expected = described(store)
+    dry = restored(world, target, segments=["a", "jo*"], dry_run=True)
+    assert (dry.segments, dry.rows) == (2, 1)
+    report = restored(world, target, segments=["a", "jo*"])
+    assert report == dry._replace(dry_run=False)
+    new = target.open()
+    world.still(new)
+    assert described(new) == {"a": expected["a"], "joined": expected["joined"]}
+    assert new.retention() == {"a": RetentionPolicy(size_bytes_max=9_999)}
+    assert [entry.key for entry in new.table("t").scan()] == []
+    assert new.append("a", b"again", writer_id="w", event_number=4) == 0
+    assert problems(new.check("deep")) == []
+    refused(
+        SegmentNotFound,
+        lambda: restored(world, target, segments=["b", "nowhere"], new_container="other"),
+        lambda: restored(world, target, segments=["no*"], new_container="other"),
+    )
+    refused(InvalidArgument, lambda: restored(world, target, segments="a", new_container="other"))
+    assert not target.objects("other/")
 
-    mark = ImportMark(Origin(b"u" * 16, 1 << 40, b"h" * 16), ImportPhase.TABLES, b"after")
-    raw = encode_import(mark)
-    assert raw.hex() == "01" + "75" * 16 + "0000010000000000" + "68" * 16 + "02" + b"after".hex()
-    assert decode_import(encode_table(TableRecord(1, raw)), b"key") == mark
-    for bad in (b"", raw[:41], b"\2" + raw[1:], raw[:41] + b"\5", raw + bytes(600)):
-        with pytest.raises(Damaged):
-            decode_import(encode_table(TableRecord(1, bad)), b"key")
+
+def test_some_segments_are_copied_once_whatever_stops_it(world: World, target: World) -> None:
+    """Copies of one filter are nothing to another, which may make the container that nobody has made yet."""
+    store = filled(world)
+    expected = described(store)
+
+    def stops(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restored(world, target, segments=["b", "joined"], progress=stops)
+    refused(Unsupported, target.open)
+    assert restored(world, target).segments == len(expected)
+    refused(InvalidArgument, lambda: restored(world, target, segments=["b", "joined"]))
+    new = target.open()
+    assert described(new) == expected and problems(new.check("deep")) == []
 
 
 def test_two_at_once_end_in_one_container(world: World, target: World) -> None:

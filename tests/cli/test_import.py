@@ -1,4 +1,4 @@
-"""``import`` as a command: one segment back from last night's backup, whole containers, and what it refuses."""
+"""``import`` and ``restore`` as commands: one segment back from last night's backup, whole containers, and what they refuse."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def other(tmp_path: Path) -> str:
     return (tmp_path / "other").as_uri()
 
 
-def test_one_segment_that_was_deleted_by_mistake_comes_back(call: Call, filled: str, other: str) -> None:
-    call("backup", filled, other)
-    call("rm", filled, "orders-7")
-    dry = call("import", filled, other, "orders-7", "--dry-run", "--json").document
-    assert dry["dry_run"] and (dry["segments"], dry["chunks"], dry["missing"]) == (1, 10, [])
-    done = call("import", filled, other, "orders-7", "--json").document
-    assert done == {**dry, "dry_run": False}
-    assert call("cat", filled, "orders-7").out == pattern(0, 10_000)
-    assert call("check", filled, "--deep", "--json").document["ok"]
-    said = call("import", filled, other, "orders-7", "--json", code=2).error
-    assert said["fields"] == {"argument": "rename"} and "'orders-7'" in said["message"]
-    assert b"imported" in call("import", filled, other, "--rename", "orders-7=seven", "--prefix", "old/").out
-    assert call("cat", filled, "seven").out == pattern(0, 10_000) and call("cat", filled, "old/orders-8").out == b"xyz"
-    assert call("import", "ls", filled, "--json").out == b""
-
-
-def test_an_export_into_a_new_container_and_into_one_that_is_there(
+def test_one_segment_that_was_deleted_by_mistake_comes_back(
     call: Call, filled: str, other: str, tmp_path: Path
 ) -> None:
+    backups, file = tmp_path / "backups", tmp_path / "data"
+    call("backup", filled, backups.as_uri())
+    call("rm", filled, "orders-7")
+    dry = call("restore", backups.as_uri(), other, "--segments", "orders-7", "--dry-run", "--json").document
+    assert dry["dry_run"] and (dry["segments"], dry["chunks"], dry["missing"]) == (1, 10, [])
+    done = call("restore", backups.as_uri(), other, "--segments", "orders-7", "--json").document
+    assert done == {**dry, "dry_run": False}
+    file.write_bytes(call("cat", other, "orders-7").out)
+    call("put", filled, "orders-7", str(file))
+    assert call("cat", filled, "orders-7").out == pattern(0, 10_000)
+    assert call("check", filled, "--deep", "--json").document["ok"]
+    said = call("restore", backups.as_uri(), other, "--segments", "orders-8", "--json", code=2).error
+    assert said["fields"] == {"argument": "new_root"}
+
+
+def test_an_export_as_a_new_container(call: Call, filled: str, other: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.cks"
     call("export", filled, file)
     done = call("import", other, file, "--json").document
@@ -61,36 +61,22 @@ def test_an_export_into_a_new_container_and_into_one_that_is_there(
         assert all(info.id >> 32 == 1 for info in store.segments())
         assert store.read("orders-7", 0, 99_999) == pattern(0, 10_000)
         assert store.append("orders-7", b"again", writer_id="w", event_number=3) == 0
-    call("import", other, file, "--new", code=2)
-    call("import", other, file, "orders-8", "--rename", "orders-8=8", "--merge")
-    assert call("cat", other, "8").out == b"xyz"
-    call("import", other, file, "orders-8", "--as", "second", "--new")
+    call("import", other, file, code=2)
+    assert b"imported" in call("import", other, file, "orders-8", "--as", "second").out
     assert call("cat", other, "orders-8", "--container", "second").out == b"xyz"
     assert call("import", other, filled, "orders-8", "--as", "third", "--lsn", "5", "--json").document["lsn"] == 5
+    given = ("--segments", "orders-*", "--from", filled, "--new-container", "fourth")
+    assert call("restore", file, other, *given, "--json").document["segments"] == 2
 
 
 def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.cks"
     call("export", filled, file)
-    call("import", other, file, "--merge", code=1)
-    for given in (
-        ("--merge", "--new"),
-        ("--rename", "orders-7"),
-        ("--rename", "orders-7=a", "--rename", "orders-7=b"),
-        ("--rename", "x=y"),
-        ("--rename", "orders-7=orders-8"),
-        ("--prefix", "x" * 250),
-        ("--lsn", "3"),
-        ("--time", "3"),
-        ("--from", other + "-2"),
-    ):
+    for given in (("--lsn", "3"), ("--time", "3"), ("--from", other + "-2"), ("--adopt",), ("--rename", "a=b")):
         call("import", other, file, *given, code=1 if given[0] == "--from" else 2)
     call("import", other, file, "nowhere", code=1)
     call("import", other, filled, "--from", filled, code=2)
     assert "first the root" in call("import", file, other, "--json", code=2).error["message"]
-    call("import", "drop", filled, code=2)
-    call("import", "drop", filled, "0123", code=2)
-    call("import", "ls", other, code=1)
     # Another container of the same name, where the export's is looked for.
     with chunkstore.open(other + "-3") as store:
         store.create("orders-7")
@@ -110,7 +96,6 @@ def test_files_that_are_no_exports_change_nothing(call: Call, filled: str, other
             bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
         file.write_bytes(bytes(bad))
         assert call("import", other, file, "--json", code=1).error["error"] == "Damaged"
-        assert call("import", filled, file, "--prefix", "x/", "--json", code=1).error["error"] == "Damaged"
     assert call("owner", filled, "--json").document["claimed_epoch"] == lsn, "nobody was fenced for it"
     assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
 
@@ -123,33 +108,11 @@ def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: s
             store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
         backup.export(store, tmp_path / "all.cks")
     other = (tmp_path / "other").as_uri()
-    with chunkstore.open(other) as store:
-        store.create("mine")
     arguments = ("import", other, str(tmp_path / "all.cks"), "--take-over", "--json")
     kill_and_go_on(start, arguments, tmp_path / "other", kills=2)
     with chunkstore.open(other) as store:
         for number in range(20):
             assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
             assert store.last_event_number(f"s{number:02}", "w") == number + 1
-        assert backup.pending_imports(store) == [] and len(list(store.segments())) == 21
+        assert len(list(store.segments())) == 20
         assert problems(store.check("deep")) == []
-
-
-def test_adopting_copies_nothing(call: Call, filled: str, other: str, tmp_path: Path) -> None:
-    said = call("import", other, filled, "--no-pin", "--json", code=2).error
-    assert said["fields"] == {"argument": "--no-pin"}
-    done = call("import", other, filled, "orders-7", "--adopt", "--no-pin", "--json").document
-    assert (done["segments"], done["chunks"]) == (1, 10)
-    refused = call("cat", other, "orders-7", "--json", code=1).error
-    assert (refused["error"], refused["fields"]["root"]) == ("RootRefused", filled)
-    named = "--foreign-root", filled
-    assert call("cat", other, "orders-7", *named).out == pattern(0, 10_000)
-    assert call("usage", other, "--json").document["foreign_bytes"] == 10_000
-    assert not list((tmp_path / "other").glob("default/d/*/*"))
-    assert call("check", other, "--deep", "--json", *named).document["ok"]
-    shown = call("layout", other, "orders-7").out
-    assert b"foreign" in shown and b"@" in shown
-    assert call("defrag", other, "--foreign", "--ask", code=2).err
-    call("defrag", other, "--foreign", *named)
-    assert b"foreign" not in call("layout", other, "orders-7").out
-    assert call("cat", other, "orders-7").out == pattern(0, 10_000)

@@ -11,7 +11,6 @@ import pytest
 import chunkstore
 from chunkstore import backup
 from chunkstore.repair import repair
-from tests.support.data import refused
 
 
 def refuses(call: Any, argument: str) -> None:
@@ -40,15 +39,12 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         refuses(lambda **given: backup.export(store, tmp_path / "b.cks", **given), "pin")
         for argument in ("pin", "link", "verify"):
             refuses(lambda **given: backup.backup(store, other, **given), argument)
-        for argument in ("dry_run", "adopt", "no_pin"):
-            refuses(lambda **given: backup.merge_file(store, file, settings=settings, **given), argument)
-            refuses(bound(backup.import_file, other, file), argument)
         assert store._container.current.store.head() == head
     for argument in ("create", "accept_rollback"):
         refuses(bound(chunkstore.open, root), argument)
     refuses(bound(repair, root), "dry_run")
     refuses(bound(backup.restore, root, other), "dry_run")
-    refused(chunkstore.InvalidArgument, lambda: backup.import_(other, file, settings=settings, new="no"))  # type: ignore[arg-type]
+    refuses(bound(backup.import_, other, file), "dry_run")
     assert not (tmp_path / "other").exists()
 
 

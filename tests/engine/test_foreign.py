@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from chunkstore import DefragPolicy, RollingPolicy, open_replica
-from chunkstore.backup import adopt, backup, export, import_file, merge_file, restore, verify
+from chunkstore.backup import backup, export, restore, verify
 from chunkstore.blocks import Borders
 from chunkstore.changes import Adopt, AdoptedChunk, Create
 from chunkstore.checksum import crc32c
@@ -23,7 +22,7 @@ from chunkstore.records import ACTIVE, CLOSED, RootRecord
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.options import parse_options
 from chunkstore.spark.plan import plan_read
-from tests.support.adopted import PIECE, SOURCE, adopt_segment, another_format, build_source, chunks_of, url_of
+from tests.support.adopted import PIECE, SOURCE, adopt, adopt_segment, another_format, build_source, chunks_of, url_of
 from tests.support.worlds import World
 
 
@@ -144,8 +143,7 @@ def test_take_overs_crashes_and_replicas(world: World) -> None:
 def test_a_deposed_owner_adopts_nothing(world: World) -> None:
     build_source(world)
     zombie = world.open()
-    with world.open(SOURCE) as owner:
-        adoption = adopt(zombie, url_of(world), container=SOURCE, pins=owner)
+    adoption = adopt(world, zombie)
     chunks = chunks_of(adoption, "s")
     adoption.close()
     with world.open() as store:
@@ -335,90 +333,3 @@ def test_parts_of_objects_and_our_own_root(world: World) -> None:
             store.commit([Adopt("s", 0, (AdoptedChunk("default/FORMAT", 1, None),))])
         with pytest.raises(Unsupported):
             store.read_context.storage.delete("@0/old/whole")
-
-
-# ---- imports that adopt
-
-
-def test_a_merge_adopts_under_a_pin_that_serves_later_ones_too(world: World) -> None:
-    data = build_source(world)
-    theirs = world.objects(f"{SOURCE}/d/")
-    settings = world.settings()
-    with world.open(SOURCE, ask_s=0.05) as owner, world.open() as store:
-        early = world.replica(SOURCE).lsn
-        merge_file(store, url_of(world), source_container=SOURCE, adopt=True, settings=settings)
-        assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
-        assert {chunk.kind for chunk in store.layout("s")} == {"foreign"}
-        owner.append("s", b"more")
-        names = {"s": "again"}
-        merge_file(store, url_of(world), ["s"], rename=names, source_container=SOURCE, adopt=True, settings=settings)
-        assert store.read("again", 0, 100) == data + b"more"
-        (root,), (pin,) = _roots(store), owner.pins()
-        assert isinstance(root, RootRecord) and (root.pin, root.references) == (pin.name, 9)
-        with pytest.raises(InvalidArgument, match="before the pin"):
-            merge_file(
-                store, url_of(world), prefix="x-", source_container=SOURCE, lsn=early, adopt=True, settings=settings
-            )
-        assert store.read("again", 0, 100) == data + b"more"
-        with pytest.raises(InvalidArgument, match="its own"):
-            merge_file(store, url_of(world), prefix="x-", adopt=True, no_pin=True, settings=settings)
-    assert set(theirs) <= set(world.objects(f"{SOURCE}/d/"))
-
-
-def test_a_new_container_adopts(world: World, tmp_path: Path) -> None:
-    data = build_source(world)
-    url, new, settings = url_of(world), f"file://{tmp_path}/new", world.settings(metadata="lmdb")
-    made = partial(import_file, new, url, source_container=SOURCE, container="mine", settings=settings, adopt=True)
-    with world.open(SOURCE, ask_s=0.05) as owner:
-        made()
-        (pin,) = owner.pins()
-        assert "'mine'" in pin.note
-        # Its pin is given up once nothing there is needed any more; a container that is whole gets no other one.
-        owner.unpin(pin.name)
-        with pytest.raises(InvalidArgument) as there:
-            made()
-        assert there.value.argument == "new_root" and list(owner.pins()) == []
-    with open_replica(new, container="mine", settings=settings) as replica:
-        assert (replica.read("s", 0, 100), replica.check("deep")) == (data, [])
-        (root,) = [root for _, root in replica.look(lambda view: list(scan_roots(view)))]
-        assert isinstance(root, RootRecord) and (root.pin, root.references) == (pin.name, 4)
-        # What is foreign already is copied: nobody there keeps it for us.
-        with world.open() as store:
-            merge_file(store, new, source_container="mine", adopt=True, no_pin=True, settings=settings)
-            assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
-            assert {chunk.kind for chunk in store.layout("s")} == {"object"}
-
-
-def test_backups_are_adopted_without_a_pin_only(world: World, tmp_path: Path) -> None:
-    data = build_source(world)
-    vault, settings = f"file://{tmp_path}/vault", world.settings(metadata="lmdb")
-    with world.open(SOURCE) as owner:
-        backup(owner, vault)
-    with world.open() as store:
-        with pytest.raises(Unsupported, match="no_pin"):
-            merge_file(store, vault, source_container=SOURCE, adopt=True, settings=settings)
-        merge_file(store, vault, source_container=SOURCE, adopt=True, no_pin=True, settings=settings)
-        assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
-        assert store.usage().foreign_bytes == len(data)
-
-
-def test_an_export_is_adopted_under_its_own_pin(world: World, tmp_path: Path) -> None:
-    data, file, settings = build_source(world), tmp_path / "file", world.settings(metadata="lmdb")
-    new, theirs = f"file://{tmp_path}/new", world.objects(f"{SOURCE}/d/")
-    with world.open(SOURCE) as owner:
-        export(owner, file)
-        owner.append("s", b"later")
-        owner.delete("s")
-        owner.collect()
-    with world.open() as store:
-        with pytest.raises(InvalidArgument, match="no_pin") as refused:
-            merge_file(store, file, adopt=True, settings=settings)
-        assert refused.value.argument == "adopt" and list(store.segments()) == []
-        merge_file(store, file, adopt=True, no_pin=True, settings=settings)
-        assert (store.read("s", 0, 100), store.check("deep")) == (data, [])
-        assert {chunk.kind for chunk in store.layout("s")} == {"foreign"}
-        assert store.usage().foreign_bytes == len(data)
-    import_file(new, file, container="mine", adopt=True, no_pin=True, settings=settings)
-    with open_replica(new, container="mine", settings=settings) as replica:
-        assert (replica.read("s", 0, 100), replica.check("deep")) == (data, [])
-    assert set(theirs) <= set(world.objects(f"{SOURCE}/d/"))

@@ -1,4 +1,4 @@
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring, importing."""
+"""Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tests.faults.crash_backups import BackupRun, ExportRun
 from tests.faults.crash_headers import HEADER_OPERATIONS, HeaderRun
 from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
-from tests.faults.crash_restore import MergeRun, RestoreRun
+from tests.faults.crash_restore import RestoreRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -40,7 +40,6 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("export", ExportRun),
     Subject("backup", partial(BackupRun, False)),
     Subject("backup rm", partial(BackupRun, True)),
-    Subject("import", MergeRun),
 )
 
 

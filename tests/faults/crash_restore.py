@@ -1,28 +1,22 @@
-"""Interrupted: restores, and an import into one that works (``crash_runs`` has the rest)."""
+"""Interrupted: restores (``crash_runs`` has the rest)."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from chunkstore.backup import pending_imports
-from chunkstore.backup.imports import merge_source
-from chunkstore.backup.renaming import plan_names
 from chunkstore.backup.restore import restore
-from chunkstore.backup.sources import Moment, open_past
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.storage import ChunkStorage
-from tests.faults.crash_runs import ACKNOWLEDGED, Case, Interrupted, OperationRun
+from tests.faults.crash_runs import ACKNOWLEDGED, Case, Interrupted
 from tests.faults.ground import WRITER, Ground, Place, State, observe, work
-from tests.faults.scenarios import Operation
 from tests.support.disk import POWER_CUTS
 from tests.support.faulty import Call
 from tests.support.worlds import Mode, ShelfCache, World
 
-__all__ = ["MergeRun", "RestoreRun"]
+__all__ = ["RestoreRun"]
 
 
 def fill(store: ChunkedSegmentStorage) -> None:
@@ -35,39 +29,6 @@ def fill(store: ChunkedSegmentStorage) -> None:
     store.seal("sealed")
     store.create("empty")
     store.table("rows").put(b"key", b"value")
-
-
-class MergeRun(OperationRun):
-    """What is taken in appears at once, or nothing does."""
-
-    def __init__(self, kind: Place, mode: Mode, folder: Path) -> None:
-        self.source = World("memory", "append", folder / "old")
-        with self.source.open(rolling=32) as store:
-            fill(store)
-        super().__init__(Operation("import", self.merge, self.prepare), kind, mode, folder / "new")
-
-    def prepare(self, store: ChunkedSegmentStorage) -> None:
-        store.create("other")
-        store.append("other", b"here before")
-
-    def merge(self, store: ChunkedSegmentStorage, _: object) -> None:
-        """The call that is interrupted."""
-        old = self.source.raw_storage()
-        made = partial(ShelfCache, old, "default", shelf=self.source._shelf)
-        settings, plan = self.source.settings(), plan_names(rename={"log": "taken"})
-        with open_past(
-            old, container="default", moment=Moment(), settings=settings, caches=made, plan=plan, merges=True
-        ) as source:
-            merge_source(source, store)
-
-    def finish(self, store: ChunkedSegmentStorage, state: State, before: State, after: State) -> State:
-        found = super().finish(store, state, before, after)
-        assert pending_imports(store) == []
-        return found
-
-    def close(self) -> None:
-        super().close()
-        self.source.close()
 
 
 class RestoreRun(Interrupted):

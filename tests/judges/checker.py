@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tests.judges.calls import answered_by, call_of, is_same, stored, subject, urgency_of
 from tests.judges.events import Event
-from tests.judges.imports import Imports, Wrong
 from tests.judges.past_states import Past, StateAt
 from tests.judges.segment_model import (
     APPEND,
@@ -170,7 +169,6 @@ class _Checker:
             data for item in records for op, data in zip(item.ops, item.data, strict=True) if op[0] == TABLE_PUT
         }
         self.lsns: dict[int, int] = {}
-        self._imports = Imports(events, self.past, self._names)
         self.anomalies: list[Anomaly] = []
         for index, event in enumerate(events):
             if event.kind in CHANGING:
@@ -238,34 +236,10 @@ class _Checker:
                 if op[0] not in _UPKEEP and not (op[0] == DELETE and self._names.get(op[1], "").startswith(_STAGED))
             ]
             while ops:
-                take = self._take_import if self._imports.begins(ops[0]) else self._take
-                count = take(number, record, ops)
+                count = self._take(number, record, ops)
                 if not count:
                     return False
                 del ops[:count]
-        return self._fold_imports()
-
-    def _take_import(self, number: int, record: RecordSeen, ops: list[tuple[Any, ...]]) -> int:
-        """As ``_take``, of a step of an import."""
-        try:
-            return self._imports.take(number + 1, record, ops)
-        except Wrong as wrong:
-            name, message = wrong.args
-            self._found(name, "", f"lsn {number + 1}, {ops[0]!r:.200}: {message}")
-            return 0
-
-    def _fold_imports(self) -> bool:
-        try:
-            for index, lsn in self._imports.answers():
-                if lsn is None:
-                    self._found(
-                        "lost-ack", "", f"{self._events[index].args[0]} was acknowledged and has not ended", index
-                    )
-                else:
-                    self.lsns[index] = lsn
-        except Wrong as wrong:
-            self._found(wrong.args[0], "", wrong.args[1])
-            return False
         return True
 
     def _take(self, number: int, record: RecordSeen, ops: list[tuple[Any, ...]]) -> int:

@@ -15,15 +15,14 @@ from chunkstore.metadata.keys import TABLE, writer_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.replica import Replica
-from tests.judges.imports import AS_IT_IS, Plan
 from tests.judges.past_states import StateAt
-from tests.judges.segment_model import RETENTION, Key, Segment, State
+from tests.judges.segment_model import RETENTION, Key, Segment
 from tests.judges.stored_records import SEGMENT_FIELDS, decode_row
 
-__all__ = ["Projected", "Shown", "ShownSegment", "differences", "remains", "shown_state"]
+__all__ = ["Projected", "Shown", "ShownSegment", "differences", "shown_state"]
 
 _ALL = 1 << 24
-_UNSHOWN = ("!writers", "!blocks", "!repair", "!scrub", "!import", "!roots", "!headers")
+_UNSHOWN = ("!writers", "!blocks", "!repair", "!scrub")
 """Tables of the product's own, which no call of a client changes by name."""
 
 
@@ -84,25 +83,13 @@ def _rows(view: MetadataView) -> Iterator[tuple[tuple[str, bytes], tuple[bytes, 
 
 
 class Projected:
-    """What a plan of names makes of a state: a new container. Rows of policies come along as they speak of segments."""
+    """Some segments of a state, as a new container has them: ``chosen`` by name, or by a prefix with ``*`` after it."""
 
-    def __init__(self, state: StateAt, plan: Plan) -> None:
-        self._values: dict[Key, Any] = {
-            plan.target(name): state.get(name) for name in _shown(state) if plan.takes(name)
-        }
-        self.sources = {plan.target(name): name for name in _shown(state) if plan.takes(name)}
-        for key in state.changed():
-            if isinstance(key, tuple) and (there := self._row(key, plan)) is not None:
-                self._values[there] = state.get(key)
-
-    def _row(self, key: tuple[str, bytes], plan: Plan) -> tuple[str, bytes] | None:
-        if key[0] != RETENTION:
-            return None if plan.names or key[0].startswith("!") else key
-        if key[1][:1] == b"*":
-            return key if plan == AS_IT_IS else None
-        name = key[1][1:].decode()
-        comes = plan.takes(name) and (not plan.names or name in self.sources.values())
-        return (RETENTION, b"=" + plan.target(name).encode()) if comes else None
+    def __init__(self, state: StateAt, chosen: tuple[str, ...]) -> None:
+        self._names = [name for name in state.names() if name[:1] != "\0" and _takes(chosen, name)]
+        self._values: dict[Key, Any] = {name: state.get(name) for name in self._names}
+        policies = {(RETENTION, b"=" + name.encode()) for name in self._names}
+        self._values |= {key: state.get(key) for key in state.changed() if key in policies}
 
     def get(self, key: Key) -> Any:
         """As ``StateAt``."""
@@ -114,30 +101,11 @@ class Projected:
 
     def names(self) -> Iterator[str]:
         """As ``StateAt``."""
-        return iter(self.sources)
-
-    def rows(self, rows: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """Rows of segments under their names."""
-        return {b"S" + name.encode(): rows[b"S" + old.encode()] for name, old in self.sources.items()}
+        return iter(self._names)
 
 
-def _shown(state: StateAt) -> Iterator[str]:
-    """The names of segments that everybody sees."""
-    return (name for name in state.names() if name[:1] != "\0")
-
-
-def remains(shown: Shown, state: State) -> list[str]:
-    """What a container shows that nothing can have led to but cutting off and deleting what ``state`` had, from which it was made."""
-    found = []
-    for name, item in shown.segments.items():
-        was: Segment | None = state.get(name)
-        if was is None or item.start < was.start or item.length != was.content.length:
-            found.append(f"segment {name!r} is {item}, it was {was}")
-        elif item.data not in (None, was.content.slice(item.start, item.length)):
-            found.append(f"segment {name!r} holds {item.data!r} from {item.start} on, which it did not")
-        elif item.events != {writer: (number, offset) for writer, number, offset in was.writers}:
-            found.append(f"segment {name!r} knows the events {item.events}, it had {was.writers}")
-    return found
+def _takes(chosen: tuple[str, ...], name: str) -> bool:
+    return any(name.startswith(item[:-1]) if item.endswith("*") else name == item for item in chosen)
 
 
 def differences(shown: Shown, state: StateAt | Projected, rows: Mapping[bytes, bytes], *, versions: bool) -> list[str]:

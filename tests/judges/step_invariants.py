@@ -60,8 +60,7 @@ class StepInvariants:
     """See the module. One per run and container; everything that happens must be told, from the container's creation on.
 
     Arguments: ``names`` and ``container`` as the container has them; ``content``: an object's present, visible bytes, or None;
-    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times; ``foreign``:
-    as in ``StoredHistory``.
+    ``on_violation`` is called for each violation, which also goes into ``violations``; ``now``: the clock of events' times.
     """
 
     def __init__(
@@ -71,10 +70,9 @@ class StepInvariants:
         content: Callable[[str], bytes | None],
         on_violation: Callable[[Violation], None] | None = None,
         now: Callable[[], int] = lambda: 0,
-        foreign: Callable[[str, str], bytes | None] = lambda _url, _name: None,
     ) -> None:
         self.violations: list[Violation] = []
-        self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now, foreign)
+        self.history = StoredHistory(names, container.uuid, container.mode, content, self._report, now)
         self.fence_by_stat = True
         """Whether a look at a name tells the truth: then a fenced look may not answer behind a stranger's claim."""
         self.fence_at_tail = False

@@ -22,7 +22,6 @@ from tests.judges.stored_records import (
     GARBAGE_FIELDS,
     OPEN,
     PIN_FIELDS,
-    ROOT_FIELDS,
     SEAL,
     SEGMENT_FIELDS,
     TABLE_FIELDS,
@@ -42,9 +41,7 @@ from tests.judges.stored_records import (
 __all__ = ["Entry", "StoredHistory"]
 
 _MISSING: Final = object()
-_ROOTS: Final = b"T\x06!roots"
-"""How the keys of rows begin that say where adopted chunks lie."""
-_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "append", "_content", "_foreign", "report", "_now"))
+_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "append", "_content", "report", "_now"))
 _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
@@ -80,7 +77,7 @@ class StoredHistory:
     """See the module.
 
     Arguments: ``content`` shows an object's present bytes, or None; ``report(invariant, message)`` is told of violations;
-    ``now``: the clock of ``Entry.written``; ``foreign``: as ``content``, of an object in the root of a URL.
+    ``now``: the clock of ``Entry.written``.
     """
 
     def __init__(
@@ -91,10 +88,8 @@ class StoredHistory:
         content: Callable[[str], bytes | None],
         report: Callable[[int, str], None],
         now: Callable[[], int] = lambda: 0,
-        foreign: Callable[[str, str], bytes | None] = lambda _url, _name: None,
     ) -> None:
         self._names = names
-        self._foreign = foreign
         self._uuid = container
         self.append = mode == "append"
         self._content = content
@@ -173,16 +168,11 @@ class StoredHistory:
         return rows
 
     def bytes_of(self, identity: bytes) -> bytes | None:
-        """What the storage holds for a chunk now, its own object or the one that it was adopted from; None: nothing."""
+        """What the storage holds for a chunk now; None: nothing."""
         raw = self.rows.get(b"C" + identity, b"")
         if identity in self.extents.rows:
             return self.extent(raw)
-        found = self.adopted(raw)
-        if found is None:
-            return self._content(self._names.chunk(identity))
-        url, name, offset = found
-        data = self._foreign(url, name)
-        return None if data is None else data[offset:]
+        return self._content(self._names.chunk(identity))
 
     def extent(self, raw: bytes) -> bytes | None:
         """The bytes of an extent by its row: of a record behind a cut, as the OPEN has them that embeds it."""
@@ -194,17 +184,6 @@ class StoredHistory:
         name = self._names.slot(int(epoch, 16), int(index, 16)) if index else self._names.log(int(epoch, 16))
         found = self._content(name)
         return None if found is None else found[offset : offset + length]
-
-    def adopted(self, raw: bytes) -> tuple[str, str, int] | None:
-        """Of a chunk's row: URL and name of the object that it was adopted from, and where it begins there; None: it is our own."""
-        # Nearly all rows are of chunks of ours.
-        name, offset = decode_row(raw, CHUNK_FIELDS)[:2] if b"@" in raw else ("", 0)
-        if not name.startswith("@"):
-            return None
-        root, _, rest = name.partition("/")
-        row = self.rows.get(_ROOTS + int(root[1:], 16).to_bytes(8))
-        url, prefix = decode_row(decode_row(row, TABLE_FIELDS)[1], ROOT_FIELDS)[:2] if row else ("", "")
-        return url, prefix + rest, offset
 
     def is_cut(self, epoch: int) -> bool:
         """Whether history has left this stream for ever, or never comes to it."""

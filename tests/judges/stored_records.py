@@ -17,7 +17,6 @@ __all__ = [
     "CHUNK_FIELDS",
     "GARBAGE_FIELDS",
     "PIN_FIELDS",
-    "ROOT_FIELDS",
     "SEAL",
     "SEGMENT_FIELDS",
     "TABLE_FIELDS",
@@ -48,7 +47,6 @@ _FRAME_MAX: Final = 64 << 10
 CHUNK_FIELDS: Final = 11
 GARBAGE_FIELDS: Final = 7
 PIN_FIELDS: Final = 6
-ROOT_FIELDS: Final = 9
 SEGMENT_FIELDS: Final = 15
 TABLE_FIELDS: Final = 2
 _OP_SHAPES: Final[dict[int, tuple[type, ...]]] = {

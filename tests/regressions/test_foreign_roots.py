@@ -23,7 +23,6 @@ from chunkstore import (
 from chunkstore import backup as backups
 from chunkstore.assembly import open_store_on
 from chunkstore.backup.files import ExportHeader, container_uuid
-from chunkstore.backup.imports import merge_file
 from chunkstore.blocks import Borders
 from chunkstore.changes import Adopt, AdoptedChunk, Create
 from chunkstore.checksum import crc32c
@@ -230,11 +229,6 @@ def test_backups_restores_and_imports(hostile: Hostile, tmp_path: Path) -> None:
         backups.import_(new, source, settings=named)
         with open_replica(new, settings=settings) as made:
             assert made.read("s", 0, 99) == SECRET
-    with world.open("other") as other:
-        hostile.opened.clear()
-        hostile.refused(lambda: merge_file(other, here, settings=settings))
-        merge_file(other, here, settings=named)
-        assert other.read("s", 0, 99) == SECRET
     hostile.opened.clear()
     new = f"file://{tmp_path}/restored"
     hostile.refused(lambda: backups.restore(here, new, settings=settings))
@@ -272,7 +266,7 @@ def _rewritten(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
         found.header = header
         return found
 
-    for module in (exporting, sources, backups.imports):
+    for module in (exporting, sources):
         monkeypatch.setattr(module, "read_export", changed)
 
 
@@ -298,9 +292,6 @@ def test_an_export_does_not_lead_just_anywhere(
     hostile = Hostile(world, shown, opened)
     hostile.refused(lambda: backups.import_(f"file://{tmp_path}/new", file, settings=settings))
     hostile.refused(lambda: backups.verify(file, settings=settings))
-    with world.open() as store:
-        hostile.refused(lambda: merge_file(store, file, settings=settings))
-        hostile.refused(lambda: merge_file(store, file, adopt=True, no_pin=True, settings=settings))
     assert [url for url in opened if url.startswith(shown)] == []
     assert backups.verify(file, url_of(world), settings=settings).ok
 
@@ -423,21 +414,3 @@ def test_a_copy_gives_up_no_pin_of_the_original(tmp_path: Path) -> None:
         copied.close()
     finally:
         world.close()
-
-
-def test_the_first_pin_of_a_new_container_is_its_own(world: World, tmp_path: Path) -> None:
-    build_source(world)
-    settings = world.settings(metadata="lmdb", gc_grace_s=0.0, foreign_roots=(url_of(world),))
-    new = f"file://{tmp_path}/new"
-    with world.open(SOURCE, ask_s=0.05) as owner:
-        backups.import_file(
-            new, url_of(world), source_container=SOURCE, container="mine", adopt=True, settings=settings
-        )
-        [pin] = owner.pins()
-        import chunkstore
-
-        with chunkstore.open(new, container="mine", settings=settings) as store:
-            assert pin.name.startswith(pin_prefix("mine", store.read_context.storage.address))
-            store.delete("s")
-            store.collect()
-        assert list(owner.pins()) == []

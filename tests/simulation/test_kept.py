@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-from unittest.mock import patch
-
 import pytest
 
 from chunkstore.assembly import open_replica_on, open_store_on
-from chunkstore.backup import adopting
-from chunkstore.backup.adopting import Adoption, adopt
 from chunkstore.backup.restore import restore as restore_container
 from chunkstore.backup.rounds import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
-from chunkstore.records import RootRecord
 from chunkstore.replica import Replica
 from tests.simulator import Process, World
 from tests.simulator.keeping import BACKUPS, Keeping, fresh_cache
@@ -160,75 +153,3 @@ def test_a_run_that_was_taken_for_dead_is_told_to_run_again_and_not_that_its_bas
         held.release()
         with pytest.raises(Conflict, match="run it again"):
             job.result()
-
-
-def _neighbours(owner: Process) -> tuple[ChunkedSegmentStorage, ChunkedSegmentStorage]:
-    """The container's owner, and that of another one under ``n/``, of the same process."""
-    there = owner.at("n/")
-
-    def neighbour() -> ChunkedSegmentStorage:
-        made = open_store_on(
-            there,
-            container="c",
-            settings=owner.world.settings_with({"gc_grace_s": 0.0}),
-            cache=fresh_cache(there, "owner"),
-        )
-        made.create("old")
-        made.append("old", b"o" * 40)
-        return made
-
-    return owner.open(gc_grace_s=0.0), owner.run(neighbour)
-
-
-@pytest.mark.parametrize("kind", ["s3", "posix"])
-def test_a_pin_that_is_being_given_up_is_nobody_elses(kind: StorageKind) -> None:
-    """Between the two records that end a root somebody adopts again: its pin goes just then."""
-    with World(1, kind) as world:
-        owner = world.process("owner")
-        store, neighbour = _neighbours(owner)
-        url = f"{owner.root_url}/n/"
-        given_up: list[str] = []
-
-        def release(root: RootRecord) -> bool:
-            # Somebody has seen the root before, and adopts while its pin is being given up.
-            given_up.append(root.pin)
-            with suppress(Conflict), patch.object(adopting, "_known_pin", lambda *_: root.pin):
-                adopted.append(adopt(store, url, container="c", pins=neighbour))
-            neighbour.unpin(root.pin)
-            return True
-
-        adopted: list[Adoption] = []
-        owner.run(lambda: adopt(store, url, container="c", pins=neighbour)).close()
-        store._container.release_root = release
-        owner.run(store.collect)
-        assert given_up
-        pins = {item.name for item in owner.run(neighbour.pins)}
-        assert all(made.pin in pins for made in adopted), "adopted under a pin that is gone"
-
-
-@pytest.mark.parametrize("kind", ["s3", "posix"])
-def test_a_pin_that_went_after_it_was_seen_is_made_anew(kind: StorageKind) -> None:
-    """Whoever adopts has looked at the source, and only then the root is given up, whole."""
-    with World(1, kind) as world:
-        owner = world.process("owner")
-        store, neighbour = _neighbours(owner)
-        url = f"{owner.root_url}/n/"
-        first = owner.run(lambda: adopt(store, url, container="c", pins=neighbour))
-        owner.run(first.close)
-
-        def release(root: RootRecord) -> bool:
-            neighbour.unpin(root.pin)
-            return True
-
-        store._container.release_root = release
-        known = adopting._known_pin
-
-        def looked(*what: Any) -> str:
-            found = known(*what)
-            store.collect()
-            return found
-
-        with patch.object(adopting, "_known_pin", looked):
-            again = owner.run(lambda: adopt(store, url, container="c", pins=neighbour))
-        pins = {item.name for item in owner.run(neighbour.pins)}
-        assert again.pin in pins, "adopted under a pin that is gone"

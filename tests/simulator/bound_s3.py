@@ -197,8 +197,6 @@ class BoundS3Backend(S3Backend):
         self._options = S3Options(
             bucket=_BUCKET, endpoint_url=_ENDPOINT, tries_max=3, deadline_s=max(0.1, world.timeout_ns / 1e9 * 4)
         )
-        self.folders = tuple(f"{self._options.url}/n{number}" for number in range(100))
-        """The roots of containers that keepers make, as ``FolderStorage`` calls them."""
         sdk = _Sdk(self, self._port, checksums=checksums)
         self._replaced = Replaced()
         self._replaced.replace(s3_client, "sdk_client", lambda _options, _connections: sdk)

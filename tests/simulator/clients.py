@@ -27,7 +27,6 @@ from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.writer import StorageWriter
 from tests.simulator.drawing import Plan
-from tests.simulator.import_verbs import ImportVerbs
 from tests.simulator.keeping import Keeping
 from tests.simulator.recorder import Recorder
 from tests.simulator.upkeep_verbs import UpkeepVerbs
@@ -38,7 +37,6 @@ __all__ = ["KEYS", "TABLE", "Client", "EventWriter", "follow", "look_at"]
 TABLE: Final = "facts"
 KEYS: Final = tuple(b"k%d" % number for number in range(4))
 """The rows of the table that clients write."""
-_IMPORTED: Final = 0.3
 _REVIVES: Final = 0.5
 """Verbs that are no events of the history: they answer nothing about contents."""
 _TRIES: Final = 3
@@ -60,7 +58,7 @@ class EventWriter:
         return b"<%s#%d>" % (self.name.encode(), self.number)
 
 
-class Client(UpkeepVerbs, ImportVerbs):
+class Client(UpkeepVerbs):
     """Random verbs on a store, one after the other, until told to stop or until the store is no longer ours."""
 
     def __init__(
@@ -95,9 +93,7 @@ class Client(UpkeepVerbs, ImportVerbs):
         return b"<%s.%d%s>" % (self.name.encode(), self._tags, b"." * self._random.choice((0, 0, 3, 40)))
 
     def segment(self) -> str:
-        """Any of the run's segments, or of those that came from elsewhere."""
-        if self._keeping is not None and self._keeping.imported and self._random.random() < _IMPORTED:
-            return self._random.choice(self._keeping.imported)
+        """Any of the run's segments."""
         return f"s{self._random.randrange(self._plan.segments)}"
 
     def work(self, store: ChunkedSegmentStorage, should_stop: Callable[[int], bool]) -> None:

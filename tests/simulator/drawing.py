@@ -37,9 +37,6 @@ _KEEPING: Final = 0.15
 """The share of runs without lies in which somebody keeps what the container holds."""
 _PINNING: Final = 0.25
 """The share of runs with all verbs of upkeep in which pins stand across spills."""
-_NEIGHBOURS: Final = 0.5
-"""The share of those in which another container is at work beside it, that answers who adopts from there."""
-_CALMER: Final = ("crash", "crash_at_call", "power_cut", "machine_lost")
 _TIMES: Final = (
     "linger_s", "op_deadline_s", "resolve_s", "undecided_s_max", "gc_grace_s", "lease_s", "roll_interval_s_min", "collect_s"
 )  # fmt: skip
@@ -91,7 +88,6 @@ class Plan:
     replicas: int
     askers: int
     keepers: int
-    neighbour: bool
     segments: int
     pace: float
     fence_by_stat: bool
@@ -178,7 +174,6 @@ def draw_plan(
         replicas=choice((0, 0, 1, 2)),
         askers=0,
         keepers=0,
-        neighbour=False,
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
@@ -211,15 +206,7 @@ def _with_keepers(plan: Plan) -> Plan:
     """The same, with chunks that go, and something to wait for while they are copied."""
     random = Random(f"keepers {plan.seed}")
     mix = (*plan.mix, ("backup", random.choice((1, 3))), ("export", 1), ("collect", 3), ("truncate", 2), ("merge", 2))
-    mix += (("import", random.choice((6, 12))), ("event_again", 1))
-    pace = max(plan.pace, 60.0)
-    kept = replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=pace)
-    if random.random() >= _NEIGHBOURS:
-        return kept
-    # Whoever adopts, and gives up what he has adopted, asks and is answered: that takes its time.
-    kept = replace(_slowed(kept, random), neighbour=True, mix=(*mix, ("import", 6)))
-    weather = replace(kept.weather, **{name: getattr(kept.weather, name) / 5 for name in _CALMER})
-    return replace(kept, pace=max(kept.pace, 100.0), weather=weather)
+    return replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=max(plan.pace, 60.0))
 
 
 def _with_pins(plan: Plan) -> Plan:

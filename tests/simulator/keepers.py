@@ -14,27 +14,22 @@ from random import Random
 from typing import Final
 
 from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
-from chunkstore.config import DefragPolicy
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunksMissing,
     ChunkstoreError,
     InvalidArgument,
     PastCollected,
-    SegmentNotFound,
     Unsupported,
 )
 from chunkstore.replica import Replica
-from tests.judges.imports import AS_IT_IS, Plan
 from tests.judges.kept_states import shown_state
-from tests.simulator.import_verbs import draw_names
 from tests.simulator.keeping import BACKUPS, Keeping, Observation, Target, fresh_cache
 from tests.simulator.roots import RootRun
 from tests.simulator.world import Process
 
 __all__ = ["Keepers"]
 
-_VERBS: Final = ("backup",) * 4 + ("restore",) * 3 + ("past",) * 3 + ("peek", "kept", "kept", "serve")
+_VERBS: Final = ("backup",) * 4 + ("restore",) * 3 + ("past",) * 3 + ("peek", "kept", "kept")
 _TARGETS_MAX: Final = 3
 _BACK: Final = 15
 
@@ -46,7 +41,6 @@ class Keepers:
         self._run = run
         self._keeping = keeping
         self._processes: list[Process] = []
-        self._neighbour: Process | None = None
 
     def turn(self) -> None:
         """Who has died is begun again; some are struck."""
@@ -55,19 +49,16 @@ class Keepers:
         awake = [process for process in self._processes if process.frozen is None]
         if len(awake) < run.plan.keepers and len(self._processes) < run.plan.keepers + 2:
             self._begin()
-        if run.plan.neighbour and (self._neighbour is None or self._neighbour.dead):
-            self._neighbour = self._begin(neighbour=True)
         for process in awake:
             run.strike_reader(process)
 
-    def _begin(self, *, neighbour: bool = False) -> Process:
+    def _begin(self) -> None:
         run = self._run
         process = run.process(f"k{len(run.world.processes)}", f"host{run.random.randrange(run.plan.machines)}")
         self._processes.append(process)
         self._keeping.readers.add(process)
         life = _Life(run, self._keeping, process)
-        run.lives.append(run.scheduler.spawn(process, life.neighbour if neighbour else life.live, "keeper"))
-        return process
+        run.lives.append(run.scheduler.spawn(process, life.live, "keeper"))
 
 
 class _Life:
@@ -84,12 +75,6 @@ class _Life:
         """Keep, until the run ends."""
         while not self._run.ending:
             self._try(self._random.choice(_VERBS))
-
-    def neighbour(self) -> None:
-        """Have another container at work beside the run's, until the run ends."""
-        while not self._run.ending:
-            whole = any(target.whole for target in self._keeping.targets)
-            self._try("serve" if whole and self._random.random() < 0.95 else "restore")
 
     def _try(self, verb: str) -> None:
         run, random = self._run, self._random
@@ -171,7 +156,6 @@ class _Life:
         target = self._target()
         if target is None:
             return
-        lsn = target.lsn
         try:
             target.make(self._process, self._run.world.settings)
             target.whole = True
@@ -179,11 +163,7 @@ class _Life:
             if target.of_backup:
                 raise
         except InvalidArgument as error:
-            if error.argument == "lsn" and target.adopts:
-                if target.lsn == lsn:
-                    target.lsn = self._some_lsn(0)  # behind the pin, which this try has made
-                return
-            # Else it is whole already, which the end finds out, or its backup was given up long ago.
+            # It is whole already, which the end finds out, or its backup was given up long ago.
             known = {lsn for lsn, _ in self._keeping.root.counting.values()}
             if error.argument != "new_root" and not (_is_no_such_backup(error) and target.lsn not in known):
                 raise
@@ -202,15 +182,15 @@ class _Life:
             lsn, of_backup = self._some_lsn(), False
         if not lsn:
             return None
-        plan, adopts = self._some_plan(lsn, of_backup=of_backup)
-        targets.append(Target(f"n{len(targets)}/", lsn, of_backup=of_backup, plan=plan, adopts=adopts))
+        chosen = self._some_segments(lsn, of_backup=of_backup)
+        targets.append(Target(f"n{len(targets)}/", lsn, of_backup=of_backup, chosen=chosen))
         return targets[-1]
 
-    def _some_plan(self, lsn: int, *, of_backup: bool) -> tuple[Plan, bool]:
-        """Half of all targets are everything as it is; and whether chunks stay where they are, which an owner has to pin."""
+    def _some_segments(self, lsn: int, *, of_backup: bool) -> tuple[str, ...]:
+        """Half of all targets are everything."""
         random = self._random
         if random.random() < 0.5:
-            return AS_IT_IS, False
+            return ()
         storage = self._process.at(BACKUPS) if of_backup else self._process.storage
         with open_replica_on(
             storage,
@@ -220,58 +200,16 @@ class _Life:
             at_lsn=lsn,
         ) as view:
             names = [info.name for info in view.segments()]
-        adopts = not of_backup and bool(self._run.plan.askers) and random.random() < 0.5
-        return (draw_names(random, names, "x-", usual=False) if names else AS_IT_IS), adopts
+        if not names:
+            return ()
+        first, other = random.choice(names), random.choice(names)
+        return random.choice(((first,), tuple(sorted({first, other})), (f"{first[:2]}*",)))
 
-    def _some_lsn(self, back: int = _BACK) -> int:
+    def _some_lsn(self) -> int:
         """The present, or not long ago; 0: there is no history yet."""
         with self._process.opening_replica()() as replica:
             lsn = replica.refresh()
-        return max(min(lsn, 1), lsn - (self._random.randrange(back) if back else 0))
-
-    def _serve(self) -> None:
-        """Own a container that was made before: cut off, delete, merge and collect what it has, and answer who adopts from there."""
-        targets = [target for target in self._keeping.targets if target.whole and not target.is_served]
-        if not targets:
-            return
-        target, random, run = self._random.choice(targets), self._random, self._run
-        target.cut, target.server = True, self._process
-        storage = self._process.at(target.folder)
-        settings = run.world.settings_with({"ask_s": run.plan.latency_s * 2})
-        try:
-            with open_store_on(
-                storage,
-                container=run.world.container,
-                create=False,
-                settings=settings,
-                cache=fresh_cache(storage, "owner"),
-            ) as store:
-                for _ in range(random.choice((5, 20, 80))):
-                    if run.ending:
-                        return
-                    with suppress(SegmentNotFound):
-                        self._wear(store)
-                    run.world.runtime.sleep_s(run.plan.latency_s * 30 * random.random())
-        finally:
-            if target.server is self._process:
-                target.server = None
-
-    def _wear(self, store: ChunkedSegmentStorage) -> None:
-        random = self._random
-        names = [info.name for info in store.segments()]
-        dice = random.random()
-        if dice < 0.4 or not names:
-            store.collect()
-        elif dice < 0.6:
-            info = store.info(random.choice(names))
-            store.truncate(info.name, random.randrange(info.start_offset, info.length + 1))
-        elif dice < 0.65 and len(names) > 1:
-            store.delete(random.choice(names))
-        elif dice < 0.8:
-            store.defrag(random.choice(names), policy=DefragPolicy(fanout=2))
-        else:
-            info = store.info(random.choice(names))
-            store.read(info.name, info.start_offset, 1 << 16)
+        return max(min(lsn, 1), lsn - self._random.randrange(_BACK))
 
     def _peek(self) -> None:
         """Open what is being restored: nobody may, before it is whole."""
@@ -301,8 +239,7 @@ class _Life:
     def _remember_restored(self, opened: Replica, target: Target, lsn: int) -> None:
         shown = shown_state(opened, f"what was restored in {target.folder}", self._writers, point=(lsn, b""))
         target.whole = True
-        item = Observation(shown, versions=False, plan=target.plan, cut=target.cut, founded=target.founded)
-        self._keeping.shown.append(item)
+        self._keeping.shown.append(Observation(shown, versions=False, chosen=target.chosen))
 
 
 def _is_no_such_backup(error: ChunkstoreError) -> bool:

@@ -18,8 +18,7 @@ from chunkstore.errors import ChunksMissing, ChunkstoreError, Damaged, InvalidAr
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, VISIBLE_SEGMENTS
 from chunkstore.names import BackupNames
 from chunkstore.replica import Replica
-from tests.judges.imports import AS_IT_IS
-from tests.judges.kept_states import Projected, Shown, differences, remains, shown_state
+from tests.judges.kept_states import Projected, Shown, differences, shown_state
 from tests.judges.stored_records import CHUNK_FIELDS, SEGMENT_FIELDS, decode_row
 from tests.simulator.finals import calmly
 from tests.simulator.keeping import BACKUPS, Keeping, Observation, Target, fresh_cache
@@ -102,19 +101,15 @@ class _End:
     def _finish(self, process: Process, target: Target) -> None:
         told = target.whole
         try:
-            if target.founded is None:
-                target.make(process, self._settings)
-            if told and target.founded is None:
+            target.make(process, self._settings)
+            if told:
                 self._world.fail(f"history half-restored: {target.folder} was said to be whole, and was gone on with")
             target.whole = True
         except InvalidArgument as error:
             if error.argument == "new_root":
                 target.whole = True
-            elif error.argument != "lsn" or not target.adopts:
+            else:
                 assert target.of_backup, f"history other-past: {error!r}"  # its backup was given up
-        except Unsupported as error:
-            if error.feature != "pin" or told:
-                raise  # else nobody answers any more who could keep for it what it adopts
         except (PastCollected, ChunksMissing):
             if target.of_backup and target.lsn in {lsn for lsn, _ in self._keeping.root.counting.values()}:
                 raise
@@ -131,8 +126,7 @@ class _End:
         with store:
             what = f"what was restored in {target.folder}"
             shown = shown_state(store, what, self._writers, point=(target.lsn, b""))
-            item = Observation(shown, versions=False, plan=target.plan, cut=target.cut, founded=target.founded)
-            self._keeping.shown.append(item)
+            self._keeping.shown.append(Observation(shown, versions=False, chosen=target.chosen))
             self._sound(store, target)
             target.expected = self._go_on(store, shown)
             self._sound(store, target)
@@ -192,7 +186,7 @@ class _End:
         hidden = {decode_row(raw, SEGMENT_FIELDS)[1] for key, raw in rows.items() if key[:2] == SEGMENT + b"\0"}
 
         def comes(name: str) -> bool:
-            """What an import has not ended is copied, and taken in by nobody."""
+            """What is staged for a session is copied, and restored by nobody."""
             found = names.parse_copy(name)
             raw = None if found is None else rows.get(CHUNK + found[0])
             return raw is not None and decode_row(raw, CHUNK_FIELDS)[6] not in hidden
@@ -232,16 +226,9 @@ class _End:
         if shown.hash and not stored.holds(shown.lsn, shown.hash):
             self._world.fail(f"history other-past: {shown.what} shows lsn {shown.lsn}, which is no point of history")
             return
-        if item.founded is not None:
-            for line in remains(shown, item.founded):
-                self._world.fail(f"history other-state: {shown.what}: {line}")
-            return
         state, rows = past.at(shown.lsn), stored.rows_at(shown.lsn)
-        if item.cut or item.plan != AS_IT_IS:
-            made = Projected(state, item.plan)
-            lines = remains(shown, made) if item.cut else differences(shown, made, made.rows(rows), versions=False)
-        else:
-            lines = differences(shown, state, rows, versions=item.versions)
+        made = Projected(state, item.chosen) if item.chosen else state
+        lines = differences(shown, made, rows, versions=item.versions)
         for line in lines:
             self._world.fail(f"history other-state: {shown.what}, at lsn {shown.lsn}: {line}")
 
@@ -262,9 +249,7 @@ class _End:
                 f"history other-state: an export of lsn {report.lsn} holds {len(chunks)} of {count} chunks"
             )
         for identity, length in chunks.items():
-            found_at = self._run.checks.stored.adopted(before[CHUNK + identity])
-            own = self._world.backend.content(self._world.names.chunk(identity))
-            data = own if found_at is None else self._world.content_at(*found_at[:2])
+            data = self._world.backend.content(self._world.names.chunk(identity))
             if self._run.checks.stored.extents.is_extent(before[CHUNK + identity]):
                 data = self._run.checks.stored.extent(before[CHUNK + identity])
             if data is None or len(data) < length:

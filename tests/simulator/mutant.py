@@ -29,7 +29,7 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", "askers", "keepers", "neighbour", "machines" (more than one), "pins" (across spills),
+    fault classes, "replicas", "askers", "keepers", "machines" (more than one), "pins" (across spills),
     or "tail" (where reads inside a segment look at no fence).
     ``bound``: it is in a binding; ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of
     upkeep, or only what others have.
@@ -70,7 +70,7 @@ class Mutant(NamedTuple):
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
         has = {"replicas": plan.replicas > 0, "askers": plan.askers > 0, "keepers": plan.keepers > 0}
-        has["machines"], has["neighbour"] = plan.machines > 1, plan.neighbour
+        has["machines"] = plan.machines > 1
         has["pins"], has["tail"] = PINS in plan.mix, plan.settings.read_fence == "tail"
         has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
         return f"{plan.storage}-{plan.settings.journal_mode}" in self.kinds and all(

@@ -23,7 +23,6 @@ from tests.simulator.mutants_backup import BACKUP_MUTANTS
 from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
-from tests.simulator.mutants_imports import IMPORT_MUTANTS
 from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
@@ -39,7 +38,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *UPKEEP_MUTANTS,
         *ASKING_MUTANTS,
         *BACKUP_MUTANTS,
-        *IMPORT_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *INLINE_MUTANTS,

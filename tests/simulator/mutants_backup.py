@@ -127,6 +127,7 @@ BACKUP_MUTANTS: Final = (
         "a restore compares no lengths",
         Patch("chunkstore.backup.survey:_why_missing", "length >= chunk.length", "True"),
         Patch(f"{_BRING}:_windows", "if len(data) != wanted:", "if False:"),
+        tests=("tests/backup_restore/test_restore.py",),
     ),
     _mutant(
         "restore-no-events",

@@ -19,8 +19,6 @@ from random import Random
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.simulator.askers import Askers
@@ -106,29 +104,7 @@ class Run(RootRun):
         self._keepers: Keepers | None = None
         if plan.keepers:
             self.keeping = Keeping(self.world)
-            self.keeping.stored = (lambda: self.checks.stored) if level == "steps" else None
-            if plan.neighbour:
-                self.keeping.found_neighbour([writer.name for writer in self.writers], Random(f"neighbour {plan.seed}"))
             self._keepers = Keepers(self, self.keeping)
-
-    def _adopt_first(self) -> None:
-        """Before anything goes wrong the container adopts what its neighbour holds, which is at work from then on."""
-        assert self.keeping is not None
-        process, (target, *_) = self.process("first", "host0"), self.keeping.targets
-        opening = process.opening(op_deadline_s=600.0, gc_grace_s=3600.0)
-
-        def live() -> None:
-            opened: list[ChunkedSegmentStorage] = []
-            claim = lambda: opened.append(opening()) or opened[0].epoch  # type: ignore[func-returns-value]  # noqa: E731
-            self.recorder.call("first.1", "open", "", (), lambda: opened[0].epoch if opened else 0, claim)
-            with opened[0] as store:
-                self._client(Random(f"first {self.plan.seed}"), "first.1.0", "first.1").adopt_all(store, target)
-
-        try:
-            process.run(live)
-        except (ChunkstoreError, AssertionError) as error:
-            self.world.fail(f"adopting in a calm world ended with {error!r}")
-        process.crash()
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
         unit = self.plan.latency_s
@@ -156,8 +132,6 @@ class Run(RootRun):
 
     def _run(self) -> None:
         world, scheduler = self.world, self.scheduler
-        if self.plan.neighbour:
-            self._adopt_first()
         world.faults.active = True
         nemesis = SimProcessState("nemesis", 0)
         scheduler.spawn(nemesis, self._nemesis, "nemesis")

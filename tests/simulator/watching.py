@@ -40,7 +40,7 @@ class Watch:
         self._owners: dict[Process, ChunkedSegmentStorage] = {}
         self._replicas: dict[Process, Replica] = {}
         self.invariants = StepInvariants(
-            world.names, world.format, self._content, self._violated, lambda: world.scheduler.now, world.content_at
+            world.names, world.format, self._content, self._violated, lambda: world.scheduler.now
         )
         if of is not None:
             self.invariants.begin_like(of.invariants)

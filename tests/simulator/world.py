@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal, TypeVar, Unpack
 from zlib import crc32
 
@@ -49,7 +48,6 @@ from tests.simulator.faults import CLASSES, Faults, Weather
 from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
-from tests.simulator.reached import ROOTS, Reached, folder_of
 from tests.simulator.s3 import S3Backend
 from tests.simulator.scheduler import NS, Scheduler, Task
 from tests.simulator.virtual import VirtualRuntime
@@ -125,11 +123,6 @@ class Process(WiredProcess):
         """The storage whose root is a folder of the world's, ``/`` behind its name."""
         assert isinstance(self._client, BaseChunkStorage)
         return self.world.wrap(FolderStorage(self._client, folder))
-
-    @property
-    def root_url(self) -> str:
-        """The URL of the world's storage."""
-        return self._client.url
 
     # Doing something
 
@@ -278,15 +271,13 @@ class World(Closing):
         self.timeout_ns = int(timeout_s * NS)
         self.container = container
         self.names = ContainerNames(container)
-        self.settings = replace(settings or _USUAL, foreign_roots=ROOTS)
+        self.settings = settings or _USUAL
         self.wrap: Callable[[ChunkStorage], ChunkStorage] = wrap or (lambda storage: storage)
         self.backend: S3Backend | PosixBackend | BoundPosixBackend | BoundHdfsBackend
         if storage == "hdfs":
             self.backend = BoundHdfsBackend(self)
         elif storage == "s3":
             self.backend = BoundS3Backend(self) if bindings else S3Backend(self, remote=remote)
-            if isinstance(self.backend, BoundS3Backend):
-                self.settings = replace(self.settings, foreign_roots=self.backend.folders)
         else:
             posix = BoundPosixBackend if bindings else PosixBackend
             self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
@@ -309,8 +300,6 @@ class World(Closing):
         self.storage_calls = 0
         self.trace: list[str] | None = None
         self.format = self._create_container()
-        self._root_url = ""
-        self._reached = Reached(self._storage_at)
 
     def close(self) -> None:
         """End every process; give the runtime back to production."""
@@ -321,7 +310,6 @@ class World(Closing):
         self.observers.clear()
         if isinstance(self.backend, BoundPosixBackend | BoundS3Backend | BoundHdfsBackend):
             self.backend.close()
-        self._reached.close()
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
@@ -341,22 +329,6 @@ class World(Closing):
         process = self.scheduler.current.process
         assert isinstance(process, Process)
         return process
-
-    def _storage_at(self, url: str) -> ChunkStorage | None:
-        process = self.present()
-        folder = folder_of(process.root_url, url)
-        return None if folder is None else process.at(folder)
-
-    def content_at(self, url: str, name: str) -> bytes | None:
-        """What is visible under a name in the root of a URL; None: nothing, or the root is none of this world's."""
-        there = self.name_at(url, name)
-        return None if there is None else self.backend.content(there)
-
-    def name_at(self, url: str, name: str) -> str | None:
-        """What a name in the root of a URL is called in this world; None: the root is none of it."""
-        self._root_url = self._root_url or self.processes[0].root_url
-        folder = folder_of(self._root_url, url)
-        return None if folder is None else folder + name
 
     @property
     def mode(self) -> str:
