@@ -14,7 +14,7 @@ from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, SINKS_NAMESPACE
-from chunkstore.names import check_container_name, check_object_name, check_segment_name, utf8_bytes
+from chunkstore.names import check_container_name, check_object_name, utf8_bytes
 from chunkstore.records import AttributeValue
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "check_not_itself",
     "check_number",
     "check_pin",
-    "check_prefixes",
     "check_range",
     "check_ranges",
     "check_value",
@@ -204,8 +203,8 @@ def check_value(value: object) -> bytes:
     return value
 
 
-def check_pin(note: object, expires_s: object, offsets: object) -> Mapping[str, int]:
-    """``offsets`` by name, in order. Raises ``InvalidArgument`` unless these are what a pin, whose name is checked elsewhere, may say."""
+def check_pin(note: object, expires_s: object) -> None:
+    """Raises ``InvalidArgument`` unless these are what a pin, whose name is checked elsewhere, may say."""
     if not isinstance(note, str) or not 0 <= utf8_bytes(note) <= LIMITS.attribute_bytes_max:
         what = f"note must be a str of at most {LIMITS.attribute_bytes_max} bytes of UTF-8"
         raise InvalidArgument(what, argument="note")
@@ -213,24 +212,6 @@ def check_pin(note: object, expires_s: object, offsets: object) -> Mapping[str, 
     if not good:
         what = f"expires_s must be a number of seconds from 0.001 to {_PIN_S_MAX}, or None, not {expires_s!r}"
         raise InvalidArgument(what, argument="expires_s")
-    if offsets is None:
-        return {}
-    if not isinstance(offsets, Mapping) or len(offsets) > LIMITS.pin_offsets_max:
-        what = f"offsets must be a mapping of at most {LIMITS.pin_offsets_max} segments' names to offsets"
-        raise InvalidArgument(what, argument="offsets")
-    for name, offset in offsets.items():
-        check_segment_name(name, "offsets")
-        check_number(offset, "offsets")
-    return dict(sorted(offsets.items()))
-
-
-def check_prefixes(prefixes: object) -> tuple[str, ...]:
-    """Beginnings of segments' names, in order. Raises ``InvalidArgument``."""
-    good = isinstance(prefixes, Sequence) and not isinstance(prefixes, str) and len(prefixes) <= LIMITS.pin_offsets_max
-    if not good or not all(isinstance(item, str) and 0 <= utf8_bytes(item) <= 255 for item in prefixes):  # type: ignore[attr-defined]
-        what = f"prefixes are at most {LIMITS.pin_offsets_max} beginnings of names, of at most 255 bytes of UTF-8"
-        raise InvalidArgument(what, argument="prefixes")
-    return tuple(sorted(set(prefixes)))  # type: ignore[call-overload]
 
 
 def check_version(version: object) -> None:

@@ -9,12 +9,12 @@ Leaves out: waking an owner that is not there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin, check_prefixes
+from chunkstore.arguments import check_pin
 from chunkstore.asks import (
     Answer,
     Ask,
@@ -153,21 +153,19 @@ class Asker:
         note: str = "",
         expires_s: float | None = None,
         *,
-        offsets: Mapping[str, int] | None = None,
-        prefixes: Sequence[str] = (),
         wait_s: float = _WAIT_S,
     ) -> Pin:
         """As ``store.pin``, held by this process. Raises as that, and as ``session``. Retry: safe by the same process."""
         who = runtime.identity()
         holder = f"{who.host}:{who.pid}"
-        checked = check_pin(note, expires_s, offsets)
+        check_pin(note, expires_s)
         lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
-        ask = AskPin(name, note, lasts_ms, checked, holder, check_prefixes(prefixes))
+        ask = AskPin(name, note, lasts_ms, holder)
 
         def found() -> _Shown[Pin] | None:
             pins = (item for item in self.replica.pins() if item.name == name)
             there = next(pins, None)
-            if there is None or there[2:4] != (holder, note) or there[6:] != (ask.offsets, ask.prefixes):
+            if there is None or there[2:4] != (holder, note):
                 return None
             lasts = (there.expires_at or there.created_at) - there.created_at
             return _Shown(there, there.lsn) if lasts == ask.lasts_ms else None

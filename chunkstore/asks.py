@@ -7,10 +7,10 @@ Leaves out: bytes (``chunkstore_journal.asks``), carrying out (``chunkstore.upke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from chunkstore.arguments import check_pin, check_prefixes, check_version
+from chunkstore.arguments import check_pin, check_version
 from chunkstore.changes import (
     Attach,
     Change,
@@ -81,9 +81,7 @@ class AskPin(NamedTuple):
     name: str
     note: str
     lasts_ms: int
-    offsets: Mapping[str, int]
     holder: str
-    prefixes: tuple[str, ...] = ()
 
 
 class AskUnpin(NamedTuple):
@@ -189,10 +187,9 @@ def check_ask(ask: Ask) -> None:
                 what = f"runs are a tuple of 1 to {LIMITS.batch_ops_max} tuples of chunks, none empty"
                 raise InvalidArgument(what, argument="runs")
             check_session_chunks(session_id, tuple(item for run in runs for item in run))
-        case AskPin(name, note, lasts_ms, offsets, holder, prefixes):
+        case AskPin(name, note, lasts_ms, holder):
             check_segment_name(name, "name")
-            check_pin(note, lasts_ms / 1000 or None, offsets)
-            check_prefixes(prefixes)
+            check_pin(note, lasts_ms / 1000 or None)
             check_holder(holder, 1.0)
         case AskUnpin(name):
             check_segment_name(name, "name")

@@ -57,8 +57,6 @@ class Limits:
     """LMDB keys hold at most 511 bytes."""
     pins_max: int = 256
     """Pins of one container: each collection reads them all."""
-    pin_offsets_max: int = 1_000
-    """Segments that one pin names."""
     attribute_count_max: int = 128
     attribute_bytes_max: int = 4 * KIB
     commit_chunks_max: int = 50_000

@@ -191,8 +191,7 @@ class SessionRecord(NamedTuple):
 class PinRecord(NamedTuple):
     """A position of history that stays restorable (protocol 3.14.7): ``lsn`` is that of the pin's own record, ``time_ms`` its label.
 
-    ``lasts_ms``: it ends so long after that at the earliest; 0: only when it is removed. ``offsets``: for some segments, by name in
-    ascending order, what no retention passes. ``extra``: of minor version 1 it begins with ``Pin.prefixes`` (``metadata.pins``).
+    ``lasts_ms``: it ends so long after that at the earliest; 0: only when it is removed.
     """
 
     lsn: int
@@ -200,7 +199,6 @@ class PinRecord(NamedTuple):
     lasts_ms: int
     holder: str
     note: str
-    offsets: Mapping[str, int]
     extra: Extra = ()
 
 
@@ -228,8 +226,7 @@ class RootRecord(NamedTuple):
 class Pin(NamedTuple):
     """What ``pin`` and ``pins`` answer. Times are milliseconds since 1970; ``expires_at`` None: it stays until ``unpin``.
 
-    What the metadata said at ``lsn`` stays restorable while the pin is there. ``holder``: host and process that asked for it. ``prefixes``:
-    of segments whose names begin so, also of later ones, retention passes nothing but what ``offsets`` gives free.
+    What the metadata said at ``lsn`` stays restorable while the pin is there. ``holder``: host and process that asked for it.
     """
 
     name: str
@@ -238,12 +235,6 @@ class Pin(NamedTuple):
     note: str
     created_at: int
     expires_at: int | None
-    offsets: Mapping[str, int]
-    prefixes: tuple[str, ...] = ()
-
-    def held(self, segment: str) -> int | None:
-        """The offset that no retention of this segment passes; None: it may pass all."""
-        return self.offsets.get(segment, 0 if segment.startswith(self.prefixes) else None)
 
 
 class OpenSession(NamedTuple):

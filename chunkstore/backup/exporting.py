@@ -140,7 +140,7 @@ def export(
     (of the file's disk, too), ``DeadlineExceeded``, and what pinning and reading raise. Retry: safe, once a pin that was left is gone.
     """
     choice = check_choice(segments, topic)
-    check_pin("", expires_s, None)
+    check_pin("", expires_s)
     check_flags(pin=pin)
     target = check_path(path)
     name = f"export-{os.path.basename(target)}" if pin_name is None else pin_name

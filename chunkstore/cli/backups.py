@@ -80,7 +80,7 @@ def export(
     if root is None or file is None:
         raise InvalidArgument("say ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
     check_choice(segments or (), topic)
-    check_pin("", expires_s, None)
+    check_pin("", expires_s)
     backups.check_path(file)
     with _opened(here, root, no_pin=no_pin) as (store, pins):
         report = backups.export(

@@ -56,7 +56,7 @@ def add(
 ) -> None:
     """Keep the present state restorable: no collection deletes what it needs."""
     check_segment_name(name, "name")
-    check_pin(note, expires_s, None)  # before anybody is fenced for it
+    check_pin(note, expires_s)  # before anybody is fenced for it
     with here.owner_or_asker(root) as store:
         pin = store.pin(name, note, expires_s)
     here.show(pin, {"pin": pin.name, "lsn": pin.lsn, "expires": _row(pin)[3] or "never"})

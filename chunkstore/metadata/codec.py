@@ -64,7 +64,7 @@ FIELDS_MAX = 64
 TEXT_MAX = 4096
 """Characters of a foreign object's name, a session's or pin's holder, a pin's note."""
 
-ROW_ELEMENTS_MAX = 2 * max(LIMITS.attribute_count_max, LIMITS.pin_offsets_max) + FIELDS_MAX
+ROW_ELEMENTS_MAX = 2 * LIMITS.attribute_count_max + FIELDS_MAX
 """Elements of a row, or of an array in it."""
 _ROW_MAX = LIMITS.row_bytes_max
 _pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
@@ -130,8 +130,7 @@ def encode_session(record: SessionRecord) -> bytes:
 
 def encode_pin(record: PinRecord) -> bytes:
     """The pin's row value. Raises ``InvalidArgument`` as ``encode_segment``."""
-    flat = [item for name in sorted(record.offsets) for item in (name, record.offsets[name])]
-    return pack_row((MAJOR, len(record.extra), *record[:5], flat, *record.extra))
+    return pack_row((MAJOR, len(record.extra), *record[:5], *record.extra))
 
 
 def decode_segment(key: bytes | str, value: bytes) -> SegmentRecord:
@@ -259,7 +258,7 @@ def decode_session(key: bytes | str, value: bytes) -> SessionRecord:
 def decode_pin(key: bytes | str, value: bytes) -> PinRecord:
     """The record of a pin row. Raises ``Damaged``."""
     row = _checked(key, value, PIN_FIELDS)
-    return _new(PinRecord, (*row[:5], _offsets(row[5]), row[6:]))
+    return _new(PinRecord, (*row[:5], row[5:]))
 
 
 def unpack_row(value: bytes, array_max: int) -> Any:
@@ -332,20 +331,6 @@ def _attributes(flat: tuple[AttributeValue, ...]) -> Mapping[str, AttributeValue
     return found
 
 
-def _offsets(flat: tuple[str | int, ...]) -> Mapping[str, int]:
-    """The mapping of a flat ``(name, offset, name, offset, ...)``. Raises ``ValueError`` where a rule is broken."""
-    found: dict[str, int] = {}
-    before = ""
-    if len(flat) > 2 * LIMITS.pin_offsets_max:
-        raise ValueError("too many offsets")
-    for name, offset in zip(flat[::2], flat[1::2], strict=True):
-        if not _is_name(name) or name <= before or not _is_number(offset):  # type: ignore[operator]
-            raise ValueError("offsets are not names in ascending order, each with a number")
-        found[name] = offset  # type: ignore[index, assignment]
-        before = name  # type: ignore[assignment]
-    return found
-
-
 # What follows is the slow path: the same rules once more, field by field, to say what is wrong and where. Fast and slow
 # rules are held together by a property test (a row is refused by both or by none).
 
@@ -382,16 +367,6 @@ def _is_attributes(value: Any) -> bool:
         return False
     try:
         _attributes(value)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_offsets(value: Any) -> bool:
-    if type(value) is not tuple:
-        return False
-    try:
-        _offsets(value)
     except ValueError:
         return False
     return True
@@ -447,7 +422,6 @@ PIN_FIELDS: Fields = (
     *map(_number, ("time_ms", "lasts_ms")),
     Field("holder", "text", _is_text),
     Field("note", "text", _is_text),
-    Field("offsets", "offsets", _is_offsets),
 )
 
 

@@ -1,13 +1,13 @@
 """What the rows of pins say together: which position is the lowest that has to stay restorable (protocol 3.14.7).
 
-Promises: read from one view; a pin whose row cannot be read may mean any position and any offset, so it counts as the lowest: who looks
+Promises: read from one view; a pin whose row cannot be read may mean any position, so it counts as the lowest: who looks
 for something to delete finds nothing. Leaves out: making and ending pins (``operations.pins``), what stays for one (the collections
 of chunks and of the journal).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_pin
@@ -15,7 +15,7 @@ from chunkstore.metadata.keys import PIN
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records import Pin, PinRecord
 
-__all__ = ["pin_of", "pinned_lsn", "pinned_offset", "read_pins", "scan_pins", "wanted_pin"]
+__all__ = ["pin_of", "pinned_lsn", "read_pins", "scan_pins"]
 
 
 def scan_pins(view: MetadataView) -> Iterator[tuple[str, PinRecord | Damaged]]:
@@ -34,21 +34,6 @@ def pinned_lsn(view: MetadataView) -> int | None:
     return min(found, default=None)
 
 
-def pinned_offset(view: MetadataView, segment: str) -> int | None:
-    """The lowest offset of a segment that a pin holds, which no retention may pass; None where none does.
-
-    0 where a pin cannot be read.
-    """
-    offsets = []
-    for name, record in scan_pins(view):
-        if not isinstance(record, PinRecord):
-            return 0
-        held = pin_of(name, record).held(segment)
-        if held is not None:
-            offsets.append(held)
-    return min(offsets, default=None)
-
-
 def read_pins(view: MetadataView) -> list[Pin]:
     """Every pin, by name. Raises ``Damaged``."""
     pins = []
@@ -62,14 +47,4 @@ def read_pins(view: MetadataView) -> list[Pin]:
 def pin_of(name: str, record: PinRecord) -> Pin:
     """The public face of a pin's record."""
     expires_at = record.time_ms + record.lasts_ms if record.lasts_ms else None
-    prefixes = record.extra[0] if record.extra else ()
-    if not isinstance(prefixes, tuple) or not all(isinstance(prefix, str) for prefix in prefixes):
-        prefixes = ("",)  # it may mean any
-    return Pin(name, record.lsn, record.holder, record.note, record.time_ms, expires_at, dict(record.offsets), prefixes)
-
-
-def wanted_pin(
-    lasts_ms: int, holder: str, note: str, offsets: Mapping[str, int], prefixes: tuple[str, ...]
-) -> PinRecord:
-    """A pin that is to be made: its own record will say where it stands."""
-    return PinRecord(0, 0, lasts_ms, holder, note, offsets, (prefixes,) if prefixes else ())
+    return Pin(name, record.lsn, record.holder, record.note, record.time_ms, expires_at)

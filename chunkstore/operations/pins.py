@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from chunkstore.config import LIMITS
-from chunkstore.errors import BadOffset, Conflict, SegmentTruncated
+from chunkstore.errors import Conflict
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN, pin_key
-from chunkstore.metadata.pins import pin_of, pinned_offset, scan_pins
+from chunkstore.metadata.pins import pin_of, scan_pins
 from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -27,7 +27,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records import Pin, PinRecord
 
-__all__ = ["end_expired_pins", "end_pins", "held_offset", "pin", "unpin"]
+__all__ = ["end_expired_pins", "end_pins", "pin", "unpin"]
 
 _EXPIRED = "expired"
 
@@ -36,10 +36,10 @@ def pin(container: OwnedContainer, name: str, wanted: PinRecord) -> Pin:
     """Commit a pin at the end of history, or find the same one, made before: then that one's position stands.
 
     ``wanted.lsn`` and ``wanted.time_ms`` are not looked at. Raises ``Conflict`` (another pin of this name, or too many),
-    ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, and the errors of commits.
+    and the errors of commits.
     """
     plan = partial(_plan_pin, container, name=name, wanted=wanted)
-    record = commit_changes(container, wanted.offsets, plan, tables=True, adds=0)[pin_key(name)]
+    record = commit_changes(container, (), plan, tables=True, adds=0)[pin_key(name)]
     assert isinstance(record, PinRecord)
     return pin_of(name, record)
 
@@ -47,13 +47,6 @@ def pin(container: OwnedContainer, name: str, wanted: PinRecord) -> Pin:
 def unpin(container: OwnedContainer, name: str) -> bool:
     """Commit the end of a pin; whether it was there. Raises the errors of commits."""
     return commit_changes(container, (), partial(_plan_unpin, name=name, lsn=None, why=""), tables=True)
-
-
-def held_offset(changes: ChangeSet, segment: str) -> int | None:
-    """As ``pinned_offset``, true until the change set enters the queue: ``tables.lock`` is held. Raises ``Undecided``."""
-    changes.owned.tables.check(PIN)
-    with changes.owned.store.view() as view:
-        return pinned_offset(view, segment)
 
 
 def end_expired_pins(container: OwnedContainer) -> None:
@@ -97,12 +90,6 @@ def _plan_pin(
             count = sum(1 for _ in view.scan(PIN, bytes((PIN[0] + 1,))))
         if count >= LIMITS.pins_max:
             raise Conflict("pins of this container", expected=f"fewer than {LIMITS.pins_max}", found=count)
-    for segment, offset in wanted.offsets.items():
-        there = changes.segment(segment)
-        if offset < there.start_offset:
-            raise SegmentTruncated(segment, start_offset=there.start_offset, offset=offset)
-        if offset > there.length:
-            raise BadOffset(segment, expected=there.length, given=offset)
     _begin(changes, RecordKind.PIN, (name, wanted.holder))
     changes.rows[key] = wanted
     return changes.rows

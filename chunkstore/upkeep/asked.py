@@ -37,7 +37,6 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.pins import wanted_pin
 from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.collect import CollectReport
 from chunkstore.operations.commit_changes import commit_changes
@@ -45,6 +44,7 @@ from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.pins import pin
 from chunkstore.operations.staging import stage
 from chunkstore.operations.tables import TableEntry
+from chunkstore.records import PinRecord
 from chunkstore.tables import TableReader
 from chunkstore.upkeep.defrag import DefragReport
 
@@ -87,8 +87,8 @@ def carry_out(container: OwnedContainer, calls: OwnerCalls, ask: Ask) -> tuple[P
         case AskStage(session_id, runs):
             stage(container, session_id, runs)
             return ()
-        case AskPin(name, note, lasts_ms, offsets, holder, prefixes):
-            return (pin(container, name, wanted_pin(lasts_ms, holder, note, offsets, prefixes)).lsn,)
+        case AskPin(name, note, lasts_ms, holder):
+            return (pin(container, name, PinRecord(0, 0, lasts_ms, holder, note)).lsn,)
         case AskUnpin(name):
             return (calls.unpin(name),)
         case AskCollect():

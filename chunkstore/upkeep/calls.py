@@ -7,19 +7,18 @@ out: who calls them, and when.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from functools import partial
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.arguments import check_flags, check_pin, check_prefixes
+from chunkstore.arguments import check_flags, check_pin
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
-from chunkstore.metadata.pins import wanted_pin
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.adopt import add_root
@@ -34,7 +33,7 @@ from chunkstore.operations.regain import Regain, regain
 from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.records import Pin, RootRecord
+from chunkstore.records import Pin, PinRecord, RootRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
@@ -135,33 +134,22 @@ class UpkeepCalls:
             check_segment_name(name, "segments")
         self._spiller.spill_these(segments)
 
-    def pin(
-        self,
-        name: str,
-        note: str = "",
-        expires_s: float | None = None,
-        *,
-        offsets: Mapping[str, int] | None = None,
-        prefixes: Sequence[str] = (),
-    ) -> Pin:
+    def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin:
         """Keep what the metadata say now restorable, and with it every chunk that is live now, until ``unpin(name)``.
 
         ``name``: 1 to 255 bytes of UTF-8, the caller's own. ``expires_s``: it lasts at least so many seconds, counted anew by each owner;
-        a collection ends it. ``offsets``: by segment, what no retention shall pass; ``prefixes``: nor anything of segments whose names
-        begin so and are not in ``offsets``, of later ones, too. ``truncate`` and ``delete`` are not hindered. A pin is not moved: to go
-        forward, make another one, then remove this.
+        a collection ends it. Truncating, deleting and retention are not hindered. A pin is not moved: to go forward, make another one,
+        then remove this.
 
-        Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``SegmentNotFound``,
-        ``SegmentTruncated`` and ``BadOffset`` (of ``offsets``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
-        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the same process; the same call returns the pin that
-        stands, whose ``lsn`` and ``created_at`` say since when.
+        Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``Closed``,
+        ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the
+        same process; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when.
         """
         check_segment_name(name, "name")
-        checked = check_pin(note, expires_s, offsets)
+        check_pin(note, expires_s)
         who = runtime.identity()
         lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
-        wanted = wanted_pin(lasts_ms, f"{who.host}:{who.pid}", note, checked, check_prefixes(prefixes))
-        return pin(self._container, name, wanted)
+        return pin(self._container, name, PinRecord(0, 0, lasts_ms, f"{who.host}:{who.pid}", note))
 
     def unpin(self, name: str) -> bool:
         """Give up a pin; whether there was one. What only it kept goes with the next collection.

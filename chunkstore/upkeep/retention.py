@@ -1,9 +1,9 @@
 """Retention: which segments are to be truncated, and where, by the policies of their names.
 
 Promises: a cut is an ordinary truncation at the start of a chunk (or, of a sealed segment, at its end): never below the start
-offset, never beyond the last chunk of a segment that may grow, never beyond what a pin holds. What a policy does not give up
+offset, never beyond the last chunk of a segment that may grow. What a policy does not give up
 stays: at least ``size_bytes_max`` bytes, and every byte that is not proven to be older than ``age_s_max``. Planning changes nothing;
-a pin or a policy that was acknowledged before the truncation is committed counts, whatever was planned before it.
+a policy that was acknowledged before the truncation is committed counts, whatever was planned before it.
 A step looks at 256 segments at most, reads 10,000 chunk rows of each at most, and ends after the one with which it has read so
 many. A segment that is damaged stays as it is, and stops nothing; a policy of a prefix that is damaged stops everything.
 
@@ -26,13 +26,11 @@ from chunkstore.errors import Damaged, SegmentNotFound
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
-from chunkstore.metadata.pins import pinned_offset
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import Policies, keys_of
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.pins import held_offset
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.records import SegmentRecord
@@ -105,12 +103,11 @@ def plan_cut(
     now_ms: int,
     chunk_start: Callable[[int], int],
     labels: Iterable[ChunkLabel],
-    not_beyond: int | None = None,
 ) -> int | None:
     """Where to truncate a segment, or None. Pure.
 
     ``chunk_start``: where the chunk begins that holds an offset of the segment. ``labels``: of its chunks in order, as far as they are to
-    be looked at; asked for only where ages count. ``not_beyond``: what lies behind this offset is held, whatever the policy says.
+    be looked at; asked for only where ages count.
     """
     start, length = segment.start_offset, segment.length
     if not segment.chunk_count:
@@ -122,8 +119,6 @@ def plan_cut(
         offset = max(offset, _aged(segment, now_ms - policy.age_ms_max, labels))
     if not segment.sealed:
         offset = min(offset, segment.last_chunk_offset)
-    if not_beyond is not None and not_beyond < offset:
-        offset = chunk_start(not_beyond) if not_beyond > start else start
     return offset if offset > start else None
 
 
@@ -172,7 +167,6 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
                 now_ms=now_ms,
                 chunk_start=_chunk_starts(view, segment),
                 labels=labels,
-                not_beyond=pinned_offset(view, text),
             )
             read += labels.read
             if offset is not None:
@@ -201,14 +195,11 @@ def apply_step(
 
 
 def carry_out(container: OwnedContainer, cut: RetentionCut, policy: RetentionPolicy) -> bool:
-    """Truncate, unless the segment is gone, its policy is another one by now, or a pin holds what was to go; whether it was done.
+    """Truncate, unless the segment is gone, or its policy is another one by now; whether it was done.
 
     Atomic, durable. Raises what commits raise. Retry: safe."""
 
     def plan(changes: ChangeSet) -> bool:
-        held = held_offset(changes, cut.segment)
-        if held is not None and held < cut.offset:
-            return False
         for key in keys_of(cut.segment):
             changes.owned.tables.check(key)
         with changes.owned.store.view() as view:

@@ -159,10 +159,8 @@ def _wire_of(ask: Ask) -> tuple[object, ...]:
             return (1, holder, ttl_ms)
         case AskCommit(changes, once):
             return (2, tuple(map(_wire_of_change, changes)), _wire_of_change(once))
-        case AskPin(name, note, lasts_ms, offsets, holder, ()):
-            return (3, name, note, lasts_ms, tuple(offsets.items()), holder)
-        case AskPin(name, note, lasts_ms, offsets, holder, prefixes):
-            return (9, name, note, lasts_ms, tuple(offsets.items()), holder, prefixes)
+        case AskPin(name, note, lasts_ms, holder):
+            return (3, name, note, lasts_ms, holder)
         case AskUnpin(name):
             return (4, name)
         case AskCollect():
@@ -183,22 +181,6 @@ def _read_commit(fields: Fields, object: str) -> AskCommit:
     return AskCommit(changes, once)
 
 
-def _read_pin(fields: Fields, object: str) -> AskPin:
-    name, note, lasts_ms = fields.text(_TEXT_MAX), fields.text(_TEXT_MAX), fields.whole()
-    offsets: dict[str, int] = {}
-    for item in fields.array():
-        pair = Fields(item, "an offset", object, FRAME_HEADER_BYTES)
-        segment, offset = pair.text(_TEXT_MAX), pair.whole()
-        offsets[segment] = offset
-    return AskPin(name, note, lasts_ms, offsets, fields.text(_TEXT_MAX))
-
-
-def _read_holding_pin(fields: Fields, object: str) -> AskPin:
-    pin, prefixes = _read_pin(fields, object), fields.array()
-    texts = (item if isinstance(item, str) else fields.wrong("an array of texts") for item in prefixes)
-    return pin._replace(prefixes=tuple(texts))
-
-
 def _read_stage(fields: Fields, object: str) -> AskStage:
     session_id, runs = fields.whole(), list[tuple[SessionChunk, ...]]()
     for run in fields.array():
@@ -215,13 +197,12 @@ def _read_defrag(fields: Fields, object: str) -> AskDefrag:
 _READERS: Final[Mapping[int, Callable[[Fields, str], Ask]]] = {
     1: lambda fields, _: AskSession(fields.text(_TEXT_MAX), fields.whole()),
     2: _read_commit,
-    3: _read_pin,
+    3: lambda fields, _: AskPin(fields.text(_TEXT_MAX), fields.text(_TEXT_MAX), fields.whole(), fields.text(_TEXT_MAX)),
     4: lambda fields, _: AskUnpin(fields.text(_TEXT_MAX)),
     5: lambda *_: AskCollect(),
     6: _read_defrag,
     7: lambda *_: AskSnapshot(),
     8: _read_stage,
-    9: _read_holding_pin,
 }
 
 

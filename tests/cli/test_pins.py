@@ -14,8 +14,8 @@ def test_add_ls_rm(call: Call, root: str, tmp_path: Path) -> None:
     call("put", root, "a", tmp_path / "file")
     assert call("pins", "ls", root, "--json").lines == []
     made = call("pins", "add", root, "p", "--note", "before\x1b the upgrade", "--expires-s", "60", "--json").document
-    assert list(made) == ["name", "lsn", "holder", "note", "created_at", "expires_at", "offsets", "prefixes"]
-    assert made["name"] == "p" and made["expires_at"] == made["created_at"] + 60_000 and made["offsets"] == {}
+    assert list(made) == ["name", "lsn", "holder", "note", "created_at", "expires_at"]
+    assert made["name"] == "p" and made["expires_at"] == made["created_at"] + 60_000
     assert b"never" in call("pins", "add", root, "q").out
     [first, second] = call("pins", "ls", root, "--json").lines
     assert first == made and (second["name"], second["expires_at"], second["note"]) == ("q", None, "")

@@ -12,15 +12,14 @@ import pytest
 from chunkstore import Pin
 from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import BadOffset, Conflict, Damaged, InvalidArgument, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import Conflict, Damaged, InvalidArgument
 from chunkstore.journal import OpCode, RecordKind
-from chunkstore.metadata.codec import decode_pin, encode_pin
 from chunkstore.metadata.keys import pin_key
-from chunkstore.metadata.pins import pin_of, pinned_lsn, pinned_offset
+from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.operations import record_builder
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.records import PinRecord, TableRecord
+from chunkstore.records import TableRecord
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import iter_records
 from tests.support.clock import jumping_clock
@@ -40,26 +39,22 @@ def lsn_of(store: ChunkedSegmentStorage) -> int:
 def test_a_pin_is_a_record_and_says_what_it_is(world: World) -> None:
     store = world.open(rolling=4)
     world.still(store)
-    store.create("a")
-    store.append("a", pattern(0, 10))
-    store.truncate("a", 5)
-    made = store.pin("nightly", "before the upgrade", 3600, offsets={"a": 7})
+    made = store.pin("nightly", "before the upgrade", 3600)
     assert made.lsn == lsn_of(store) and made.name == "nightly" and made.note == "before the upgrade"
-    assert made.expires_at == made.created_at + 3_600_000 and made.offsets == {"a": 7} and ":" in made.holder
+    assert made.expires_at == made.created_at + 3_600_000 and ":" in made.holder
     other = store.pin("äöü")
-    assert other.expires_at is None and other.note == "" and other.offsets == {} and other.lsn == made.lsn + 1
+    assert other.expires_at is None and other.note == "" and other.lsn == made.lsn + 1
     assert store.pins() == [made, other]
     # The same call again finds the pin that stands, and makes no record: so it may be repeated when nobody knows what came of it.
-    assert store.pin("nightly", "before the upgrade", 3600, offsets={"a": 7}) == made
+    assert store.pin("nightly", "before the upgrade", 3600) == made
     refused(
         Conflict,
         lambda: store.pin("nightly"),
-        lambda: store.pin("nightly", "before the upgrade", 3601, offsets={"a": 7}),
-        lambda: store.pin("äöü", offsets={"a": 7}),
+        lambda: store.pin("nightly", "before the upgrade", 3601),
     )
     assert lsn_of(store) == other.lsn
     with store._container.current.store.view() as view:
-        assert pinned_lsn(view) == made.lsn and pinned_offset(view, "a") == 7 and pinned_offset(view, "b") is None
+        assert pinned_lsn(view) == made.lsn
     replica = world.replica()
     assert replica.pins() == [made, other]
     assert store.unpin("nightly") and not store.unpin("nightly")
@@ -72,27 +67,8 @@ def test_a_pin_is_a_record_and_says_what_it_is(world: World) -> None:
     assert again.pins() == [other] and again.check("deep") == []
 
 
-def test_a_pin_of_prefixes_says_so_and_survives(world: World) -> None:
-    store = world.open(rolling=4)
-    made = store.pin("p", offsets={}, prefixes=["b", "a", "b"])
-    assert made.prefixes == ("a", "b") and store.pin("p", prefixes=["a", "b"]) == made
-    refused(Conflict, lambda: store.pin("p"), lambda: store.pin("p", prefixes=["a"]))
-    assert (made.held("ab"), made.held("c")) == (0, None)
-    store.snapshot()
-    world.crash(store)
-    world.forget_cache()
-    store = world.open()
-    assert store.pins() == [made] and store.check("deep") == []
-    key = pin_key("newer")
-    record = PinRecord(1, 0, 0, "", "", {"b": 7}, ("what a newer program means",))
-    assert pin_of("newer", decode_pin(key, encode_pin(record))).held("c") == 0, "it may mean any"
-
-
 def test_what_cannot_be_pinned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open(rolling=4)
-    store.create("a")
-    store.append("a", pattern(0, 10))
-    store.truncate("a", 5)
     refused(
         InvalidArgument,
         lambda: store.pin(""),
@@ -104,26 +80,15 @@ def test_what_cannot_be_pinned(world: World, monkeypatch: pytest.MonkeyPatch) ->
         lambda: store.pin("p", expires_s=0),
         lambda: store.pin("p", expires_s=float("nan")),
         lambda: store.pin("p", expires_s=True),
-        lambda: store.pin("p", offsets={"a": -1}),
-        lambda: store.pin("p", offsets={"": 1}),
-        lambda: store.pin("p", offsets=["a"]),  # type: ignore[arg-type]
-        lambda: store.pin("p", prefixes="orders-"),
-        lambda: store.pin("p", prefixes=["x" * 256]),
-        lambda: store.pin("p", prefixes=[b"a"]),  # type: ignore[list-item]
     )
-    refused(SegmentTruncated, lambda: store.pin("p", offsets={"a": 4}))
-    refused(BadOffset, lambda: store.pin("p", offsets={"a": 11}))
-    refused(SegmentNotFound, lambda: store.pin("p", offsets={"b": 0}))
     assert store.pins() == []
     monkeypatch.setattr("chunkstore.operations.pins.LIMITS", dataclasses.replace(LIMITS, pins_max=3))
     made = []
     # Also when they are asked for at once.
     run_threads(5, lambda thread: made.append(_pinned(store, f"p{thread}")))
     assert len(store.pins()) == 3 and sorted(made, key=str).count("refused") == 2
-    largest = {"x" * 250: 0}
-    store.create("x" * 250)
     store.unpin(store.pins()[0].name)
-    assert store.pin("p" * 255, "n" * 4096, offsets=largest).offsets == largest
+    assert store.pin("p" * 255, "n" * 4096).note == "n" * 4096
 
 
 def _pinned(store: ChunkedSegmentStorage, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore import RetentionPolicy, RollingPolicy
+from chunkstore import RetentionPolicy
 from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
@@ -94,16 +94,14 @@ def test_by_size_whole_chunks_go_and_enough_stays(world: World) -> None:
     assert store.check("deep") == []
 
 
-@pytest.mark.parametrize("what", ["pin", "no policy", "its own policy", "a wider prefix"])
+@pytest.mark.parametrize("what", ["no policy", "its own policy", "a wider prefix"])
 def test_what_is_acknowledged_between_plan_and_truncation_counts(world: World, what: str) -> None:
     store = world.open(rolling=10)
     fill(store, "a", "b")
     store.set_retention("*", of_size(25))
 
     def between() -> bool:
-        if what == "pin":
-            store.pin("p", offsets={"b": 15})
-        elif what == "its own policy":
+        if what == "its own policy":
             store.set_retention("b", of_size(95))
         else:
             store.set_retention("*", None)
@@ -116,7 +114,7 @@ def test_what_is_acknowledged_between_plan_and_truncation_counts(world: World, w
     assert starts(store) == {"a": 70, "b": wanted}
     assert {cut.segment: cut.offset for cut in step.cuts} == {"a": 70} | ({"b": 70} if wanted else {})
     store.apply_retention()
-    assert starts(store) == {"a": 70, "b": {"pin": 10, "a wider prefix": 70}.get(what, 0)}
+    assert starts(store) == {"a": 70, "b": wanted}
 
 
 def test_whose_a_policy_is(world: World) -> None:
@@ -241,48 +239,6 @@ def test_many_chunks_end_a_step(world: World, monkeypatch: pytest.MonkeyPatch) -
         store.apply_retention()
         store.apply_retention()
         assert starts(store) == {"a": 70, "b": 70}
-
-
-def test_a_pin_between_plan_and_truncation_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = world.open(default_rolling=RollingPolicy(chunk_size_bytes_max=10))
-    fill(store, "a", "b", "c")
-    store.set_retention("*", of_size(30))
-    planned = retention.plan_step
-
-    def then_pinned(context: Any, after: str | None) -> retention.RetentionStep:
-        step = planned(context, after)
-        store.pin("p", offsets={"a": 35, "b": 70})
-        return step
-
-    monkeypatch.setattr(retention, "plan_step", then_pinned)
-    report = store.apply_retention()
-    assert starts(store) == {"a": 0, "b": 70, "c": 70} and [cut.segment for cut in report.cuts] == ["b", "c"]
-    monkeypatch.undo()
-    store.apply_retention()
-    assert starts(store) == {"a": 30, "b": 70, "c": 70}, "up to the pin"
-
-
-def test_what_a_pin_names_stays(world: World) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a", "b", "c")
-    store.set_retention("*", of_size(10))
-    store.pin("p", offsets={"a": 35, "b": 0})
-    assert [(cut.segment, cut.offset) for cut in store.apply_retention(dry_run=True).cuts] == [("a", 30), ("c", 90)]
-    store.unpin("p")
-    assert {cut.offset for cut in store.apply_retention().cuts} == {90}
-
-
-def test_what_a_pin_holds_by_prefixes_stays_whenever_it_was_made(world: World) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a1", "a2", "b")
-    store.set_retention("*", of_size(10))
-    store.pin("p", offsets={"a1": 35}, prefixes=["a"])
-    fill(store, "a3", "c")
-    store.apply_retention()
-    assert starts(store) == {"a1": 30, "a2": 0, "a3": 0, "b": 90, "c": 90}
-    store.unpin("p")
-    store.apply_retention()
-    assert set(starts(store).values()) == {90}
 
 
 def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

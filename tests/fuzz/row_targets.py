@@ -117,7 +117,7 @@ def _base_rows() -> tuple[dict[bytes, bytes], list[Op]]:
     rows[garbage_key(1, 0)] = codec.encode_garbage(GarbageRecord(_OLD[0], _OLD[-1], 6, 96, 1, 5, 10))
     rows[garbage_key(1, 1)] = codec.encode_garbage(GarbageRecord(_GONE[0], _GONE[-1], 6, 96, 1, 5, 0))
     rows[session_key(40)] = codec.encode_session(SessionRecord("holder", 1, 2))
-    rows[pin_key("pin")] = codec.encode_pin(PinRecord(1, 5, 1, "holder", "note", {"log": 3}))
+    rows[pin_key("pin")] = codec.encode_pin(PinRecord(1, 5, 1, "holder", "note"))
     rows[table_key("rows", b"key")] = codec.encode_table(TableRecord(1, b"value"))
     rows[writer_key(10, b"writer")] = codec.encode_table(TableRecord(1, b"\x01\x02"))
     return rows, ops
@@ -349,7 +349,7 @@ _VERBS: Final[tuple[Callable[[ChunkedSegmentStorage], object], ...]] = (
     *_each(lambda store, name: store.delete(name)),
     lambda store: store.collect(dry_run=True),
     lambda store: store.pins(),
-    lambda store: store.pin("another", offsets={"log": 40}),
+    lambda store: store.pin("another"),
     lambda store: store.unpin("pin"),
 )
 

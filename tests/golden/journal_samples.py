@@ -175,8 +175,7 @@ ASKS: dict[str, Request] = {
     for name, ask in (
         ("session", AskSession("query-1", 86_400_000)),
         ("commit", AskCommit(_CHANGES, _PUT)),
-        ("pin", AskPin("nightly", "note", 5000, {"orders-0": 3}, "host-a:77")),
-        ("pin-of-prefixes", AskPin("nightly", "note", 5000, {"orders-0": 3}, "host-a:77", ("", "orders-é"))),
+        ("pin", AskPin("nightly", "note", 5000, "host-a:77")),
         ("unpin", AskUnpin("nightly")),
         ("collect", AskCollect()),
         ("defrag", AskDefrag("orders-0")),

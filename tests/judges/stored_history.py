@@ -23,7 +23,6 @@ from tests.judges.stored_records import (
     OPEN,
     PIN_FIELDS,
     SEAL,
-    SEGMENT_FIELDS,
     TABLE_FIELDS,
     Claim,
     Open,
@@ -119,10 +118,6 @@ class StoredHistory:
         """Snapshots that H notes, or that an OPEN names, with their lsn."""
         self.pins: dict[bytes, int] = {}
         """The lsn of each pin, by its row's key."""
-        self.held: dict[bytes, dict[str, int]] = {}
-        """What no retention shall pass: offsets by segment, of each pin that names some, by its row's key."""
-        self.passing: dict[tuple[int, str], int] = {}
-        """By lsn and segment: an offset that a pin holds, and that this record moves the segment's start past."""
         self.open_lsns: dict[int, int] = {}
         """Lsn of each OPEN in H."""
         self.removed: dict[bytes, int] = {}
@@ -437,8 +432,6 @@ class StoredHistory:
                         self.report(18, f"lsn {lsn} of epoch {epoch} adds a chunk of epoch {chunk_epoch(key[1:])}")
                     elif decode_row(old, CHUNK_FIELDS)[2] != decode_row(value, CHUNK_FIELDS)[2]:
                         self.report(18, f"lsn {lsn} of epoch {epoch} writes a chunk of epoch {chunk_epoch(key[1:])}")
-            if self.held and key[:1] == b"S" and old is not None and value is not None:
-                self._find_passed(lsn, decode_row(old, SEGMENT_FIELDS), decode_row(value, SEGMENT_FIELDS))
             self._put(self.rows, key, _MISSING if value is None else value)
             if key[:1] == b"C" and (value is not None or key[1:] in self.extents.rows):
                 self.extents.changed(key, value, lsn, written)
@@ -447,16 +440,7 @@ class StoredHistory:
             if key[:1] == b"G" and value is not None:
                 self._remove(value, lsn)
             elif key[:1] == b"P":
-                lsn, *_, flat = (_MISSING, []) if value is None else decode_row(value, PIN_FIELDS)[:PIN_FIELDS]
-                self._put(self.pins, key, lsn)
-                self._put(self.held, key, dict(zip(flat[::2], flat[1::2], strict=True)) or _MISSING)
-
-    def _find_passed(self, lsn: int, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """Fields of a segment's row are its name, its id, its flags, and where it starts."""
-        for held in self.held.values():
-            offset = held.get(before[0])
-            if before[1] == after[1] and offset is not None and before[3] <= offset < after[3]:
-                self._put(self.passing, (lsn, before[0]), offset)
+                self._put(self.pins, key, _MISSING if value is None else decode_row(value, PIN_FIELDS)[0])
 
     def _remove(self, value: bytes, lsn: int) -> None:
         identity, _, count = decode_row(value, GARBAGE_FIELDS)[:3]

@@ -204,18 +204,9 @@ class Checks:
             written = invariants.history.entries[lsn - 1].written
             if not any(_may_be_of(other, events[index], written) for other in doubtful):
                 invariants.acknowledged(events[index], lsn)
-            self._not_past_pins(events[index], lsn)
         for anomaly in verdict.anomalies:
             shown = "; ".join(repr(events[index]) for index in anomaly.events[:3])
             self._world.fail(f"history {anomaly.name}: segment {anomaly.segment!r}: {anomaly.message} ({shown})")
-
-    def _not_past_pins(self, event: Event, lsn: int) -> None:
-        """Whoever truncates by himself may pass what a pin holds; a retention (its event names a policy) may not (invariant 39)."""
-        passed = self.stored.passing.get((lsn, event.segment))
-        if passed is not None and event.kind == "truncate" and len(event.args) > 1 and event.outcome == "ok":
-            self._world.fail(
-                f"invariant 39: with lsn {lsn} retention has passed offset {passed}, which a pin holds: {event}"
-            )
 
 
 def _may_be_of(other: Event, event: Event, written: int) -> bool:

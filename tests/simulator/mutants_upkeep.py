@@ -13,7 +13,6 @@ __all__ = ["UPKEEP_MUTANTS"]
 
 _REPLACE: Final = "chunkstore.operations.replace"
 _RETENTION: Final = "chunkstore.upkeep.retention"
-_LATE_PIN: Final = Patch(f"{_RETENTION}:carry_out", "held is not None and held < cut.offset", "False")
 
 
 def _upkeep(
@@ -138,18 +137,6 @@ UPKEEP_MUTANTS: Final = (
             "chunkstore.operations.collect:_due", "return kept_s == 0 or is_older(", "return kept_s >= 0 or is_older("
         ),
         tests=("tests/engine/test_upkeep.py", "tests/engine/test_reader.py"),
-    ),
-    _upkeep(
-        "retention-passes-pin",
-        "retention does not look at the offsets that pins name",
-        Patch(f"{_RETENTION}:_step", "not_beyond=pinned_offset(view, text),", "not_beyond=None,"),
-        _LATE_PIN,
-    ),
-    _upkeep(
-        "retention-late-pin",
-        "a pin that comes between the plan of a retention and its truncation does not count",
-        _LATE_PIN,
-        tests=("tests/engine/test_retention.py",),
     ),
     _upkeep(
         "retention-old-policy",

@@ -78,13 +78,8 @@ class UpkeepVerbs:
 
     def do_pin(self, store: ChunkedSegmentStorage) -> None:
         expires_s = self._random.choice((None, self._plan.latency_s * 30))
-        offsets = {}
-        if self._random.random() < 0.5:
-            segment = self.segment()
-            _, start, end, _ = self._info(store, segment)
-            offsets[segment] = self._random.randrange(start, end + 1)
         with self._judged("pin"):
-            store.pin(f"p{self._random.randrange(2)}", expires_s=expires_s, offsets=offsets)
+            store.pin(f"p{self._random.randrange(2)}", expires_s=expires_s)
 
     def do_unpin(self, store: ChunkedSegmentStorage) -> None:
         with self._judged("unpin"):

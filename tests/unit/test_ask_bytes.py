@@ -132,9 +132,7 @@ def test_what_no_reader_would_accept_is_not_written() -> None:
         AskCommit((Create("s", start_offset=1),), ONCE),
         AskSession("", 1000),
         AskSession("h", 0),
-        AskPin("", "", 0, {}, "h"),
-        AskPin("p", "", 0, {}, "h", ("x" * 256,)),
-        AskPin("p", "", 0, {}, "h", (5,)),  # type: ignore[arg-type]
+        AskPin("", "", 0, "h"),
         AskDefrag(""),
         AskStage(9, ()),
         AskStage(9, [()]),  # type: ignore[arg-type]

@@ -161,7 +161,6 @@ steps = st.lists(
     size=st.none() | st.integers(1, 80),
     age_ms=st.none() | st.integers(1, 100),
     waited=st.integers(0, 60),
-    pin=st.none() | st.integers(0, 80),
 )
 def test_a_cut_gives_up_no_more_than_the_policy(
     steps: list[tuple[str, int, int]],
@@ -170,7 +169,6 @@ def test_a_cut_gives_up_no_more_than_the_policy(
     size: int | None,
     age_ms: int | None,
     waited: int,
-    pin: int | None,
 ) -> None:
     model = Model(steps)
     start %= len(model.bytes)
@@ -179,12 +177,11 @@ def test_a_cut_gives_up_no_more_than_the_policy(
     policy = RetentionPolicy(size_bytes_max=size, age_s_max=None if age_ms is None else age_ms / 1000)
     segment, now_ms = model.segment(start, sealed=sealed), model.now + waited
     labels = model.labels[model.bytes[start].chunk :]
-    cut = plan_cut(segment, policy, now_ms=now_ms, chunk_start=model.chunk_start, labels=iter(labels), not_beyond=pin)
+    cut = plan_cut(segment, policy, now_ms=now_ms, chunk_start=model.chunk_start, labels=iter(labels))
     offset = start if cut is None else cut
     assert cut is None or start < cut <= segment.length
     assert offset in {start, segment.length, *(label.offset for label in labels)}
     assert sealed or offset <= max(start, segment.last_chunk_offset)
-    assert pin is None or offset <= max(pin, start)
 
     def given_up(boundary: int) -> bool:
         """Whether one of the two rules lets everything below go."""
@@ -196,7 +193,7 @@ def test_a_cut_gives_up_no_more_than_the_policy(
     # And by size, or without concats, no less.
     concats = any(kind == "concat" for kind, _, _ in steps)
     for label in labels:
-        fits = start < label.offset and (pin is None or label.offset <= pin)
+        fits = start < label.offset
         if fits and size is not None and segment.length - label.offset >= size:
             assert offset >= label.offset
         if fits and not concats and age_ms is not None and label.created_ms <= now_ms - age_ms:
