@@ -129,7 +129,7 @@ CEILINGS = {
     "chunkstore/upkeep": 3_008,
     "journal": 8_510,
     "tests": 1_115,
-    "tests/backup": 2_099,
+    "tests/backup": 2_100,
     "tests/backup_restore": 1_163,
     "tests/chaos": 2_384,
     "tests/cli": 2_680,

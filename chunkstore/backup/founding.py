@@ -50,8 +50,8 @@ from chunkstore.storage import iter_listing
 __all__ = ["Chunks", "State"]
 
 Pair: TypeAlias = tuple[bytes, bytes]
-_Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int | None, int]
-"""Of a chunk there: name, length, where its borders lie and their CRCs (None and its own CRC: one block; None and None: not known),
+_Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int, int]
+"""Of a chunk there: name, length, where its borders lie and their CRCs (None and its own CRC: one block),
 label."""
 _Piece: TypeAlias = tuple[bytes, int, int | None, int, Borders | None]
 """Of a chunk here: id, length, CRC, label, and borders where there are several blocks."""
@@ -72,9 +72,8 @@ class Chunks:
         """Put these behind what is there."""
         kept: list[_Kept] = []
         for _, _, (name, length, borders, created_ms), _ in found:
-            if borders is None:
-                kept.append((name, length, None, None, created_ms))
-            elif len(borders.at) == 2:
+            assert borders is not None
+            if len(borders.at) == 2:
                 kept.append((name, length, None, borders.crcs[1], created_ms))
             else:
                 kept.append((name, length, tuple(borders.at), tuple(borders.crcs), created_ms))
@@ -269,13 +268,7 @@ class State:
 
     def _to_bring(self, job: tuple[_Run, int, _Kept]) -> ChunkToBring:
         run, number, (name, length, at, crcs, created_ms) = job
-        borders = (
-            Borders((0, length), (0, crcs))
-            if isinstance(crcs, int)
-            else None
-            if at is None
-            else Borders(at, crcs or ())
-        )
+        borders = Borders((0, length), (0, crcs)) if isinstance(crcs, int) else Borders(at or (), crcs)
         numbers = range(number, number + self._pieces_of(job[2]))
         former: tuple[bytes, ...] = ()
         if self._former:

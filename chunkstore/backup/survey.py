@@ -225,6 +225,8 @@ def chunks_of(
             raise Damaged("a chunk without bytes", object=names.chunk(identity))
         known = _borders_of(view, identity, record) if borders else None
         name = names.object_of(identity, record)
+        if record.crc32c is None:
+            raise Damaged("no CRC32C is recorded, so nothing would verify a copy", object=name)
         yield FoundChunk(segment, offset, ForeignChunk(name, record.length, known, record.created_ms), identity)
         offset, identity = offset + record.length, record.next
         if offset > segment.length:

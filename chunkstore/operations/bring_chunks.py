@@ -46,7 +46,7 @@ _HANDED: Final = 16
 
 
 class ForeignChunk(NamedTuple):
-    """A chunk of another container, that is read under ``name``. ``borders`` None: its CRC is not known there."""
+    """A chunk of another container, that is read under ``name``. ``borders`` None: they were not looked up."""
 
     name: str
     length: int
@@ -195,7 +195,7 @@ class _Pieces:
 
 def _find_copied(place: Place, segment: str, ids: Sequence[bytes], chunk: ForeignChunk) -> Brought | None:
     """The chunks of these ids, if they are a copy of ``chunk`` that somebody made who got no further: all of it is read and compared, and
-    made durable. None: they are not, or the CRC of ``chunk`` is not known. Raises what the storage raises."""
+    made durable. None: they are not. Raises what the storage raises."""
     if chunk.borders is None:
         return None
     sums, at, size = list[_Sum](), 0, piece_bytes(place)

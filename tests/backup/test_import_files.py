@@ -202,6 +202,7 @@ HOSTILE: dict[str, Callable[[dict[bytes, bytes]], object]] = {
     "count": lambda rows: changed_segment(rows, chunk_count=1),
     "elsewhere": lambda rows: changed_chunk(rows, object="default/FORMAT"),
     "state": lambda rows: changed_chunk(rows, kind=3),
+    "no crc": lambda rows: changed_chunk(rows, crc32c=None),
 }
 
 
