@@ -11,29 +11,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Final
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags, check_moment
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
+from chunkstore.errors import ContainerNotFound, Unsupported
 from chunkstore.invariants import Finding
 from chunkstore.metadata.port import MetadataCache, MetadataView
-from chunkstore.metadata.roots import find_root, pin_prefix
 from chunkstore.metrics import CallCounts
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, check_ownership
-from chunkstore.records import RootRecord
-from chunkstore.registry import open_storage, require_named, routed
-from chunkstore.replica import JournalFollower, Replica
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
-
-_RELEASE_S: Final = 10.0
-"""For the owner of a container that was adopted from: collecting waits meanwhile, and asks again the next time."""
 
 __all__ = [
     "describe_owner",
@@ -156,8 +150,7 @@ def open_store_on(
                 raise
             format_ = create_container(storage, names, chosen, probe=probe_storage)
             created = True
-        release = partial(_release_root, chosen, _own_pins(storage, names, format_.uuid))
-        claim = Claim(storage, names, format_, chosen, cache, close_storage, release)
+        claim = Claim(storage, names, format_, chosen, cache, close_storage)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
@@ -239,9 +232,8 @@ def open_replica_on(
                     found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
                 return found
 
-            door, close = _behind_door(storage, names, chosen, follower, close_storage=close_storage)
             replica = Replica(
-                storage=door,
+                storage=storage,
                 names=names,
                 settings=chosen,
                 follower=follower,
@@ -252,46 +244,11 @@ def open_replica_on(
                 passes=streams.passes,
                 why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed) if fixed else None,
                 close_cache=made.close if cache is None else None,
-                close_storage=close,
+                close_storage=storage.close if close_storage else None,
             )
             with _closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
             return replica
-
-
-def _behind_door(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, follower: JournalFollower, *, close_storage: bool
-) -> tuple[ChunkStorage, Callable[[], None]]:
-    """The storage of a replica, with the door to its foreign chunks; and what closes it."""
-
-    def find(number: int) -> RootRecord | None:
-        with follower.store.view() as view:
-            return find_root(view, number)
-
-    door, close_roots = routed(storage, names, settings, find)
-    return door, door.close if close_storage else close_roots
-
-
-def _own_pins(storage: ChunkStorage, names: ContainerNames, uuid: bytes) -> tuple[str, str]:
-    """How the names begin of pins that a container, or who made it, has made elsewhere."""
-    return pin_prefix(names.container, storage.address, uuid), pin_prefix(names.container, storage.address)
-
-
-def _release_root(settings: Settings, own_pins: tuple[str, ...], root: RootRecord) -> bool:
-    """Ask the owner of the container that was adopted from to give our pin up; whether the root's row can go. Raises nothing of ours.
-
-    A pin that is not our own stays there, and nothing is opened; a root that ``Settings.foreign_roots`` does not name waits until it does.
-    """
-    if not root.pin.startswith(own_pins):
-        return True
-    try:
-        require_named(root.url, settings)
-        with open_asker(root.url, container=root.container, settings=settings) as asker:
-            if asker.replica.uuid == root.uuid and any(pin.name == root.pin for pin in asker.replica.pins()):
-                asker.unpin(root.pin, wait_s=min(_RELEASE_S, settings.op_deadline_s))
-            return True
-    except ChunkstoreError:
-        return False
 
 
 def _open_backup(

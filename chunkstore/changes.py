@@ -25,13 +25,11 @@ from chunkstore.blocks import Borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, RollingPolicy
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import CHUNK_ID_BYTES, check_object_name, check_segment_name, chunk_session, parse_routed
+from chunkstore.names import CHUNK_ID_BYTES, check_segment_name, chunk_session
 from chunkstore.records import AttributeValue
 from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id, staged_session
 
 __all__ = [
-    "Adopt",
-    "AdoptedChunk",
     "Append",
     "Attach",
     "Change",
@@ -105,27 +103,6 @@ class Replace:
     old: tuple[bytes, ...]
     new: tuple[NewChunk, ...] | tuple[SessionChunk, ...]
     session_id: int | None = None
-
-
-class AdoptedChunk(NamedTuple):
-    """Bytes ``[offset, offset + length)`` of an object elsewhere, by its name behind the root's prefix. ``borders``: from 0 to ``length``,
-    with the CRCs there (``chunkstore.blocks``); None: not known, and then nothing verifies them. ``created_ms`` None: now."""
-
-    object: str
-    length: int
-    borders: Borders | None
-    offset: int = 0
-    created_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """Append chunks that stay where they are, in a root that was added (``ChunkedSegmentStorage.add_root``)."""
-
-    name: str
-    root: int
-    chunks: tuple[AdoptedChunk, ...]
-    expected_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +183,6 @@ Change: TypeAlias = (
     Create
     | Append
     | Attach
-    | Adopt
     | Replace
     | Seal
     | Unseal
@@ -242,7 +218,7 @@ def concerns_tables(change: Change) -> bool:
         return change.session_id is not None
     if isinstance(change, Concat):
         return staged_session(change.source) is not None
-    return isinstance(change, (*_TABLE, Attach, Adopt, EndSession))
+    return isinstance(change, (*_TABLE, Attach, EndSession))
 
 
 def added_bytes(changes: Sequence[Change]) -> int:
@@ -257,9 +233,7 @@ def added_bytes(changes: Sequence[Change]) -> int:
             total += change.stop - change.start
     kinds = {type(change) for change in changes}
     return (
-        total
-        if total or (kinds & {Create, TablePut, Adopt} and not kinds & {Truncate, Delete, EndSession})
-        else ADDS_NOTHING
+        total if total or (kinds & {Create, TablePut} and not kinds & {Truncate, Delete, EndSession}) else ADDS_NOTHING
     )
 
 
@@ -282,8 +256,6 @@ def check_changes(changes: Sequence[Change]) -> None:
                 check_number(change.expected_offset, "expected_offset")
             check_session_id(change.session_id)
             check_session_chunks(change.session_id, change.chunks)
-        elif isinstance(change, Adopt):
-            _check_adopt(change)
         elif isinstance(change, Replace):
             _check_replace(change)
         elif isinstance(change, Create):
@@ -342,27 +314,6 @@ def _check_replace(change: Replace) -> None:
         raise InvalidArgument("old is a tuple of chunk ids", argument="old")
     if len(set(ids)) != len(ids):
         raise InvalidArgument("a chunk is named twice", argument="new")
-
-
-def _check_adopt(change: Adopt) -> None:
-    if change.expected_offset is not None:
-        check_number(change.expected_offset, "expected_offset")
-    check_number(change.root, "root")
-    if type(change.chunks) is not tuple or len(change.chunks) > LIMITS.commit_chunks_max:
-        what = f"chunks must be a tuple of at most {LIMITS.commit_chunks_max}"
-        raise InvalidArgument(what, argument="chunks")
-    for position, item in enumerate(change.chunks):
-        if not isinstance(item, AdoptedChunk):
-            raise InvalidArgument(f"chunk {position} is not an AdoptedChunk", argument="chunks")
-        check_object_name(item.object)
-        if parse_routed(item.object) is not None:
-            what = f"chunk {position} is no object of the root: extents, and what is foreign there, are copied"
-            raise InvalidArgument(what, argument="chunks")
-        check_number(item.offset, "chunks")
-        check_number(item.length, "chunks")
-        known = item.borders is None or (_are_borders(item.borders) and item.borders.at[-1] == item.length)
-        if not item.length or (item.offset + item.length) >> 63 or not known:
-            raise InvalidArgument(f"chunk {position}: its bytes or borders cannot be", argument="chunks")
 
 
 def _are_borders(borders: object) -> bool:

@@ -7,7 +7,6 @@ Leaves out: components (storage, metadata store, clock) travel apart, through ``
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
@@ -143,8 +142,6 @@ class DefragPolicy:
       run_chunks_max: chunks that are merged into one at most (``fanout`` to 10,000).
       run_bytes_max: a new chunk is no longer than this, nor than the segment's rolling size (1 to 2**53).
       age_s_min: chunks that were made less than so many seconds ago stay (0 to 10**10).
-      foreign: chunks that were adopted from another root become chunks of our own, of whatever length, each of them alone where it is not
-        merged.
     """
 
     fanout: int = 8
@@ -152,11 +149,9 @@ class DefragPolicy:
     run_chunks_max: int = 10_000
     run_bytes_max: int = 1 * GIB
     age_s_min: float = 0.0
-    foreign: bool = False
 
     def __post_init__(self) -> None:
-        for name, flag in (("verify", self.verify), ("foreign", self.foreign)):
-            _require(self, isinstance(flag, bool), name, "a bool")
+        _require(self, isinstance(self.verify, bool), "verify", "a bool")
         for name, kinds, low, high in (
             ("fanout", (int,), 2, 1_000),
             ("run_chunks_max", (int,), self.fanout, 10_000),
@@ -227,8 +222,6 @@ class Settings:
       retry_tries_max: ... and this often, the first time included.
       read_bytes_per_s_max, write_bytes_per_s_max: what the store may read from, and write to, its storage; 0 is no limit.
       read_requests_per_s_max, write_requests_per_s_max: the same for calls of the storage.
-      foreign_roots: URLs of roots that stored text may lead to, with all that is below them: adopted chunks, chunks of an export. Any
-        other root that is not the container's own is ``RootRefused`` before it is opened. A URL's query must be that of the root.
     """
 
     cache_dir: str | None = None
@@ -272,7 +265,6 @@ class Settings:
     write_bytes_per_s_max: float = 0.0
     read_requests_per_s_max: float = 0.0
     write_requests_per_s_max: float = 0.0
-    foreign_roots: tuple[str, ...] = ()
     default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
 
     def __post_init__(self) -> None:
@@ -298,12 +290,6 @@ class Settings:
             whole = isinstance(getattr(_DEFAULTS, name, value), int)
             good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
             _require(self, good and low <= value <= high, name, f"a number from {low:g} to {high:g}")
-        roots = self.foreign_roots
-        good = isinstance(roots, tuple) and all(isinstance(root, str) and _URL.match(root) for root in roots)
-        if not good:
-            raise InvalidArgument(
-                "Settings.foreign_roots must be a tuple of URLs with a scheme", argument="foreign_roots"
-            )
         _require(self, isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy")
 
     def lease_period_s(self, *, remote: bool) -> float:
@@ -353,7 +339,6 @@ class OptimiserPolicy:
 
 
 _YEAR_S = 366 * 86_400.0
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.")
 _NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
     ("linger_s", 0, 10),
     ("op_deadline_s", 0.001, _YEAR_S),

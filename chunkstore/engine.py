@@ -58,7 +58,7 @@ from chunkstore.operations.seal import plan_seal, plan_unseal
 from chunkstore.operations.shared_check import SharedCheck
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
-from chunkstore.records import AttributeValue, RootRecord
+from chunkstore.records import AttributeValue
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
@@ -94,7 +94,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         asks: AskBox | None = None,
         importer: Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
-        release_root: Callable[[RootRecord], bool] | None = None,
     ) -> None:
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
@@ -112,8 +111,6 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             observer=observer,
             changed=self._wake_waiters,
         )
-        if release_root is not None:
-            container.release_root = release_root
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
         self._maintenance = Maintenance(container, recovery)
@@ -345,7 +342,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
     def commit(self, changes: Sequence[Change]) -> list[int | None]:
         """Apply several changes (``chunkstore.changes``) in one record, all or nothing; later ones see earlier ones.
 
-        Returns, for each change, the offset of an ``Append``, ``Attach`` or ``Adopt``, else None. Durable. Raises as ``append``, and what
+        Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
         its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
         ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
         happen twice.

@@ -17,8 +17,7 @@ A class exists only where a caller would act differently::
       StorageUnavailable     retry later; it did not happen
         AccessDenied         mend the root or its permissions, then retry; it did not happen
         CacheDamaged         the same: the metadata cache is made anew meanwhile
-        RootUnavailable      a root that chunks were adopted from is not there: bring it back, then retry
-          RootRefused        the same, and an AccessDenied: it was not opened; name it in Settings.foreign_roots, then retry
+        RootUnavailable      a root or a folder is not there, or not what it was: bring it back, then retry
       DeadlineExceeded       retry with more time; it did not happen
       ContainerNotFound      create it, or mend the root
       ContainerBusy          a live owner exists: wait, or take over
@@ -61,7 +60,6 @@ __all__ = [
     "OutcomeUnknown",
     "PastCollected",
     "RolledBack",
-    "RootRefused",
     "RootUnavailable",
     "SegmentExists",
     "SegmentNotFound",
@@ -264,35 +262,16 @@ class CacheDamaged(StorageUnavailable):
 
 
 class RootUnavailable(StorageUnavailable):
-    """A root that chunks were adopted from, or that a task of Spark was sent to, is missing where it is wanted, does not answer, or
-    holds something else; ``root`` is its URL.
-
-    Only what reads these chunks fails; nothing is damaged. Bring the root back as it was, with what this process needs to read it.
+    """A root that a task of Spark was sent to, or the folder of a bucket, is missing where it is wanted, or holds something else; ``root``
+    is its URL. Nothing is damaged. Bring the root back as it was, with what this process needs to read it.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("object", "root")
 
     def __init__(self, root: str, reason: str, *, object: str = "", remedy: str = "") -> None:
         what = f"{object}: " if object else ""
-        of = "" if remedy else ", from which chunks were adopted,"
         remedy = remedy or "bring it back where it was, and give this process what it needs to read it"
-        super().__init__(f"{what}the root {root}{of} cannot be read ({reason}); {remedy}", object=object)
-        self.root = root
-
-
-class RootRefused(RootUnavailable, AccessDenied):
-    """Stored text names a root that neither the caller nor ``Settings.foreign_roots`` names; ``root`` is its URL, without credentials.
-
-    Nothing of it was opened, listed or asked. What needs it fails, and nothing else.
-    """
-
-    fields = ("object", "until_ms", "root")
-
-    def __init__(self, root: str, *, object: str = "", remedy: str = "") -> None:
-        what = f"{object}: " if object else ""
-        text = f"{what}stored text names the root {root}, and Settings.foreign_roots does not, so it was not opened"
-        remedy = remedy or "if you trust it, name it there (command line: --foreign-root; Spark: foreignRoots)"
-        AccessDenied.__init__(self, f"{text}; {remedy}", object=object)
+        super().__init__(f"{what}the root {root} cannot be read ({reason}); {remedy}", object=object)
         self.root = root
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from chunkstore.errors import Damaged
-from chunkstore.names import NO_CHUNK, ContainerNames, chunk_epoch, confined
+from chunkstore.names import NO_CHUNK, Address, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, ChunkRecord, SegmentRecord
 
-__all__ = ["ABSENT", "CUTS", "ORPHANED", "PINNED", "ROOTS", "Finding", "of_bytes", "segment_findings"]
+__all__ = ["ABSENT", "CUTS", "ORPHANED", "PINNED", "Finding", "of_bytes", "segment_findings"]
 
 ABSENT: Final = "absent from the storage"
 """What is said of a chunk without an object."""
@@ -23,8 +23,6 @@ CUTS: Final = 37
 """The number of the invariant that is about where extents lie."""
 PINNED: Final = 39
 """The number of the invariant that is about pins."""
-ROOTS: Final = 40
-"""The number of the invariant that is about the roots of foreign chunks."""
 
 
 class Finding(NamedTuple):
@@ -43,9 +41,9 @@ class Finding(NamedTuple):
     message: str
 
 
-def of_bytes(name: str) -> int:
-    """The number of the invariant that says that the bytes under ``name`` (``names.object_of``) are there: it is another for extents."""
-    return 34 if name.startswith("@0+") else 20
+def of_bytes(address: Address) -> int:
+    """The number of the invariant that says that the bytes at ``address`` are there: it is another for extents."""
+    return 34 if address.offset else 20
 
 
 def segment_findings(

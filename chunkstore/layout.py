@@ -13,6 +13,7 @@ from typing import NamedTuple
 from chunkstore.blocks import Borders
 from chunkstore.config import KIB, LIMITS
 from chunkstore.errors import InvalidArgument
+from chunkstore.names import Address
 
 __all__ = ["AppendPiece", "ReadSlice", "check_chunk_count", "plan_append", "split_for_parallel_read"]
 
@@ -31,11 +32,11 @@ class AppendPiece(NamedTuple):
 class ReadSlice(NamedTuple):
     """Bytes ``[offset, offset + length)`` of a chunk go to ``[start, start + length)`` of the caller's buffer.
 
-    The chunk's first byte is byte ``chunk_offset`` of its segment. ``borders``: of the blocks that
+    The chunk's first byte is at ``address``, and byte ``chunk_offset`` of its segment. ``borders``: of the blocks that
     hold the slice, against which the reader verifies them; None where nothing verifies it alone.
     """
 
-    name: str
+    address: Address
     chunk_offset: int
     offset: int
     length: int

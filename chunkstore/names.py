@@ -26,8 +26,7 @@ Layout of a container's backups (``chunkstore.backup``), under ``<container>/`` 
     o/<2 hex>/<rest>.<length>   copies of chunks that were growing
 
 Promises: no name built here can leave the root; ``parse_*`` invert the builders and answer ``None`` for strangers; a chunk's row leads
-to the object that its id names, or is refused (``confined``): no stored text is ever used as a chunk's name in our root. Of a foreign
-chunk it leads to ``@k/name``, an object in root ``k`` (``metadata.roots``), which nothing here ever changes.
+to the object that its id names, or of an extent to one of the journal, or is refused (``confined``): no stored text is ever used as a name.
 Leaves out: keys inside the metadata store (``metadata.keys``).
 """
 
@@ -37,16 +36,17 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from struct import Struct
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, ChunkRecord
+from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",
     "NO_CHUNK",
+    "Address",
     "BackupNames",
     "ContainerNames",
     "check_container_name",
@@ -59,15 +59,11 @@ __all__ = [
     "chunk_segment",
     "chunk_session",
     "confined",
-    "foreign_object",
-    "foreign_root",
     "journal_place",
     "journal_position",
     "named_chunks",
     "parse_chunk_rest",
-    "parse_foreign",
     "parse_place",
-    "parse_routed",
     "parse_run",
     "session_chunk_id",
     "session_epoch",
@@ -78,8 +74,6 @@ _CONTAINER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\Z")
 _CHUNK = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _SESSION_CHUNK = re.compile(r"s([0-9a-f]{1,16})-([0-9a-f]{1,16})-([0-9a-f]{8})\Z")
 _EPOCHS_PER_FOLDER = 4096
-
-_FOREIGN = re.compile(r"@(0|[1-9a-f][0-9a-f]{0,15})(?:\+([1-9][0-9]{0,18}))?/(.+)\Z", re.DOTALL)
 
 _PLACE = re.compile(r"([1-9a-f][0-9a-f]{0,15})(?:/(0|[1-9a-f][0-9a-f]{0,15}))?\Z")
 
@@ -203,12 +197,19 @@ def parse_chunk_rest(rest: str) -> bytes | None:
     return identity if chunk_rest(identity) == rest else None
 
 
+class Address(NamedTuple):
+    """Where the bytes of a chunk are: from byte ``offset`` of ``object`` on."""
+
+    object: str
+    offset: int
+
+
 class ContainerNames:
     """The object names of one container. Built once per store; every method is pure."""
 
     __slots__ = ("_data", "backup", "bell", "container", "format", "latest", "lease", "reserve", "voided")
     has_journal: ClassVar[bool] = True
-    """Whether chunks are read where they were written, in the journal and in others' roots; else each has an object of its own."""
+    """Whether chunks are read where they were written, in the journal too; else each has an object of its own."""
 
     def __init__(self, container: str) -> None:
         check_container_name(container)
@@ -288,26 +289,11 @@ class ContainerNames:
         """The object name of a chunk."""
         return self._data + _chunk_path(identity)
 
-    def object_of(self, identity: bytes, record: ChunkRecord) -> str:
-        """Where the bytes of a chunk are read, whose row is ``confined``: its own object, or ``@k/name`` of a foreign one. One that
-        begins inside its object has that byte in the name, ``@k+byte/name``: storages are asked for bytes of chunks, not of objects.
-        So has an extent, in our own root: ``@0+byte/<container>/j/...``."""
-        if record.kind == KIND_OBJECT:
-            return self.chunk(identity)
+    def address(self, identity: bytes, record: ChunkRecord) -> Address:
+        """Where the bytes of a chunk are read, whose row is ``confined``: an object of its own, or of an extent one of the journal."""
         if record.kind == KIND_INLINE:
-            return f"@0+{record.object_offset}/{self.place(record.object)}"
-        if record.crc32c is None and not record.object.startswith("@0/"):
-            raise Damaged("it is in another root, and has no CRC32C that would verify it", object=record.object)
-        root, _, rest = record.object.partition("/")
-        return f"{root}+{record.object_offset}/{rest}" if record.object_offset else record.object
-
-    def stored_at(self, identity: bytes, record: ChunkRecord) -> tuple[str, int]:
-        """The object of our own root that holds a chunk's bytes, and where they begin there. Of a foreign one that would be elsewhere."""
-        return (
-            (self.place(record.object), record.object_offset)
-            if record.kind == KIND_INLINE
-            else (self.chunk(identity), 0)
-        )
+            return Address(self.place(record.object), record.object_offset)
+        return Address(self.chunk(identity), 0)
 
     def kept(self, folder: str, identity: bytes) -> str:
         """Where a copy of a chunk lies that was swept."""
@@ -360,8 +346,8 @@ class BackupNames(ContainerNames):
         length = self.growing.get(identity) if self.growing else None
         return super().chunk(identity) if length is None else self.copy(identity, length)
 
-    def object_of(self, identity: bytes, record: ChunkRecord) -> str:
-        return self.chunk(identity)  # also of a foreign one: its copy is ours
+    def address(self, identity: bytes, record: ChunkRecord) -> Address:
+        return Address(self.chunk(identity), 0)  # also of an extent, whose copy is an object of its own
 
     def copy(self, identity: bytes, growing: int | None) -> str:
         """The copy of a chunk; of one that was ``growing``, of its first so many bytes."""
@@ -424,18 +410,15 @@ def parse_run(name: str, prefix: str) -> str | None:
 def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> ChunkRecord:
     """``record``, for which ``names.chunk(identity)`` is the object: whoever decodes a chunk's row asks this before going by it.
 
-    A row of our own names no object, or that one; offset 0. A *foreign* one names ``@k/name``, and does not grow: ``names.object_of``
-    says where it is read, and nobody deletes it. Raises ``Damaged`` naming the row for anything else: other objects, kinds that are
-    reserved, keys that are no ids. What is not refused here and is not foreign has an object of its own, which ``collect`` deletes before
-    it drops the row; what is refused keeps both, and what its ``object`` names is no orphan (protocol 3.14.2).
+    A row names no object, or that one; offset 0. Of an extent it names a place in the journal. Raises ``Damaged`` naming the row for
+    anything else: other objects, keys that are no ids. What is not refused here and is no extent has an object of its own, which
+    ``collect`` deletes before it drops the row; what is refused keeps both, and what its ``object`` names is no orphan (protocol 3.14.2).
     """
     own = len(identity) == CHUNK_ID_BYTES and (identity[0] < 0x80 or identity[8:16] == _NO_EPOCH)
     if own and not record.object and record.kind == KIND_OBJECT and not record.object_offset:
         return record
     if not own:
         raise Damaged("the row's key is not the id of a chunk", object=f"chunk row {identity!r}")
-    if record.kind == KIND_FOREIGN and record.state == CLOSED and parse_foreign(record.object) is not None:
-        return record
     verified = record.kind == KIND_INLINE and record.crc32c is not None  # others' bytes lie beside its own
     if verified and record.state == CLOSED and record.object_offset and parse_place(record.object):
         return record
@@ -463,36 +446,6 @@ def journal_position(record: ChunkRecord) -> tuple[int, int]:
     everything."""
     epoch, index = parse_place(record.object) or (0, None)
     return epoch, index or 0
-
-
-def foreign_object(root: int, name: str) -> str:
-    """The ``object`` of a chunk that lies in a root: ``@k/name``, ``k`` in hex. Raises ``InvalidArgument`` (the name)."""
-    check_object_name(name)
-    return f"@{root:x}/{name}"
-
-
-def foreign_root(record: ChunkRecord) -> int | None:
-    """The root that a chunk's row leads into, if it is a foreign one's and says so."""
-    found = parse_foreign(record.object) if record.kind == KIND_FOREIGN else None
-    return None if found is None else found[0]
-
-
-def parse_foreign(text: str) -> tuple[int, str] | None:
-    """Root and name of a foreign chunk's ``object``; None for anything else."""
-    found = parse_routed(text)
-    return None if found is None or found[1] else (found[0], found[2])
-
-
-def parse_routed(text: str) -> tuple[int, int, str] | None:
-    """Root, first byte and name of what ``ContainerNames.object_of`` says of a foreign chunk; None for anything else."""
-    match = _FOREIGN.match(text)
-    if match is None:
-        return None
-    try:
-        check_object_text(match[3])
-    except InvalidArgument:
-        return None
-    return int(match[1], 16), int(match[2] or 0), match[3]
 
 
 def named_chunks(names: ContainerNames, identity: bytes, record: ChunkRecord) -> tuple[bytes, ...]:

@@ -17,13 +17,11 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import JournalService, Ownership
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.space import Reserve
-from chunkstore.records import RootRecord
-from chunkstore.registry import open_copy, routed
+from chunkstore.registry import open_copy
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["Claim", "check_ownership"]
@@ -45,8 +43,7 @@ def check_ownership(observer: object, optimiser: object, wait_s: object, accept_
 
 
 class Claim(NamedTuple):
-    """A container that is there, and whoever is about to own it. ``cache``: of the caller's own, if any. ``release_root``: gives up what
-    keeps a foreign root's objects."""
+    """A container that is there, and whoever is about to own it. ``cache``: of the caller's own, if any."""
 
     storage: ChunkStorage
     names: ContainerNames
@@ -55,7 +52,6 @@ class Claim(NamedTuple):
     settings: Settings
     cache: MetadataCache | None
     close_storage: bool
-    release_root: Callable[[RootRecord], bool] | None = None
 
     def own(
         self,
@@ -107,12 +103,8 @@ class Claim(NamedTuple):
 
         storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
         try:
-            opened: list[ChunkedSegmentStorage] = []
-            door, close_roots = routed(
-                storage, names, settings, lambda number: opened[0].read_context.look(partial(find_root, number=number))
-            )
-            store = ChunkedSegmentStorage(
-                storage=door,
+            return ChunkedSegmentStorage(
+                storage=storage,
                 names=names,
                 settings=settings,
                 service=service,
@@ -127,15 +119,12 @@ class Claim(NamedTuple):
                 open_copy=partial(open_copy, of=storage, container=names.container, settings=settings),
                 asks=StoredAsks(storage, names, uuid),
                 importer=_importer(settings),
-                on_close=[close_roots, *closing],
-                release_root=self.release_root,
+                on_close=closing,
             )
-            opened.append(store)
         except BaseException:
             ownership.journal.close()
             ownership.store.close(clean=False)
             raise
-        return store
 
 
 def _importer(

@@ -14,8 +14,7 @@ from chunkstore.config import Settings, default_cache_dir
 from chunkstore.errors import InvalidArgument, PastCollected
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.port import Head, MetadataCache
-from chunkstore.metadata.roots import OWN_ROOT
-from chunkstore.names import ContainerNames, parse_routed
+from chunkstore.names import ContainerNames
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.registry import open_storage
 from chunkstore.replica import Shown
@@ -145,9 +144,7 @@ def why_absent(
 
 
 def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
-    """Where in history (``journal_position``) an object lies that holds extents, by its own name or by an extent's; None: another one."""
-    routed = parse_routed(name)
-    name = routed[2] if routed is not None and routed[0] == OWN_ROOT else name
+    """Where in history (``journal_position``) an object lies that holds extents; None: another one."""
     log = names.parse_log(name)
     return names.parse_slot(name) if log is None else (log, 0)
 

@@ -22,7 +22,6 @@ from chunkstore.invariants import PINNED, Finding
 from chunkstore.metadata.pins import pinned_lsn, read_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import scan_policies
-from chunkstore.metadata.roots import foreign_bytes
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
@@ -136,8 +135,8 @@ class ReadableContainer:
         if name is not None:
             key, identity = resolve(name, "name")
             return self.look(lambda view: segment_usage(view, find_segment(view, key, identity)))
-        totals, foreign, extents = self.look(lambda view: (view.totals, foreign_bytes(view), count_extents(view)))
-        return self._space.usage(totals)._replace(foreign_bytes=foreign, **extents._asdict())
+        totals, extents = self.look(lambda view: (view.totals, count_extents(view)))
+        return self._space.usage(totals)._replace(**extents._asdict())
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""

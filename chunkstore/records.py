@@ -15,7 +15,6 @@ __all__ = [
     "ACTIVE",
     "CLOSED",
     "FLAG_SEALED",
-    "KIND_FOREIGN",
     "KIND_INLINE",
     "KIND_OBJECT",
     "AttributeValue",
@@ -26,7 +25,6 @@ __all__ = [
     "OpenSession",
     "Pin",
     "PinRecord",
-    "RootRecord",
     "SegmentInfo",
     "SegmentRecord",
     "SessionRecord",
@@ -47,8 +45,6 @@ CLOSED: Final = 2
 KIND_OBJECT: Final = 1
 KIND_INLINE: Final = 2
 """An *extent*: bytes inside a record of our own journal, which alone deletes them; closed, and one block at most."""
-KIND_FOREIGN: Final = 3
-"""Bytes of an object elsewhere, adopted by reference; never deleted, truncated or swept."""
 
 
 class SegmentRecord(NamedTuple):
@@ -110,10 +106,10 @@ class SegmentRecord(NamedTuple):
 class ChunkRecord(NamedTuple):
     """One chunk of the list. Neither its offset nor its present segment is in it, so that splices stay O(1).
 
-    ``object`` and ``object_offset``: empty and 0, for the name follows from the id; of kind *foreign* ``@k/name`` and the byte where the
-    chunk begins there, of kind *inline* the journal's object in short (``names.journal_place``) and the byte there; empty only until its
-    record is built (``names.confined``). ``crc32c`` covers ``length`` bytes; None is unknown.
-    ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else it is closed in effect.
+    ``object`` and ``object_offset``: empty and 0, for the name follows from the id; of kind *inline* the journal's object in short
+    (``names.journal_place``) and the byte there; empty only until its record is built (``names.confined``). ``crc32c`` covers
+    ``length`` bytes; None is unknown. ``state`` ACTIVE means "may grow" only while ``epoch`` is the container's current epoch; else
+    it is closed in effect.
     """
 
     object: str
@@ -202,27 +198,6 @@ class PinRecord(NamedTuple):
     extra: Extra = ()
 
 
-class RootRecord(NamedTuple):
-    """A root that foreign chunks lie in. ``url``: without credentials; empty: our own. ``prefix`` stands in front of every name there.
-
-    ``container`` and ``uuid``: of the chunkstore container (or its backups) there; empty: nothing tells it from another root. ``pin``:
-    what keeps its objects there, given up when nothing refers to the root any more; empty: nothing does. ``references`` and
-    ``size_bytes``: chunk rows that name it, in segments and in garbage, and their bytes. ``state``: ACTIVE, or CLOSED once it is being
-    given up. ``changed_ms``: label of the last change.
-    """
-
-    url: str
-    prefix: str
-    container: str
-    uuid: bytes
-    pin: str
-    references: int
-    size_bytes: int
-    state: int
-    changed_ms: int
-    extra: Extra = ()
-
-
 class Pin(NamedTuple):
     """What ``pin`` and ``pins`` answer. Times are milliseconds since 1970; ``expires_at`` None: it stays until ``unpin``.
 
@@ -289,8 +264,6 @@ class Usage(NamedTuple):
     """Left on a local storage's disk."""
     safe_mode: bool | None = None
     """Whether what adds bytes is refused; None: another process knows, or a container does, not a segment."""
-    foreign_bytes: int | None = None
-    """Of foreign chunks, in segments and in garbage: counted above, too, but they lie in others' roots."""
     inline_bytes: int | None = None
     """Of extents, in segments and in garbage: counted above, too; they lie in the journal's records until they are spilled or collected."""
     inline_extents: int | None = None
@@ -305,7 +278,8 @@ class Usage(NamedTuple):
 
 
 class LayoutChunk(NamedTuple):
-    """One chunk as ``layout`` shows it: ``offset`` is the segment offset of the chunk's first byte."""
+    """One chunk as ``layout`` shows it: ``offset`` is the segment offset of the chunk's first byte, which is byte ``object_offset`` of the
+    object ``name``: above 0 for bytes in a record of the journal."""
 
     name: str
     offset: int
@@ -314,3 +288,4 @@ class LayoutChunk(NamedTuple):
     epoch: int
     state: str
     kind: str
+    object_offset: int = 0

@@ -4,42 +4,34 @@ Promises: ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are
 schemes through the entry-point group ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the
 settings, returns a ``ChunkStorage``). A binding is imported when a root needs it, never before. Credentials in a URL never
 reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
-limit (docs/decisions/0011). What stored text names is opened only where ``Settings.foreign_roots`` covers it.
+limit (docs/decisions/0011).
 Leaves out: containers (``assembly``), but for whether a root holds a copy of one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from chunkstore.config import Settings
 from chunkstore.errors import (
-    ChunkstoreError,
     ContainerNotFound,
     Damaged,
     InvalidArgument,
-    RootRefused,
-    RootUnavailable,
     Unsupported,
 )
 from chunkstore.names import BackupNames, ContainerNames
-from chunkstore.records import RootRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.bucket.port import Bucket
 
 __all__ = [
     "ENTRY_POINT_GROUP",
-    "Roots",
-    "is_named",
     "open_bucket",
     "open_copy",
     "open_storage",
     "require_known_place",
-    "require_named",
-    "routed",
     "uuid_at",
 ]
 
@@ -47,10 +39,7 @@ ENTRY_POINT_GROUP = "chunkstore.bindings"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REMOTE = frozenset(("s3", "hdfs"))
 _EXAMPLES = "write file:///absolute/path or memory://NAME"
-_QUOTED = frozenset(("file", "s3", "hdfs"))
-"""Schemes whose bindings decode the path."""
-_QUOTED_MAX = 8
-"""How often a name may be quoted: each round costs as much as the URL is long."""
+_KNOWN = frozenset(("file", "memory", "s3"))
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
@@ -118,62 +107,16 @@ def _shown(root_url: str) -> str:
     return f"{head}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def is_named(root_url: str, foreign_roots: Iterable[str]) -> bool:
-    """Whether a URL from storage is one of these, or is below one, by whole components and with the same query. Raises nothing.
+def require_known_place(root_url: str) -> None:
+    """Raise ``InvalidArgument`` unless the root that an export says it is of may be opened: it is compared by its uuid once it is open.
 
-    Never one with credentials, control characters, or a segment ``.`` or ``..``, however often it is quoted.
+    A plain path on this machine, a root in memory, and a bucket at the reader's own S3 endpoint may: no other host is asked.
     """
-    found = _place(root_url)
-    if found is None or "@" in found[1]:
-        return False
-    scheme, host, path, query = found
-    for named in filter(None, map(_place, foreign_roots)):
-        same = named[0] == scheme and named[1].rpartition("@")[2] == host and named[3] == query
-        if same and path[: len(named[2])] == named[2]:
-            return True
-    return False
-
-
-def _place(root_url: str) -> tuple[str, str, list[str], str] | None:
-    """Scheme, host, components of the path, and query; None for what could be another place than it seems."""
-    match = _SCHEME.match(root_url)
-    if match is None:
-        return None
-    scheme = match[1].lower()
-    rest, _, query = root_url[match.end() :].partition("?")
-    host, _, path = rest.partition("/")
-    plain, decoded, rounds = "", rest, 0
-    while plain != decoded and rounds < _QUOTED_MAX:
-        plain, decoded, rounds = decoded, unquote(decoded, errors="surrogateescape"), rounds + 1
-    if plain != decoded or _CONTROL.search(plain + query) or not {".", ".."}.isdisjoint(re.split(r"[/\\]", plain)):
-        return None
-    if scheme in _QUOTED:
-        path = unquote(path, errors="surrogateescape")
-    host = host.lower()
-    return (
-        scheme,
-        "" if (scheme, host) == ("file", "localhost") else host,
-        path.rstrip("/").split("/") if path.strip("/") else [],
-        query,
-    )
-
-
-def require_named(root_url: str, settings: Settings, *, remedy: str = "") -> None:
-    """Raise ``RootRefused`` for a root that stored text names, unless ``settings.foreign_roots`` covers it. Opens nothing."""
-    if not is_named(root_url, settings.foreign_roots):
-        raise RootRefused(_shown(root_url), remedy=remedy)
-
-
-def require_known_place(root_url: str, settings: Settings) -> None:
-    """As ``require_named``, of the root that an export says it is of, which is compared by its uuid once it is open.
-
-    A plain path on this machine, a root in memory, and a bucket at the reader's own S3 endpoint need no naming: no other host is asked.
-    """
-    found = _place(root_url)
-    if found is None or found[0] not in ("file", "memory", "s3") or found[3] or "@" in found[1]:
-        require_named(
-            root_url, settings, remedy="name it there if you trust it, or say where the container is (--from)"
-        )
+    scheme, _, rest = root_url.partition("://")
+    host = rest.partition("/")[0]
+    if scheme.lower() not in _KNOWN or "?" in rest or "@" in host or _CONTROL.search(root_url):
+        text = f"the export says it is of {_shown(root_url)}, which is not opened for that: say where the container is (--from)"
+        raise InvalidArgument(text, argument="root")
 
 
 def _open_file(root_url: str, settings: Settings) -> ChunkStorage:
@@ -273,7 +216,7 @@ def open_bucket(url: str) -> Bucket:
 
 
 def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
-    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it; with the door to its extents.
+    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
 
     Raises ``InvalidArgument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
     """
@@ -296,7 +239,7 @@ def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings
     except BaseException:
         copy.close()
         raise
-    return routed(copy, names, settings, lambda _number: None)[0]
+    return copy
 
 
 def uuid_at(copy: ChunkStorage, container: str) -> bytes:
@@ -313,44 +256,3 @@ def uuid_at(copy: ChunkStorage, container: str) -> bytes:
         if error.feature != "backup":
             raise
         return container_of(copy, BackupNames(container))
-
-
-class Roots(NamedTuple):
-    """Opens roots that chunks were adopted from, and tells one from another, for ``routed``."""
-
-    settings: Settings
-
-    def open(self, root: RootRecord) -> ChunkStorage:
-        """The storage of a root that is what it was. Raises ``RootRefused``, ``RootUnavailable``, and what opening raises."""
-        require_named(root.url, self.settings)
-        storage = open_storage(root.url, self.settings)
-        try:
-            self.confirm(storage, root)
-        except BaseException:
-            storage.close()
-            raise
-        return storage
-
-    def confirm(self, storage: ChunkStorage, root: RootRecord) -> None:
-        """Raise ``RootUnavailable`` unless the container that was adopted from lies there. Of a root without one nothing is known."""
-        if root.url:
-            require_named(root.url, self.settings)
-        if not root.container:
-            return
-        try:
-            found = uuid_at(storage, root.container)
-        except ChunkstoreError as error:
-            raise RootUnavailable(root.url, error.message) from error
-        if found != root.uuid:
-            raise RootUnavailable(root.url, f"container {root.container!r} there is another one than was adopted from")
-
-
-def routed(
-    storage: ChunkStorage, names: ContainerNames, settings: Settings, find: Callable[[int], RootRecord | None]
-) -> tuple[ChunkStorage, Callable[[], None]]:
-    """``storage`` behind the door to foreign chunks, and what closes the roots that were opened for them; the storage stays.
-    ``find``: the row of a root."""
-    from chunkstore_bindings.wrappers.routed import RoutedChunkStorage
-
-    door = RoutedChunkStorage(storage, names, find, Roots(settings), deadline_s=settings.op_deadline_s)
-    return door, door.close_roots

@@ -27,7 +27,7 @@ from chunkstore.checksum import crc32c, crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, Unsupported
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.names import Address, BackupNames, ContainerNames
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import CLOSED
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
@@ -50,7 +50,7 @@ class Copy(NamedTuple):
     growing: int
     length: int
     crc32c: int | None
-    source: str
+    source: Address
     """Where its bytes are in the container that is backed up."""
 
     def name(self, names: BackupNames) -> str:
@@ -65,7 +65,7 @@ def copies(rows: Iterable[tuple[bytes, bytes]], names: ContainerNames, epoch: in
         record = decode_found_chunk(names, identity, raw)
         # A chunk grows in the epoch that made it only; what a later one says of its length is final.
         growing = record.length if record.state != CLOSED and record.epoch == epoch else -1
-        yield Copy(identity, growing, record.length, record.crc32c, names.object_of(identity, record))
+        yield Copy(identity, growing, record.length, record.crc32c, names.address(identity, record))
 
 
 def named_copies(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Iterator[Copy]:
@@ -152,7 +152,7 @@ class Copier:
         closed = [item for item in step if self._is_whole(item)]
         assert self._link is not None
         try:
-            pairs = [(item.source, item.name(self._names)) for item in closed]
+            pairs = [(item.source.object, item.name(self._names)) for item in closed]
             done = self._link(pairs) if pairs else []
         except (Unsupported, ChunkNotFound):
             # Another file system, or one that is gone, which the copying will name.
@@ -165,8 +165,8 @@ class Copier:
         return [item for item in step if item.identity not in linked]
 
     def _is_whole(self, item: Copy) -> bool:
-        """Whether its bytes are an object of ours that does not grow: a foreign chunk is a part of somebody else's."""
-        return item.growing < 0 and item.source == self._own.chunk(item.identity)
+        """Whether its bytes are an object of its own that does not grow."""
+        return item.growing < 0 and item.source.object == self._own.chunk(item.identity)
 
     def _run(self, calls: list[Callable[[], int]]) -> tuple[int, int]:
         """How many chunks were made, and their bytes."""
@@ -182,12 +182,12 @@ class Copier:
 
     def _stream(self, item: Copy) -> int:
         """Copy one chunk, on the server or through memory; its bytes, or -1 where it was there."""
-        name, target = item.source, item.name(self._names)
+        name, target = item.source.object, item.name(self._names)
         server = self._server
         if server is not None and self._is_whole(item) and _SERVER_BYTES_MIN <= item.length <= _SERVER_BYTES_MAX:
             if self._target.exists(target):
                 return self._check_length(item, new=False)
-            self._look_through(item, name)
+            self._look_through(item)
             try:
                 server(name, target)
                 return item.length
@@ -195,14 +195,15 @@ class Copier:
                 self._server = None
         if item.length > _BATCH_BYTES:
             return self._stream_pieces(item, name, target)
-        data = self._source.read(ChunkHandle(name, False), 0, item.length)
+        data = self._source.read(ChunkHandle(name, False), item.source.offset, item.length)
         _check(item, name, len(data), crc32c(data))
         if self._target.create_if_absent(target, data):
             return item.length
         return self._check_length(item, new=False)
 
-    def _look_through(self, item: Copy, name: str) -> None:
+    def _look_through(self, item: Copy) -> None:
         """Compare a chunk with its record where it lies: what is copied without us must not be rotten."""
+        name, _ = item.source
         if not self._verify:
             _check_long_enough(item, name, self._source.stat(name).length)
             return
@@ -221,7 +222,11 @@ class Copier:
         crc = position = 0
         try:
             while position < item.length:
-                data = self._source.read(ChunkHandle(name, False), position, min(_PIECE_BYTES, item.length - position))
+                data = self._source.read(
+                    ChunkHandle(name, False),
+                    item.source.offset + position,
+                    min(_PIECE_BYTES, item.length - position),
+                )
                 if not data:
                     break
                 piece = self._names.temporary(runtime.token(16).hex())

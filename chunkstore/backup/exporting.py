@@ -36,22 +36,20 @@ from chunkstore.errors import (
     ChunkstoreError,
     DeadlineExceeded,
     InvalidArgument,
-    RootUnavailable,
     StorageFull,
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.invariants import ROOTS, Finding, of_bytes
+from chunkstore.invariants import Finding, of_bytes
 from chunkstore.metadata.codec import decode_segment
-from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, root_key
+from chunkstore.metadata.keys import CHUNK, SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.roots import decode_root
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.records import Pin, RootRecord, SegmentInfo
-from chunkstore.registry import open_storage, require_known_place, routed
+from chunkstore.records import Pin, SegmentInfo
+from chunkstore.registry import open_storage, require_known_place
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -373,11 +371,11 @@ def read_segments(found: Export) -> Iterator[SegmentInfo]:
         yield info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw))
 
 
-def root_of(header: ExportHeader, root: str | None, settings: Settings) -> str:
-    """Where an export's container lies: ``root``, or else where its header says. Raises ``RootRefused``."""
+def root_of(header: ExportHeader, root: str | None) -> str:
+    """Where an export's container lies: ``root``, or else where its header says. Raises ``InvalidArgument``: not just anywhere."""
     if root is not None:
         return root
-    require_known_place(header.root, settings)
+    require_known_place(header.root)
     return header.root
 
 
@@ -392,7 +390,7 @@ def verify(
     """Look whether every chunk that an export names is there and long enough; ``deep``: and has its CRC32C, where one is known.
 
     ``root``: where the container lies now; else where it lay. Changes nothing, claims nothing. ``progress`` gets bytes. Raises
-    ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file), ``RootRefused``,
+    ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file),
     ``Unsupported`` and what the storage raises. Retry: safe.
     """
     found = read_export(path)
@@ -400,17 +398,16 @@ def verify(
     chosen = Settings() if settings is None else settings
     if root is None and header.root.startswith("memory:"):
         raise Unsupported("a root in memory is gone with its process: say where the container lies", feature="root")
-    names, storage = ContainerNames(header.name), open_storage(root_of(header, root, chosen), chosen)
+    names, storage = ContainerNames(header.name), open_storage(root_of(header, root), chosen)
     pool = runtime.pool("chunkstore-verify", chosen.io_workers)
     findings, chunks, chunk_bytes = list[Finding](), 0, 0
-    door, close_roots = routed(storage, names, chosen, partial(_root_in, path))
     try:
         if container_uuid(storage, names) != header.container:
             text = f"the container {header.name!r} at {storage.url} is another one than that of the export"
             raise InvalidArgument(text, argument="root")
         left = found.of_kind(CHUNK)
         while rows := list(islice(left, _STEP)):
-            answers = pool.run_all([partial(_chunk_findings, door, names, row, deep=deep) for row in rows])
+            answers = pool.run_all([partial(_chunk_findings, storage, names, row, deep=deep) for row in rows])
             for length, wrong in answers:
                 chunks, chunk_bytes = chunks + 1, chunk_bytes + length
                 findings += wrong
@@ -418,30 +415,18 @@ def verify(
                     progress(length)
     finally:
         pool.close()
-        close_roots()
         storage.close()
     return ExportVerification(storage.url, header.name, header.position.lsn, chunks, chunk_bytes, tuple(findings))
-
-
-def _root_in(path: str | os.PathLike[str], number: int) -> RootRecord | None:
-    """The row of a root in an export: behind its chunks, so this is another pass."""
-    rows = (raw for key, raw in read_export(path).of_kind(TABLE) if key == root_key(number))
-    found = next(rows, None)
-    return None if found is None else decode_root(found, number)
 
 
 def _chunk_findings(
     storage: ChunkStorage, names: ContainerNames, row: tuple[bytes, bytes], *, deep: bool
 ) -> tuple[int, list[Finding]]:
     record = decode_found_chunk(names, row[0][1:], row[1])
-    name = names.object_of(row[0][1:], record)
+    address = names.address(row[0][1:], record)
+    name = address.object
     known = deep and record.crc32c is not None and record.length
     borders = Borders((0, record.length), (0, record.crc32c or 0)) if known else None
-    faults = chunk_faults(storage, name, 0, record.length, borders)
-    number = of_bytes(name)
-    try:
-        return record.length, [
-            Finding(number, "damage", "", name, name, item.position, item.message) for item in faults
-        ]
-    except RootUnavailable as error:
-        return record.length, [Finding(ROOTS, "warning", "", name, name, 0, error.message)]
+    faults = chunk_faults(storage, address, 0, record.length, borders)
+    number = of_bytes(address)
+    return record.length, [Finding(number, "damage", "", name, name, item.position, item.message) for item in faults]

@@ -35,7 +35,7 @@ from chunkstore.metadata.keys import (
     writer_range,
 )
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_id, chunk_segment
+from chunkstore.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_segment
 from chunkstore.operations.bring_chunks import (
     ChunkToBring,
     ForeignChunk,
@@ -50,8 +50,8 @@ from chunkstore.storage import iter_listing
 __all__ = ["Chunks", "State"]
 
 Pair: TypeAlias = tuple[bytes, bytes]
-_Kept: TypeAlias = tuple[str, int, tuple[int, ...] | None, tuple[int, ...] | int, int]
-"""Of a chunk there: name, length, where its borders lie and their CRCs (None and its own CRC: one block),
+_Kept: TypeAlias = tuple[tuple[str, int], int, tuple[int, ...] | None, tuple[int, ...] | int, int]
+"""Of a chunk there: address (plain tuples can be marshalled), length, where its borders lie and their CRCs (None and its own: one block),
 label."""
 _Piece: TypeAlias = tuple[bytes, int, int | None, int, Borders | None]
 """Of a chunk here: id, length, CRC, label, and borders where there are several blocks."""
@@ -71,12 +71,12 @@ class Chunks:
     def keep(self, found: list[FoundChunk]) -> None:
         """Put these behind what is there."""
         kept: list[_Kept] = []
-        for _, _, (name, length, borders, created_ms), _ in found:
+        for _, _, ((name, begin), length, borders, created_ms), _ in found:
             assert borders is not None
             if len(borders.at) == 2:
-                kept.append((name, length, None, borders.crcs[1], created_ms))
+                kept.append(((name, begin), length, None, borders.crcs[1], created_ms))
             else:
-                kept.append((name, length, tuple(borders.at), tuple(borders.crcs), created_ms))
+                kept.append(((name, begin), length, tuple(borders.at), tuple(borders.crcs), created_ms))
         self._kept.add(kept)
 
     def pages(self) -> Iterator[list[_Kept]]:
@@ -267,7 +267,7 @@ class State:
             self._progress(size_bytes)
 
     def _to_bring(self, job: tuple[_Run, int, _Kept]) -> ChunkToBring:
-        run, number, (name, length, at, crcs, created_ms) = job
+        run, number, (place, length, at, crcs, created_ms) = job
         borders = Borders((0, length), (0, crcs)) if isinstance(crcs, int) else Borders(at or (), crcs)
         numbers = range(number, number + self._pieces_of(job[2]))
         former: tuple[bytes, ...] = ()
@@ -278,7 +278,7 @@ class State:
                 segment_id = (epoch << 32) + run.id - (self._epoch << 32)
                 former = tuple(chunk_id(segment_id, epoch, item, self._tail) for item in numbers)
         fresh = tuple(chunk_id(run.id, self._epoch, item, self._tail) for item in numbers)
-        return ChunkToBring(run.segment.name, ForeignChunk(name, length, borders, created_ms), fresh, former)
+        return ChunkToBring(run.segment.name, ForeignChunk(Address(*place), length, borders, created_ms), fresh, former)
 
     def _find_former(self) -> dict[int, int]:
         """The epochs of copies that were made by whoever came no further, by their numbers; of several the newest."""

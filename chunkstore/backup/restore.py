@@ -82,7 +82,7 @@ def restore(
 
     Raises ``InvalidArgument`` (the moment; there is such a container already; another container at ``source_root``), ``SegmentNotFound``
     (of ``segments``), ``ChunksMissing``, both before anything is made, ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``,
-    ``RootRefused``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
+    ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
     ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
     chosen, names = parts.checked_settings(settings), NameFilter(segments)

@@ -22,7 +22,6 @@ from chunkstore.metadata.keys import (
     GARBAGE,
     REPAIR_KEY,
     RETENTION_NAMESPACE,
-    ROOTS_NAMESPACE,
     SCRUB_KEY,
     SEGMENT,
     TABLE,
@@ -30,7 +29,6 @@ from chunkstore.metadata.keys import (
     WRITERS_NAMESPACE,
     block_range,
     chunk_key,
-    root_key,
     segment_key,
     table_key,
     table_prefix,
@@ -38,7 +36,7 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import pattern_key
-from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name, foreign_root
+from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
 from chunkstore.records import SegmentRecord
 
 __all__ = ["CHOSEN_MAX", "EVERYTHING", "Choice", "NameFilter", "Selection", "check_choice"]
@@ -170,8 +168,7 @@ class Selection:
         if self._choice.topic:
             names |= segments_of(view, self._choice.topic)
         segments = sorted(self._named(names), key=lambda segment: segment.name.encode())
-        roots = set[int]()
-        ids = sorted(_ids_of(view, segments, roots))
+        ids = sorted(_ids_of(view, segments))
         for identity in ids:
             self.chunks += 1
             yield chunk_key(identity), _found(view, chunk_key(identity))
@@ -184,7 +181,6 @@ class Selection:
             (NAMESPACE, context_rows(view, {segment.name for segment in segments})),
             (WRITERS_NAMESPACE, (pair for known in sorted(s.id for s in segments) for pair in view.scan(*writer_range(known)))),
             (RETENTION_NAMESPACE, _policies(view, segments)),
-            (ROOTS_NAMESPACE, (pair for key in map(root_key, sorted(roots)) for pair in view.scan(key, key + b"\0"))),
         ]  # fmt: skip
         for _, pairs in sorted(tables, key=lambda item: table_prefix(item[0])):
             yield from pairs
@@ -240,13 +236,9 @@ def _is_dead(key: bytes, dead: set[bytes], ended: set[bytes]) -> bool:
     return key in _LEFT_OUT
 
 
-def _ids_of(view: MetadataView, segments: list[SegmentRecord], roots: set[int]) -> Iterator[bytes]:
-    """The chunks of segments; ``roots`` gets the roots of foreign ones."""
+def _ids_of(view: MetadataView, segments: list[SegmentRecord]) -> Iterator[bytes]:
     for segment in segments:
-        for _, identity, record in walk(view.get, segment):
-            found = foreign_root(record)
-            if found is not None:
-                roots.add(found)
+        for _, identity, _ in walk(view.get, segment):
             yield identity
 
 

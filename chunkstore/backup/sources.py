@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple, TypeGuard
 
@@ -25,9 +24,7 @@ from chunkstore.backup.survey import Origin, Source
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataCache, Position
-from chunkstore.metadata.roots import find_root
 from chunkstore.names import ContainerNames, check_segment_name
-from chunkstore.registry import routed
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -143,7 +140,7 @@ def _open_export(
     settings: Settings,
     chosen: NameFilter,
 ) -> Iterator[Source]:
-    """The state that an export file holds; its chunks lie at ``root``, or else where the file says (``RootRefused``: not just anywhere).
+    """The state that an export file holds; its chunks lie at ``root``, or else where the file says.
 
     Raises ``InvalidArgument`` (no file; another container lies there), ``ContainerNotFound``, ``Unsupported``, ``Damaged`` (the file), and
     what the storage raises.
@@ -151,7 +148,7 @@ def _open_export(
     export = read_export(path)
     header = export.header
     names = ContainerNames(header.name)
-    with parts.storage_of(root_of(header, root, settings), settings) as storage:
+    with parts.storage_of(root_of(header, root), settings) as storage:
         if container_uuid(storage, names) != header.container:
             text = f"the container {header.name!r} at {storage.url} is another one than that of the export: say where that lies (--from)"
             raise InvalidArgument(text, argument="source_root")
@@ -161,11 +158,7 @@ def _open_export(
             try:
                 with store.view() as view:
                     origin = _origin(header.container, header.position, chosen)
-                    door, close_roots = routed(storage, names, settings, partial(find_root, view))
-                    try:
-                        yield Source(origin, lambda call: call(view), names, door, chosen)
-                    finally:
-                        close_roots()
+                    yield Source(origin, lambda call: call(view), names, storage, chosen)
             finally:
                 cache.discard(store)
         finally:

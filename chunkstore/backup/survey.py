@@ -224,10 +224,10 @@ def chunks_of(
         if not record.length:
             raise Damaged("a chunk without bytes", object=names.chunk(identity))
         known = _borders_of(view, identity, record) if borders else None
-        name = names.object_of(identity, record)
+        address = names.address(identity, record)
         if record.crc32c is None:
-            raise Damaged("no CRC32C is recorded, so nothing would verify a copy", object=name)
-        yield FoundChunk(segment, offset, ForeignChunk(name, record.length, known, record.created_ms), identity)
+            raise Damaged("no CRC32C is recorded, so nothing would verify a copy", object=address.object)
+        yield FoundChunk(segment, offset, ForeignChunk(address, record.length, known, record.created_ms), identity)
         offset, identity = offset + record.length, record.next
         if offset > segment.length:
             break
@@ -249,13 +249,13 @@ def _look_at(storage: ChunkStorage, items: list[FoundChunk]) -> list[MissingChun
     for segment, offset, chunk, _ in items:
         reason = _why_missing(storage, chunk)
         if reason:
-            found.append(MissingChunk(segment.name, chunk.name, offset, offset + chunk.length, reason))
+            found.append(MissingChunk(segment.name, chunk.address.object, offset, offset + chunk.length, reason))
     return found
 
 
 def _why_missing(storage: ChunkStorage, chunk: ForeignChunk) -> str:
     try:
-        length = storage.stat(chunk.name).length
+        length = max(0, storage.stat(chunk.address.object).length - chunk.address.offset)
     except ChunkNotFound:
         return "absent"
     return "" if length >= chunk.length else f"{length} of {chunk.length} bytes"

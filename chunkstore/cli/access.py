@@ -24,7 +24,7 @@ from chunkstore.errors import ContainerBusy, InvalidArgument
 
 __all__ = ["Asking", "Claiming", "Owning", "Reading", "with_options"]
 
-_ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "foreign_roots", "as_json")
+_ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
 """Of the shared options in ``--help``."""
 
 
@@ -34,13 +34,12 @@ class Reading:
 
     container: options.Container = "default"
     cache_dir: options.CacheDir = None
-    foreign_roots: options.ForeignRoots = None
     as_json: options.AsJson = False
 
     @property
     def settings(self) -> Settings:
-        """The default settings, with the cache where the user wants it, and the named roots."""
-        return Settings(cache_dir=self.cache_dir, foreign_roots=tuple(self.foreign_roots or ()))
+        """The default settings, with the cache where the user wants it."""
+        return Settings(cache_dir=self.cache_dir)
 
     @contextmanager
     def replica(self, root: str, at_lsn: int | None = None, at_time: str | None = None) -> Iterator[chunkstore.Replica]:

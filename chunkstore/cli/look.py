@@ -29,7 +29,6 @@ from chunkstore.cli.output import (
     write_picture,
 )
 from chunkstore.cli.pictures import Picture, gather, layout_lines, layout_svg
-from chunkstore.names import parse_routed
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
 
@@ -143,8 +142,7 @@ def _drawn(chunk: LayoutChunk, longest: int) -> tuple[object, ...]:
 
 def _where(chunk: LayoutChunk) -> str:
     """Its object; of an extent, which lies in a record of the journal, also the byte there."""
-    found = parse_routed(chunk.name) if chunk.kind == "inline" else None
-    return chunk.name if found is None else f"{found[2]} from byte {found[1]}"
+    return f"{chunk.name} from byte {chunk.object_offset}" if chunk.kind == "inline" else chunk.name
 
 
 def _crc(chunk: LayoutChunk) -> str:

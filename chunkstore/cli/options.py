@@ -21,7 +21,6 @@ __all__ = [
     "CacheDir",
     "Container",
     "DryRun",
-    "ForeignRoots",
     "Root",
     "Segment",
     "Svg",
@@ -41,12 +40,6 @@ CacheDir = Annotated[
     str | None,
     typer.Option(
         "--cache-dir", metavar="DIR", help="Local directory of the metadata cache; deleting it is always safe."
-    ),
-]
-ForeignRoots = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--foreign-root", metavar="URL", help="Read what was adopted from this root, or below it; again for more."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Results and errors as JSON, nothing else on stdout.")]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from chunkstore import Asker, ChunkedSegmentStorage, DefragPolicy
+from chunkstore import Asker, ChunkedSegmentStorage
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import InvalidArgument
@@ -116,9 +116,6 @@ def defrag(
         str | None, typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.")
     ] = None,
     *,
-    foreign: Annotated[
-        bool, typer.Option("--foreign", help="Also copy every chunk that was adopted from another root.")
-    ] = False,
     dry_run: options.DryRun = False,
     here: access.Asking,
 ) -> None:
@@ -126,13 +123,9 @@ def defrag(
 
     Exit code 1: a segment is damaged, and stays as it is.
     """
-    if foreign and here.ask:
-        text = "an owner that is asked goes by its own policy: leave --ask out"
-        raise InvalidArgument(text, argument="--foreign")
-    policy = DefragPolicy(foreign=foreign)
     if dry_run:
         with here.replica(root) as replica:
-            report = replica.due_defrag(segment, policy=policy)
+            report = replica.due_defrag(segment)
     else:
         with (
             here.owner_or_asker(root) as store,
@@ -141,7 +134,7 @@ def defrag(
             if isinstance(store, Asker):
                 report = store.defrag(segment)
             else:
-                report = store.defrag(segment, policy=policy, progress=lambda action: bar.advance(action.size_bytes))
+                report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
     _show_defrag(here, report, dry_run=dry_run)
     if report.refused:
         raise typer.Exit(1)

@@ -247,7 +247,6 @@ def cat(
     at_time: options.AtTime = None,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
-    foreign_roots: options.ForeignRoots = None,
     as_json: Annotated[bool, typer.Option("--json", help="Errors as JSON; the bytes stay bytes.")] = False,
 ) -> None:
     """Write a segment's bytes to standard output, up to the first block that is damaged."""
@@ -259,7 +258,7 @@ def cat(
             "--follow waits for what comes, and nothing comes to a state of the past", argument="--follow"
         )
     out = sys.stdout.buffer
-    here = access.Reading(container=container, cache_dir=cache_dir, foreign_roots=foreign_roots)
+    here = access.Reading(container=container, cache_dir=cache_dir)
     with here.replica(root, at_lsn, at_time) as store:
         info = store.info(segment)
         start = info.start_offset if offset is None else offset

@@ -140,10 +140,10 @@ def _last_length(storage: ChunkStorage, chunks: Sequence[LayoutChunk]) -> int:
     if not chunks:
         return 0
     last = chunks[-1]
-    length = storage.stat(last.name).length
+    length = max(0, storage.stat(last.name).length - last.object_offset)
     if length < last.length:
         text = f"{length} bytes long, its record says {last.length}; run check"
-        raise Damaged(text, object=last.name, position=length)
+        raise Damaged(text, object=last.name, position=last.object_offset + length)
     return length
 
 

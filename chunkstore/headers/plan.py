@@ -137,7 +137,7 @@ def plan_export(
     """The header of a segment of ours, which lists its chunks by their own names. ``last_length``: how long the last one's object is.
 
     Copied is only what a header cannot say: the live part of a first chunk that begins below the start offset, a last chunk whose object
-    is longer than its record, bytes in records of the journal, foreign chunks, and no bytes at all where nothing else would say the start
+    is longer than its record, bytes in records of the journal, and no bytes at all where nothing else would say the start
     offset. Copies are named by ``token``.
     """
     entries: list[HeaderEntry] = [MaxSizeEntry(NUMBER_MAX if size_bytes_max >= NO_LIMIT else size_bytes_max)]

@@ -15,7 +15,6 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import block_key, block_range
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import foreign_root
 from chunkstore.records import ChunkRecord, TableRecord
 
 __all__ = ["add_borders", "border_rows", "find_borders", "last_row_key"]
@@ -56,8 +55,7 @@ def last_row_key(identity: bytes, length: int) -> bytes:
 def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: int, high: int) -> Borders | None:
     """The borders of the blocks of ``chunk`` that hold ``[low, high)``, which is not empty.
 
-    None where nothing verifies these bytes alone: the chunk has no borders, and they are not all of it; of a chunk in another
-    root that is all of it. Raises ``Damaged`` (a row).
+    None where nothing verifies these bytes alone: the chunk has no borders, and they are not all of it. Raises ``Damaged`` (a row).
     """
     at, crcs = [0], [0]
     for key, raw in view.scan(*block_range(identity, low)):
@@ -75,7 +73,7 @@ def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: i
             break
     else:
         is_part = at == [0] and high - low < chunk.length and not is_one_block(chunk.length)
-        if chunk.crc32c is None or (is_part and not foreign_root(chunk)):
+        if chunk.crc32c is None or is_part:
             return None
         if at[-1] >= chunk.length:
             raise _disorder(identity)

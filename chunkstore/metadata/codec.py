@@ -22,7 +22,6 @@ from chunkstore.names import CHUNK_ID_BYTES
 from chunkstore.records import (
     ACTIVE,
     CLOSED,
-    KIND_FOREIGN,
     KIND_INLINE,
     KIND_OBJECT,
     AttributeValue,
@@ -51,7 +50,6 @@ __all__ = [
     "encode_session",
     "encode_table",
     "pack_chunks",
-    "pack_row",
     "unpack_row",
 ]
 
@@ -62,7 +60,7 @@ NUMBER_MAX = (1 << 63) - 1
 FIELDS_MAX = 64
 """Fields of one row, those of newer minor versions included."""
 TEXT_MAX = 4096
-"""Characters of a foreign object's name, a session's or pin's holder, a pin's note."""
+"""Characters of the name of an object, a session's or pin's holder, a pin's note."""
 
 ROW_ELEMENTS_MAX = 2 * LIMITS.attribute_count_max + FIELDS_MAX
 """Elements of a row, or of an array in it."""
@@ -74,7 +72,7 @@ _SHORT_ARRAY = 32
 _new = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
 _POINTER_LENGTHS = frozenset((0, CHUNK_ID_BYTES))
 _STATES = frozenset((ACTIVE, CLOSED))
-_KINDS = frozenset(range(KIND_OBJECT, KIND_FOREIGN + 1))
+_KINDS = frozenset(range(KIND_OBJECT, KIND_INLINE + 1))
 
 _NAME_MAX = LIMITS.segment_name_bytes_max
 _FALSE, _TRUE = 0xC2, 0xC3

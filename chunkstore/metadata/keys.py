@@ -28,7 +28,6 @@ __all__ = [
     "PIN",
     "REPAIR_KEY",
     "RETENTION_NAMESPACE",
-    "ROOTS_NAMESPACE",
     "ROW_KINDS",
     "RUN",
     "SCRUB_KEY",
@@ -46,8 +45,6 @@ __all__ = [
     "garbage_key",
     "is_row",
     "pin_key",
-    "root_key",
-    "roots_range",
     "segment_key",
     "session_key",
     "table_key",
@@ -85,9 +82,6 @@ SCRUB_NAMESPACE = "!scrub"
 
 HEADERS_NAMESPACE = "!headers"
 """Reserved table namespace: a row for each segment that was imported from a header file at the root."""
-
-ROOTS_NAMESPACE = "!roots"
-"""Reserved table namespace: the roots that foreign chunks lie in, by number."""
 
 SINKS_NAMESPACE = "!sinks"
 """Reserved table namespace: how far those have come who write from outside the owner. The only reserved one that commits may name: whoever
@@ -158,19 +152,6 @@ REPAIR_KEY = table_prefix("!repair")
 
 SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 """Key of the row that says where scrubbing goes on."""
-
-
-_ROOTS = table_prefix(ROOTS_NAMESPACE)
-
-
-def root_key(number: int) -> bytes:
-    """Key of the row of a root."""
-    return _ROOTS + _U64.pack(number)
-
-
-def roots_range() -> tuple[bytes, bytes]:
-    """Where the rows of roots begin, and where they end."""
-    return _ROOTS, _ROOTS + b"\xff" * 9
 
 
 _BLOCKS = table_prefix(BLOCKS_NAMESPACE)

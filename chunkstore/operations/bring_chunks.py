@@ -22,7 +22,7 @@ from chunkstore.config import MIB
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import NUMBER_MAX
-from chunkstore.names import ContainerNames
+from chunkstore.names import Address, ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -46,9 +46,9 @@ _HANDED: Final = 16
 
 
 class ForeignChunk(NamedTuple):
-    """A chunk of another container, that is read under ``name``. ``borders`` None: they were not looked up."""
+    """A chunk of another container, that is read at ``address``. ``borders`` None: they were not looked up."""
 
-    name: str
+    address: Address
     length: int
     borders: Borders | None
     created_ms: int
@@ -218,19 +218,20 @@ def _find_copied(place: Place, segment: str, ids: Sequence[bytes], chunk: Foreig
 def _windows(place: Place, source: _Read, segment: str, chunk: ForeignChunk) -> Iterator[bytes]:
     """The bytes of a chunk, compared with what is known of them. Raises ``Damaged``, and what the storage raises."""
     position = crc = 0
+    name, base = chunk.address
     while position < chunk.length:
         wanted = min(_WINDOW_BYTES, chunk.length - position)
         with place.bounded(place.deadline()):
-            data = source.read(ChunkHandle(chunk.name, False), position, wanted)
+            data = source.read(ChunkHandle(name, False), base + position, wanted)
         if len(data) != wanted:
             text = f"a chunk of segment {segment!r} is shorter than its record"
-            raise Damaged(text, object=chunk.name, position=position + len(data))
+            raise Damaged(text, object=name, position=base + position + len(data))
         if chunk.borders is not None:
             at, crcs = chunk.borders
             first = bisect_right(at, position)
             if first_bad(position, crc, data, zip(at[first:], crcs[first:], strict=True)) is not None:
                 text = f"bytes of segment {segment!r} do not have the CRC32C that its container has recorded"
-                raise Damaged(text, object=chunk.name, position=position)
+                raise Damaged(text, object=name, position=base + position)
             crc = crc32c_extend(crc, data)
         yield data
         position += wanted

@@ -18,23 +18,22 @@ from typing import Literal, NamedTuple, TypeAlias
 from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RootUnavailable, SegmentNotFound
-from chunkstore.invariants import ABSENT, PINNED, ROOTS, Finding, of_bytes, segment_findings
+from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
+from chunkstore.invariants import ABSENT, PINNED, Finding, of_bytes, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, scan_pins
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, confined
+from chunkstore.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
 from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.inline_check import inline_findings
 from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.operations.root_check import root_findings
-from chunkstore.records import KIND_FOREIGN, KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -73,7 +72,6 @@ def check(
     yield from _check_pins(view)
     yield from _check_garbage(context, view, rows, level)
     yield from _check_strays(context, rows)
-    yield from root_findings(view, context.names, met=KIND_FOREIGN in rows.met)
     yield from inline_findings(view, context.names, met=KIND_INLINE in rows.met)
     if level == "deep":
         yield from _check_stray_borders(context, view)
@@ -109,7 +107,6 @@ class _Rows:
         self._ahead: IdSet | None = None
         """What was named behind that."""
         self.met = set[int]()  # kinds of chunks
-        self.unreachable: set[str] = set()  # roots that were told
         self._step()
 
     def _step(self) -> None:
@@ -175,7 +172,7 @@ def _check_segment(
         if record is None:
             return
         offset += record.length
-        for finding in _check_object(context, view, segment, identity, record, rows.unreachable, deep=level == "deep"):
+        for finding in _check_object(context, view, segment, identity, record, deep=level == "deep"):
             if is_still_wanted(context, segment, identity, offset):
                 yield finding
         identity = record.next
@@ -202,21 +199,15 @@ def _check_object(
     segment: SegmentRecord,
     identity: bytes,
     record: ChunkRecord,
-    unreachable: set[str],
     *,
     deep: bool,
 ) -> Iterator[Finding]:
     try:
-        name = context.names.object_of(identity, record)
-        root = name.partition("/")[0].partition("+")[0]
-        if root in unreachable:
-            return
+        address = context.names.address(identity, record)
+        name = address.object
         borders = find_borders(view, identity, record, 0, record.length) if deep and record.length else None
-        for fault in chunk_faults(context.storage, name, 0, record.length, borders):
-            yield Finding(of_bytes(name), "damage", segment.name, name, name, fault.position, fault.message)
-    except RootUnavailable as error:
-        unreachable.add(root)
-        yield Finding(ROOTS, "warning", segment.name, name, name, 0, error.message)
+        for fault in chunk_faults(context.storage, address, 0, record.length, borders):
+            yield Finding(of_bytes(address), "damage", segment.name, name, name, fault.position, fault.message)
     except Damaged as error:
         yield of_error(segment.name, error)
 
@@ -230,30 +221,33 @@ class Fault(NamedTuple):
     message: str
 
 
-def chunk_faults(storage: ChunkStorage, name: str, low: int, length: int, borders: Borders | None) -> Iterator[Fault]:
+def chunk_faults(
+    storage: ChunkStorage, address: Address, low: int, length: int, borders: Borders | None
+) -> Iterator[Fault]:
     """What is wrong with the bytes from ``low`` on of a chunk of ``length`` bytes: it is absent or too short, which concerns all to its
     end, or blocks do not have the CRCs at ``borders``, which begin at ``low`` (None: nothing is read). Raises what the storage raises."""
     try:
-        stored = storage.stat(name).length
+        stored = max(0, storage.stat(address.object).length - address.offset)
         if stored < length:
             begin = max(low, stored)
             if borders is not None and begin < borders.at[-1]:
                 begin = borders.at[bisect_right(borders.at, begin) - 1]
-            yield Fault(begin, length, stored, f"{stored} bytes long, the record needs {length}")
+            yield Fault(begin, length, address.offset + stored, f"{stored} bytes long, the record needs {length}")
         elif borders is not None:
-            for first, stop in _bad_blocks(storage, name, borders):
+            for first, stop in _bad_blocks(storage, address, borders):
                 message = f"the block of {stop - first} bytes does not have the recorded CRC32C"
-                yield Fault(first, stop, first, message)
+                yield Fault(first, stop, address.offset + first, message)
     except ChunkNotFound:
-        yield Fault(low, length, 0, ABSENT)
+        yield Fault(low, length, address.offset, ABSENT)
 
 
-def _bad_blocks(storage: ChunkStorage, name: str, borders: Borders) -> Iterator[tuple[int, int]]:
+def _bad_blocks(storage: ChunkStorage, address: Address, borders: Borders) -> Iterator[tuple[int, int]]:
     """The blocks of a chunk that do not have the CRCs of their borders. Raises ``ChunkNotFound``, ``StorageUnavailable``."""
     at, crcs = borders
+    name, base = address
     position, crc, passed = at[0], crcs[0], 0
     while position < at[-1]:
-        data = storage.read(ChunkHandle(name, False), position, min(_READ_BYTES, at[-1] - position))
+        data = storage.read(ChunkHandle(name, False), base + position, min(_READ_BYTES, at[-1] - position))
         view, begin = memoryview(data), 0
         while passed + 1 < len(at) and at[passed + 1] <= position + len(data):
             end = at[passed + 1] - position
@@ -323,8 +317,10 @@ def _check_garbage(context: ReadContext, view: MetadataView, rows: _Rows, level:
                 confined(context.names, identity, record)
             except Damaged as error:
                 yield finding("damage", error.message, error.object)
-            if lowest is not None and garbage.lsn > lowest and record.kind != KIND_FOREIGN:
-                yield from _check_pinned_chunk(context, key, garbage.lsn, context.names.object_of(identity, record))
+            if lowest is not None and garbage.lsn > lowest:
+                yield from _check_pinned_chunk(
+                    context, key, garbage.lsn, context.names.address(identity, record).object
+                )
             if number == garbage.count - 1 and identity != garbage.last:
                 yield finding("damage", "a garbage range does not end at its last chunk")
             identity = record.next

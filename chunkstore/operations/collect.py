@@ -5,8 +5,7 @@ later of the removal and our own take-over. Objects go first, then their rows, s
 record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides; of what spills have left, as many
 rows. What was removed behind the position of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins
 that have expired. A row that is refused (``names.confined``) or cannot be read stops nothing: it stays, in a range of its own,
-with the object it stands for, and what lies beyond it goes. Of a foreign chunk the row goes and nothing else. Leaves out: the
-sweep of orphans (``chunkstore.upkeep.sweep``).
+with the object it stands for, and what lies beyond it goes. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
-from chunkstore.operations.adopt import end_roots, forget_references
 from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -89,8 +87,6 @@ def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
     rows = Collection(container, dry_run=dry_run)
     while rows.step():
         pass
-    if not dry_run:
-        end_roots(container)
     objects, size_bytes = collect_journal(container, dry_run=dry_run)
     return CollectReport(
         rows.chunks, rows.chunk_bytes, rows.waiting, objects, size_bytes, len(rows.refused), rows.pinned
@@ -134,12 +130,12 @@ class Collection:
         if self._dry_run or (found.refused and not found.ids and not work.writer_keys):
             self._after = key + b"\0"
         else:
-            elsewhere = found.foreign.keys() | found.extents  # what holds extents is the journal's to delete
-            names = [container.names.chunk(identity) for identity in found.ids if identity not in elsewhere]
+            # What holds extents is the journal's to delete.
+            names = [container.names.chunk(identity) for identity in found.ids if identity not in found.extents]
             for look in tuple(container.looks):
                 look.collected.update(look.lengths.keys() & found.ids)
             _delete_objects(container, names, garbage.lsn)
-            commit_changes(container, (), partial(_forget, work=work), tables=bool(found.foreign))
+            commit_changes(container, (), partial(_forget, work=work))
         self.chunks += len(found.ids)
         self.chunk_bytes += found.size_bytes
         if self._dry_run and work.rest is not None and not found.refused:
@@ -262,7 +258,6 @@ def _delete(storage: ChunkStorage, name: str) -> None:
 
 
 def _forget(changes: ChangeSet, work: _Work) -> None:
-    forget_references(changes, work.found.foreign.values())
     for identity in work.found.ids:
         changes.rows[chunk_key(identity)] = None
     for row_key in (*work.found.block_keys, *work.writer_keys):

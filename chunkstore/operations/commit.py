@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from chunkstore.arguments import check_attributes
 from chunkstore.changes import (
-    Adopt,
     Append,
     Attach,
     Change,
@@ -31,7 +30,6 @@ from chunkstore.changes import (
 )
 from chunkstore.checksum import check_data
 from chunkstore.config import LIMITS
-from chunkstore.operations.adopt import plan_adopt
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
 from chunkstore.operations.attributes import plan_attributes
@@ -52,7 +50,7 @@ __all__ = ["commit"]
 
 
 def commit(container: OwnedContainer, changes: Sequence[Change]) -> list[int | None]:
-    """Commit all changes in order, whose arguments have been checked; returns the offset of each ``Append``, ``Attach`` or ``Adopt``, None
+    """Commit all changes in order, whose arguments have been checked; returns the offset of each ``Append`` or ``Attach``, None
     for the rest. Raises and retry as ``ChunkedSegmentStorage.commit``."""
     names = [name for change in changes for name in segment_names(change)]
     tables = any(map(concerns_tables, changes))
@@ -82,8 +80,6 @@ def _plan(container: OwnedContainer, look: Look, planned: ChangeSet, change: Cha
             plan_create(planned, name, policy, check_attributes(attributes), start_offset)
         case Attach(name, session_id, chunks, expected_offset):
             return plan_attach(look, planned, name, session_id, chunks, expected_offset=expected_offset)
-        case Adopt():
-            return plan_adopt(container, planned, change)
         case Replace():
             plan_replace(look, planned, change)
         case Seal(name):

@@ -39,7 +39,7 @@ from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.operations.upkeep_runs import UpkeepRuns
-from chunkstore.records import KIND_INLINE, ChunkRecord, RootRecord, SegmentRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
@@ -82,10 +82,6 @@ class OwnedContainer:
         """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that nobody waits for any more."""
         self.fetch: Callable[[str], bool] = lambda _name: False
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
-        self.release_root: Callable[[RootRecord], bool] = lambda _root: False
-        """Gives the pin up that keeps the objects of a root; whether that is certain."""
-        self.roots_asked_s: dict[int, float] = {}
-        """When that could not be done, by the root's number."""
         self.remote = storage.capabilities.remote
         self.inline_bytes, self._inline_bytes_behind = inline_limits(settings, storage.capabilities)
         self.tail = TailCache(settings.tail_cache_bytes)

@@ -16,12 +16,11 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
-from chunkstore.metadata.keys import ROOTS_NAMESPACE as _ROOTS
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK, ContainerNames, confined
 from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
-from chunkstore.records import KIND_FOREIGN, KIND_INLINE, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
+from chunkstore.records import KIND_INLINE, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
 
 __all__ = ["CutOff"]
 
@@ -90,7 +89,7 @@ class CutOff:
                 self._appends.setdefault(first, []).append((arguments[1], self._final[first].length, lsn))
         elif code == OpCode.ATTRIBUTES and first in self._final:
             self._attributes[first] = self._final[first].attributes
-        elif code in (OpCode.TABLE_PUT, OpCode.TABLE_DELETE) and first != _ROOTS:  # nor are the chunks that they count
+        elif code in (OpCode.TABLE_PUT, OpCode.TABLE_DELETE):
             self._others[table_key(first, arguments[1])] = (op, lsn)
         elif code in (OpCode.SESSION_OPEN, OpCode.SESSION_END):
             self._others[session_key(first)] = (op, lsn)
@@ -114,8 +113,7 @@ class CutOff:
                 if record.kind == KIND_INLINE and held is not None:
                     # An OPEN behind the cut may have moved it; where it lies in history only history says.
                     record = record.placed(*decode_chunk(key, held)[:2])
-                known = confined(self._names, identity, record).kind != KIND_FOREIGN and record.length
-                return record if known else None
+                return record if confined(self._names, identity, record).length else None
         return None
 
     def _followers(self) -> dict[bytes, bytes]:

@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
-from chunkstore.records import KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, GarbageRecord
 
 __all__ = ["Unfolded", "is_removed", "unfold"]
 
@@ -22,8 +22,7 @@ _UNFOLDED_AT_ONCE: Final = 10_000
 
 
 class Unfolded(NamedTuple):
-    """``ids`` may go, and with them the rows of their block borders, ``block_keys``; those in ``foreign`` and ``extents`` have no object of
-    their own.
+    """``ids`` may go, and with them the rows of their block borders, ``block_keys``; those in ``extents`` have no object of their own.
     ``refused`` may not: those that lie among ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the
     range."""
 
@@ -33,7 +32,6 @@ class Unfolded(NamedTuple):
     kept: list[GarbageRecord]
     refused: list[bytes]
     rest: GarbageRecord | None
-    foreign: dict[bytes, ChunkRecord]
     extents: set[bytes]
 
 
@@ -44,7 +42,6 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
     kept: list[GarbageRecord] = []
     refused: list[bytes] = []
     met: set[bytes] = set()
-    foreign: dict[bytes, ChunkRecord] = {}
     extents: set[bytes] = set()
     first, last, left = garbage.first, garbage.last, garbage.count
     size_bytes = kept_bytes = 0
@@ -62,9 +59,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
         left -= 1
         if _is_confined(names, identity, record):
             ids.append(identity)
-            if record.kind == KIND_FOREIGN:
-                foreign[identity] = record
-            elif record.kind == KIND_INLINE:
+            if record.kind == KIND_INLINE:
                 extents.add(identity)
             block_keys += [key for key, _ in view.scan(*block_range(identity))]
             size_bytes += record.length
@@ -97,7 +92,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
     if left:
         rest_bytes = max(0, garbage.size_bytes - size_bytes - kept_bytes)
         rest = garbage._replace(first=first, last=last, count=left, size_bytes=rest_bytes)
-    return Unfolded(ids, block_keys, size_bytes, kept, refused, rest, foreign, extents)
+    return Unfolded(ids, block_keys, size_bytes, kept, refused, rest, extents)
 
 
 def is_removed(view: MetadataView, names: ContainerNames, identity: bytes) -> bool:

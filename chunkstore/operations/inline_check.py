@@ -41,5 +41,5 @@ def inline_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> 
             elif held is None or held > journal_position(record):
                 what = "the index of extents has a younger one for the oldest"
             if what:
-                name = names.object_of(identity, record)
+                name = names.address(identity, record).object
                 yield Finding(15, "damage", "", name, "index of extents", 0, f"{what}, and {_REMEDY}")

@@ -17,12 +17,12 @@ from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import CLOSED, KIND_FOREIGN, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
+from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
 
 __all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 
 _PAGE = 1000
-_KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline", KIND_FOREIGN: "foreign"}
+_KINDS = {KIND_OBJECT: "object", KIND_INLINE: "inline"}
 
 
 def info_of(segment: SegmentRecord) -> SegmentInfo:
@@ -62,15 +62,16 @@ def walk_chunks(view: MetadataView, names: ContainerNames, segment: SegmentRecor
     for offset, identity, record in walk(view.get, segment):
         confined(names, identity, record)
         growing = record.state != CLOSED and record.epoch == epoch and identity == segment.last_chunk
-        name = names.object_of(identity, record)
+        address = names.address(identity, record)
         yield LayoutChunk(
-            name=name,
+            name=address.object,
             offset=offset,
             length=record.length,
             crc32c=record.crc32c,
             epoch=record.epoch,
             state="active" if growing else "closed",
             kind=_KINDS[record.kind] if names.has_journal else "object",
+            object_offset=address.offset,
         )
 
 

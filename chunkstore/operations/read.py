@@ -185,7 +185,7 @@ def plan_read(
                 continue
         take = min(stop - position, record.length - inside)
         borders = find_borders(view, chunk, record, inside, inside + take) if verify else None
-        slices.append(ReadSlice(names.object_of(chunk, record), chunk_offset, inside, take, position - offset, borders))
+        slices.append(ReadSlice(names.address(chunk, record), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
     runs = in_runs(names, extents, remote=gather.remote) if gather is not None and extents else ()
@@ -273,7 +273,7 @@ def _absent(plan: ReadPlan, chunk: str) -> Damaged:
         if run.name == chunk:
             return Damaged(message, object=chunk, segment=plan.name, start=run.start, stop=run.stop)
     for piece in plan.slices:
-        if piece.name == chunk:
+        if piece.address.object == chunk:
             start = piece.chunk_offset + piece.offset
             return Damaged(message, object=chunk, segment=plan.name, start=start, stop=start + piece.length)
     return Damaged(message, object=chunk)

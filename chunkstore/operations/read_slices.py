@@ -95,13 +95,15 @@ class SliceReader:
         return low + self._once_bytes, passed
 
     def _read(self, piece: ReadSlice, low: int, high: int) -> bytes:
-        data = self._storage.read(ChunkHandle(piece.name, False), low, high - low)
+        name, begin = piece.address
+        data = self._storage.read(ChunkHandle(name, False), begin + low, high - low)
         if len(data) != high - low:
             raise self._too_short(piece, low, len(data), high - low)
         return data
 
     def _fill(self, piece: ReadSlice, low: int, part: memoryview) -> None:
-        count = self._storage.read_into(ChunkHandle(piece.name, False), low, part)
+        name, begin = piece.address
+        count = self._storage.read_into(ChunkHandle(name, False), begin + low, part)
         if count != len(part):
             raise self._too_short(piece, low, count, len(part))
 
@@ -124,8 +126,8 @@ class SliceReader:
     def _damaged(self, piece: ReadSlice, message: str, low: int, high: int) -> Damaged:
         return Damaged(
             message,
-            object=piece.name,
-            position=low,
+            object=piece.address.object,
+            position=piece.address.offset + low,
             segment=self._segment,
             start=piece.chunk_offset + low,
             stop=piece.chunk_offset + high,

@@ -92,7 +92,7 @@ def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) ->
     good = 0
     for link in plan.links:
         if not is_stored(storage, names, link):
-            reason = f"{names.stored_at(link.identity, link.record)[0]} is not as long as its record says, or has another CRC32C"
+            reason = f"{names.address(link.identity, link.record).object} is not as long as its record says, or has another CRC32C"
             break
         good += 1
     links = plan.links[: min((source.first for source in plan.sources if source.last >= good), default=good)]

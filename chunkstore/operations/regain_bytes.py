@@ -33,7 +33,7 @@ _TRIES = 5
 
 def is_stored(storage: ChunkStorage, names: ContainerNames, link: ChunkLink) -> bool:
     """Whether the bytes of a link's chunk are there, with the CRC32C that its record says. Raises what the storage raises."""
-    found = _crc_of(storage, *names.stored_at(link.identity, link.record), link.record.length)
+    found = _crc_of(storage, *names.address(link.identity, link.record), link.record.length)
     return found is not None and found == link.record.crc32c
 
 
@@ -42,7 +42,7 @@ def clipped(storage: ChunkStorage, names: ContainerNames, link: ChunkLink, stop:
     if link.stop <= stop:
         return link
     length = stop - link.offset + link.skip
-    crc = _crc_of(storage, *names.stored_at(link.identity, link.record), length)
+    crc = _crc_of(storage, *names.address(link.identity, link.record), length)
     return link._replace(record=link.record._replace(length=length, crc32c=crc))
 
 
@@ -112,7 +112,7 @@ def _copy(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, group: 
     crc: int | None = 0
     try:
         for link in group:
-            name, begin = names.stored_at(link.identity, link.record)
+            name, begin = names.address(link.identity, link.record)
             size = link.record.length - link.skip
             part = _crc_of(storage, name, begin + link.skip, size) if link.skip else link.record.crc32c
             crc = None if part is None or crc is None else crc32c_combine(crc, part, size)

@@ -23,7 +23,6 @@ from chunkstore import runtime
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import ChunkstoreError, StorageFull
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.metadata.roots import foreign_bytes
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.storage import ChunkStorage
@@ -167,8 +166,8 @@ class SpaceGuard:
     def measure_quota(self, store: MetadataStore) -> int:
         """What the quota leaves, negative above it; safe mode ends here when that is enough. Raises what views raise."""
         with store.view() as view:
-            totals, foreign = view.totals, foreign_bytes(view)
-        used_bytes = totals.live_bytes + totals.garbage_bytes + totals.dead_head_bytes - foreign
+            totals = view.totals
+        used_bytes = totals.live_bytes + totals.garbage_bytes + totals.dead_head_bytes
         left_bytes = self._settings.quota_bytes - used_bytes
         if self._low["quota"] and left_bytes >= max(1, self._settings.quota_bytes // _HYSTERESIS):
             self._set("quota", "")

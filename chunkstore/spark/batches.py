@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound
-from chunkstore.names import ContainerNames
-from chunkstore.registry import open_storage, routed
+from chunkstore.registry import open_storage
 from chunkstore.spark.chunk_times import ChunkTimes
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
@@ -81,10 +80,7 @@ def read_task(
                 yield from _segment_batches(run.segment, _rows_of_plan(run), schema, times.get(run.segment))
         return
     with annotated(container=task.container, lsn=task.lsn):
-        settings = Settings(foreign_roots=task.foreign_roots)
-        storage = open_root(task.root, settings)
-        if task.container:
-            storage, _ = routed(storage, ContainerNames(task.container), settings, dict(task.roots).get)
+        storage = open_root(task.root, Settings())
         try:
             reader = PieceReader(storage, lsn=task.lsn)
             for run in task.runs:

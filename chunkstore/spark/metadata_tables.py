@@ -55,6 +55,7 @@ TABLES: Final[Mapping[str, MetadataTable]] = {
             "epoch": "LONG",
             "state": "STRING",
             "kind": "STRING",
+            "object_offset": "LONG",
         },
         (*_SEGMENTS, *_PAST),
     ),

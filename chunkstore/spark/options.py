@@ -51,7 +51,6 @@ _BOTH: Final = (
     "minPartitions",
     "startingOffsets",
     "failOnDataLoss",
-    "foreignRoots",
 )
 OPTIONS: Final = (
     *_BOTH,
@@ -78,7 +77,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
     all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``trigger_bytes``: of a micro-batch,
-    None without a limit. ``foreign_roots``: as in ``Settings``."""
+    None without a limit."""
 
     path: str
     container: str
@@ -98,12 +97,11 @@ class ReadOptions:
     function: str | None = None
     trigger_bytes: int | None = None
     metadata: str | None = None
-    foreign_roots: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Settings:
         """For planning, and for tasks."""
-        return Settings(foreign_roots=self.foreign_roots)
+        return Settings()
 
     @property
     def sizing(self) -> Sizing:
@@ -213,7 +211,6 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         function=values.get("mapFunction"),
         trigger_bytes=whole_number(values, "maxBytesPerTrigger", 1, _BYTES_MAX),
         metadata=metadata,
-        foreign_roots=_foreign_roots(values),
     )
     return replace(options, columns=_columns(values, options))
 
@@ -266,16 +263,6 @@ def _check_pairs(values: Mapping[str, str]) -> None:
         raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
-
-
-def _foreign_roots(values: Mapping[str, str]) -> tuple[str, ...]:
-    found = tuple(values.get("foreignRoots", "").split())
-    try:
-        return Settings(foreign_roots=found).foreign_roots
-    except InvalidArgument as error:
-        raise InvalidArgument(
-            "option 'foreignRoots' takes URLs, with spaces between them", argument="foreignRoots"
-        ) from error
 
 
 def one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:

@@ -81,7 +81,7 @@ class PieceReader:
 
     def _fetch(self, piece: Piece, start: int, stop: int) -> bytes:
         try:
-            data = self._storage.read(ChunkHandle(piece.chunk, False), start, stop - start)
+            data = self._storage.read(ChunkHandle(piece.chunk, False), piece.begin + start, stop - start)
         except ChunkNotFound as error:
             if not self._lsn:
                 raise
@@ -95,7 +95,7 @@ class PieceReader:
             raise Damaged(
                 f"the chunk is shorter than its record: it ends at {start + len(data)}, {piece.length} expected",
                 object=piece.chunk,
-                position=start + len(data),
+                position=piece.begin + start + len(data),
             )
         return data
 
@@ -105,7 +105,7 @@ def _damaged(segment: str, piece: Piece, low: int, high: int) -> Damaged:
     return Damaged(
         f"the block of {high - low} bytes does not have the recorded CRC32C",
         object=piece.chunk,
-        position=low,
+        position=piece.begin + low,
         segment=segment,
         start=base + low,
         stop=base + high,

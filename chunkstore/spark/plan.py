@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -18,12 +18,9 @@ from chunkstore.blocks import Borders
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.errors import BadOffset, Conflict, Damaged, SegmentTruncated, Unsupported
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.roots import known_roots
-from chunkstore.names import parse_routed
 from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer
-from chunkstore.records import LayoutChunk, RootRecord, SegmentInfo
-from chunkstore.registry import require_named
+from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.chunk_times import TimesOfTasks
 from chunkstore.spark.options import ReadOptions
@@ -104,7 +101,6 @@ def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRan
 def _tasks(
     replica: Replica, options: ReadOptions, lsn: int, groups: Sequence[Sequence[SegmentRun | LedgerRun]]
 ) -> list[ReadTask]:
-    roots = replica.look(known_roots)
     times = TimesOfTasks(replica) if "timestamp" in options.columns else None
     return [
         ReadTask(
@@ -112,10 +108,8 @@ def _tasks(
             options.container,
             lsn,
             tuple(group),
-            _roots_of(group, roots, options),
             replica.uuid,
             tuple(times.of(run.segment, *_extent(run)) for run in group) if times is not None else (),
-            options.foreign_roots,
         )
         for group in groups
     ]
@@ -127,18 +121,6 @@ def _extent(run: SegmentRun | LedgerRun) -> tuple[int, int]:
         return run.blocks[0].start, run.blocks[-1].stop
     last = run.pieces[-1]
     return run.pieces[0].offset, last.offset + last.stop - last.start
-
-
-def _roots_of(
-    runs: Sequence[SegmentRun | LedgerRun], roots: Mapping[int, RootRecord], options: ReadOptions
-) -> tuple[tuple[int, RootRecord], ...]:
-    """Those that chunks of the runs lie in. Raises ``RootRefused``: here, before any task is sent."""
-    found = (parse_routed(piece.chunk) for run in runs for piece in run.pieces) if roots else ()
-    numbers = [number for number in sorted({item[0] for item in found if item}) if number in roots]
-    for number in numbers:
-        if roots[number].url:
-            require_named(roots[number].url, options.settings)
-    return tuple((number, roots[number]) for number in numbers)
 
 
 def plan_segments(replica: ReadableContainer, ranges: Iterable[Range], options: ReadOptions) -> list[list[SegmentRun]]:
@@ -185,12 +167,13 @@ def _cut_run(
         raise BadOffset(name, expected=low + slices.length, given=high)
     pieces = tuple(
         Piece(
-            item.name,
+            item.address.object,
             item.offset,
             item.offset + item.length,
             item.offset + item.length,
             low + item.start,
             item.borders,
+            item.address.offset,
         )
         for item in slices.slices
     )
@@ -210,7 +193,7 @@ class _Stored:
         ]
         self._offsets = [chunk.offset for chunk, _ in self._chunks]
         for chunk, _ in self._chunks:
-            if chunk.kind not in ("object", "foreign", "inline"):
+            if chunk.kind not in ("object", "inline"):
                 raise Unsupported(
                     f"chunk {chunk.name} of segment {name!r} is of kind {chunk.kind!r}; executors do not read those",
                     feature=f"chunks of kind {chunk.kind}",
@@ -233,5 +216,6 @@ class _Stored:
                 break
             low, high = max(start - chunk.offset, 0), min(stop - chunk.offset, chunk.length)
             if low < high:
-                found.append(Piece(chunk.name, low, high, chunk.length, chunk.offset + low, borders))
+                begin = chunk.offset + low
+                found.append(Piece(chunk.name, low, high, chunk.length, begin, borders, chunk.object_offset))
         return found

@@ -16,7 +16,6 @@ from chunkstore.blocks import Borders, is_one_block
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged
-from chunkstore.records import RootRecord
 from chunkstore.spark.chunk_times import ChunkTimes
 
 __all__ = [
@@ -45,7 +44,8 @@ _IDS: Final = 1 << 20
 
 
 class Piece(NamedTuple):
-    """Bytes ``[start, stop)`` of chunk ``chunk``; byte ``start`` is byte ``offset`` of the segment.
+    """Bytes ``[start, stop)`` of a chunk, whose first byte is byte ``begin`` of the object ``chunk``; byte ``start`` is byte ``offset`` of
+    the segment.
 
     ``length`` is how many of the chunk's bytes the snapshot knows (it may have grown since). ``borders``: of the blocks that
     hold the piece; None where nothing verifies it (``_with_own_borders``).
@@ -57,6 +57,7 @@ class Piece(NamedTuple):
     length: int
     offset: int
     borders: Borders | None
+    begin: int = 0
 
 
 class Cut(NamedTuple):
@@ -103,14 +104,10 @@ class ReadTask(NamedTuple):
     container: str
     lsn: int
     runs: tuple[SegmentRun | LedgerRun, ...]
-    roots: tuple[tuple[int, RootRecord], ...] = ()
-    """Where foreign chunks of these runs lie."""
     uuid: bytes = b""
     """The container's: what lies under ``root`` on the task's machine must be the same one."""
     times: tuple[ChunkTimes, ...] = ()
     """Of the segments of these runs, if column ``timestamp`` is wanted."""
-    foreign_roots: tuple[str, ...] = ()
-    """As in ``Settings``: what the tasks may open of ``roots``."""
 
 
 class Extents(Protocol):
@@ -192,7 +189,7 @@ def _segment_runs(pieces: Sequence[tuple[str, Piece]]) -> list[SegmentRun]:
             runs.append((name, [piece]))
             continue
         last = runs[-1][1][-1]
-        if last.chunk == piece.chunk and last.stop == piece.start:
+        if (last.chunk, last.begin, last.stop) == (piece.chunk, piece.begin, piece.start):
             runs[-1][1][-1] = last._replace(stop=piece.stop)
         else:
             runs[-1][1].append(piece)

@@ -21,7 +21,6 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
-from chunkstore.operations.adopt import add_root
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.commit_changes import commit_changes
@@ -33,7 +32,7 @@ from chunkstore.operations.regain import Regain, regain
 from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
-from chunkstore.records import Pin, PinRecord, RootRecord
+from chunkstore.records import Pin, PinRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
 from chunkstore.upkeep.figures import figures
@@ -306,11 +305,3 @@ class UpkeepCalls:
     def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
         """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
         return regain(self._container, plan)
-
-    def add_root(self, root: RootRecord) -> int:
-        """Name a root that chunks shall be adopted from (``changes.Adopt``), or find it; its number.
-
-        What nothing refers to is given up by a collection, after the grace of garbage. Atomic, durable. Raises ``InvalidArgument``,
-        ``Conflict`` (our own root, with another prefix; a pin that is being given up), and the errors of commits. Retry: safe.
-        """
-        return add_root(self._container, root)

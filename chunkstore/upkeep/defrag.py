@@ -31,7 +31,6 @@ from chunkstore.errors import (
     InvalidArgument,
     NotOwner,
     OutcomeUnknown,
-    RootUnavailable,
     SegmentNotFound,
 )
 from chunkstore.handles import SegmentRef, resolve
@@ -39,7 +38,7 @@ from chunkstore.layout import ReadSlice
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, foreign_root
+from chunkstore.names import Address, ContainerNames
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import info_of, list_segments
 from chunkstore.operations.owned_epoch import decode_found_chunk
@@ -140,7 +139,7 @@ class _Plan(NamedTuple):
 class _Source(NamedTuple):
     """What one old chunk gives: a range of it, and its pieces; the chunk's first byte is byte ``chunk_offset`` of the segment."""
 
-    name: str
+    address: Address
     chunk_offset: int
     start: int
     stop: int
@@ -221,8 +220,7 @@ def _window(
         free = free and record.created_ms <= made_before_ms and record.length > dead
         free = free and record.kind != KIND_INLINE  # spills make chunks of them
         free = free and not (dead and find_borders(view, identity, record, dead, record.length) is None)
-        foreign = foreign_root(record) is not None
-        chunks.append(DefragChunk(identity, begin + dead, record.length - dead, dead, free, foreign))
+        chunks.append(DefragChunk(identity, begin + dead, record.length - dead, dead, free))
         begin, identity = begin + record.length, record.next
     return chunks, None, newest_ms
 
@@ -259,7 +257,7 @@ def defrag_step(
             if isinstance(error, Conflict) or run not in plan_defrag_step(context, name, policy, start, wait=wait).runs:
                 return DefragStep(tuple(done), tuple(refused), carried, True, start, ahead)
             refused.append(run.action)  # a chunk is lost that the newest metadata name
-        except (Damaged, RootUnavailable):
+        except Damaged:
             refused.append(run.action)
         else:
             done.append(run.action)
@@ -281,7 +279,7 @@ def _carry_out(container: OwnedContainer, run: _Planned, policy: DefragPolicy) -
     # Of the epoch that is to commit it: if another has begun by then, that is a conflict.
     identity = container.serving(container.deadline()).new_chunk(segment_id)
     chunk = container.names.chunk(identity)
-    ranges = [ChunkRange(source.name, source.start, source.stop - source.start) for source in sources]
+    ranges = [ChunkRange(source.address.object, source.start, source.stop - source.start) for source in sources]
     try:
         limit_s = container.settings.op_deadline_s * (1 + len(ranges) // _SOURCES_OF_A_DEADLINE)
         with container.bounded(Deadline(limit_s)):
@@ -332,7 +330,7 @@ def _source(
         None if piece.borders is not None else find_borders(view, identity, chunk, piece.start, piece.stop)
         for piece in pieces
     )
-    return _Source(names.object_of(identity, chunk), chunk_offset, start, stop, pieces, around)
+    return _Source(names.address(identity, chunk), chunk_offset, start, stop, pieces, around)
 
 
 def _pieces(container: OwnedContainer, reader: SliceReader, source: _Source) -> Iterator[Piece]:
@@ -350,12 +348,12 @@ def _pieces(container: OwnedContainer, reader: SliceReader, source: _Source) -> 
         while at[-1] < stop:
             length = min(step, stop - at[-1])
             if around is not None:
-                data = reader.read(ReadSlice(source.name, source.chunk_offset, at[-1], length, 0, around))
+                data = reader.read(ReadSlice(source.address, source.chunk_offset, at[-1], length, 0, around))
             else:
                 # A chunk that never had a CRC: from now on it has one.
-                data = container.storage.read(ChunkHandle(source.name, False), at[-1], length)
+                data = container.storage.read(ChunkHandle(source.address.object, False), at[-1], length)
                 if len(data) != length:
-                    raise Damaged("the chunk is shorter than its record", object=source.name, position=at[-1])
+                    raise Damaged("the chunk is shorter than its record", object=source.address.object, position=at[-1])
             crcs.append(crc32c_extend(crcs[-1], data))
             at.append(at[-1] + length)
         yield Piece(start, stop, Borders(at, crcs))
@@ -374,7 +372,7 @@ def _read_back(container: OwnedContainer, reader: SliceReader, chunk: str, offse
     low, length = 0, borders.at[-1]
     while low < length:
         part = borders.between(low, min(length, low + READ_BACK_BYTES))
-        calls.append(partial(_compare, reader, ReadSlice(chunk, offset, low, part.at[-1] - low, 0, part)))
+        calls.append(partial(_compare, reader, ReadSlice(Address(chunk, 0), offset, low, part.at[-1] - low, 0, part)))
         low = part.at[-1]
     for begin in range(0, len(calls), _READERS):
         with container.bounded(container.deadline()):

@@ -7,8 +7,7 @@ the target. Chunks of rank 0, longer than a ``fanout``-th of the target, stay as
 Promises: a byte that was appended in a chunk of ``a`` bytes is written at most ``1 + floor(log(target / a, fanout))`` times, the append
 included. For every merge makes the rank of each chunk in it less by 1 or more: the new one's is below ``r``, theirs are not; a rank never
 grows while nothing is truncated, is that floor at first, and at 0 no merge takes the chunk. (A truncation makes the first chunk
-shorter. Moving that alone, where half of it is dead, writes no more bytes than it frees. What was adopted is written once more, where
-the policy wants it to be ours.) What a plan leaves is planned no more until
+shorter. Moving that alone, where half of it is dead, writes no more bytes than it frees.) What a plan leaves is planned no more until
 something changes. Of neighbours of one rank at most ``fanout - 1`` stay, but those of rank 1 where the segment grows on: they wait
 until they fill a chunk.
 Leaves out: rows and bytes (``defrag``).
@@ -31,7 +30,7 @@ READ_BACK_BYTES = 4 * MIB
 class DefragChunk(NamedTuple):
     """One chunk of a list: its bytes ``[offset, offset + length)`` of the segment; below them ``dead`` bytes, which are truncated.
 
-    ``free``: it may be merged: it is closed, and old enough. ``foreign``: it lies in another root.
+    ``free``: it may be merged: it is closed, and old enough.
     """
 
     id: bytes
@@ -39,7 +38,6 @@ class DefragChunk(NamedTuple):
     length: int
     dead: int
     free: bool
-    foreign: bool = False
 
 
 class DefragRun(NamedTuple):
@@ -58,8 +56,7 @@ def rank(length: int, target: int, fanout: int) -> int:
 
 
 def plan_runs(chunks: Sequence[DefragChunk], policy: DefragPolicy, target: int, *, growing: bool) -> list[DefragRun]:
-    """The runs to merge, ascending, and the first chunk alone where it is worth while to leave its dead head out; where the policy says so
-    each foreign chunk that is in no run, alone. Pure.
+    """The runs to merge, ascending, and the first chunk alone where it is worth while to leave its dead head out. Pure.
 
     ``growing``: others will follow behind the last chunk; what they may still fill a chunk with waits for them.
     """
@@ -69,10 +66,6 @@ def plan_runs(chunks: Sequence[DefragChunk], policy: DefragPolicy, target: int, 
         first = chunks[0]
         if first.free and first.dead >= max(RELOCATE_BYTES_MIN, first.length) and first.length:
             runs.insert(0, DefragRun(0, 1))
-    if policy.foreign:
-        merged = {at for run in runs for at in range(run.first, run.last)}
-        alone = (at for at, chunk in enumerate(chunks) if chunk.foreign and chunk.free and at not in merged)
-        runs = sorted([*runs, *(DefragRun(at, at + 1) for at in alone)])
     return runs
 
 

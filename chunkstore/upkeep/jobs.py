@@ -18,7 +18,6 @@ from chunkstore.errors import Damaged, SegmentNotFound
 from chunkstore.journal import OpCode
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, find_mark
-from chunkstore.operations.adopt import end_roots
 from chunkstore.operations.collect import Collection, collect, collect_journal
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments
@@ -134,7 +133,6 @@ class CollectJob:
                 container.observer.collected(rows.chunks - chunks, rows.chunk_bytes - chunk_bytes)
             if not step.go_on():
                 return True
-        end_roots(container)
         step.findings += [f"row {key.hex()} is damaged or leads elsewhere: run check" for key in sorted(rows.refused)]
         if self._journal_is_whole(step):
             self._rows = None

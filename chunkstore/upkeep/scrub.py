@@ -30,17 +30,16 @@ from chunkstore.errors import (
     Conflict,
     Damaged,
     InvalidArgument,
-    RootUnavailable,
     SegmentNotFound,
     Unsupported,
 )
-from chunkstore.invariants import ROOTS, Finding, of_bytes
+from chunkstore.invariants import Finding, of_bytes
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import SCRUB_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, ScrubPosition, encode_mark, find_mark
-from chunkstore.names import ContainerNames
+from chunkstore.names import Address, ContainerNames
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.check import Fault, chunk_faults, is_still_wanted, of_error
 from chunkstore.operations.commit_changes import commit_changes
@@ -66,7 +65,6 @@ __all__ = [
     "save_mark",
     "scrub",
     "scrub_step",
-    "unreachable",
 ]
 
 STEP_BYTES: Final = 8 * MIB
@@ -132,7 +130,7 @@ class ScrubPart(NamedTuple):
 
     segment: SegmentRecord
     identity: bytes
-    name: str
+    address: Address
     offset: int
     length: int
     low: int
@@ -229,15 +227,11 @@ def scrub_step(
     """
     epoch = container.serving(container.deadline()).epoch
     plan = context.look(partial(plan_step, context.names, epoch, position, bytes_max))
-    calls = [partial(_faults_of, context.storage, part) for part in plan.parts]
+    calls = [partial(_joint_faults, context.storage, part) for part in plan.parts]
     with container.bounded(container.deadline()):
         found = context.pool.run_all(calls) if container.remote and calls else [call() for call in calls]
     findings, repaired, position = list(plan.findings), 0, plan.position
     for part, faults in zip(plan.parts, found, strict=True):
-        if isinstance(faults, RootUnavailable):
-            # Nothing is known to be wrong with what lies there, and the rest is looked at.
-            findings.append(unreachable(part, faults))
-            continue
         if not faults or not is_still_wanted(context, part.segment, part.identity, part.offset + part.high):
             continue
         refusal = None if copy is None else _repair(container, context, copy, part)
@@ -305,24 +299,17 @@ def _parts(
             view, identity, record, 0, record.length
         )
         low, high = (borders.at[0], borders.at[-1]) if borders is not None else (0, record.length)
-        yield ScrubPart(segment, identity, names.object_of(identity, record), begin, record.length, low, high, borders)
+        yield ScrubPart(segment, identity, names.address(identity, record), begin, record.length, low, high, borders)
         bytes_max -= high - low
         begin += record.length
         offset = max(offset, begin)
         identity = record.next
 
 
-def _faults_of(storage: ChunkStorage, part: ScrubPart) -> list[Fault] | RootUnavailable:
-    """The faults of a part; what lies side by side is one. An error: its root cannot be read."""
-    try:
-        return _joint_faults(storage, part)
-    except RootUnavailable as error:
-        return error
-
-
 def _joint_faults(storage: ChunkStorage, part: ScrubPart) -> list[Fault]:
+    """The faults of a part; what lies side by side is one."""
     joint = list[Fault]()
-    for fault in chunk_faults(storage, part.name, part.low, part.length, part.borders):
+    for fault in chunk_faults(storage, part.address, part.low, part.length, part.borders):
         if joint and joint[-1].high == fault.low:
             joint[-1] = joint[-1]._replace(high=fault.high)
         else:
@@ -332,19 +319,13 @@ def _joint_faults(storage: ChunkStorage, part: ScrubPart) -> list[Fault]:
 
 def _finding_of(part: ScrubPart, fault: Fault, refusal: str | None = None) -> ScrubFinding:
     """What a fault says about the segment. ``refusal``: why it was not repaired; empty: it was."""
-    name = part.name
+    name = part.address.object
     start, stop = max(part.segment.start_offset, part.offset + fault.low), part.offset + fault.high
     message = f"{fault.message}: bytes [{start}, {stop}) of the segment"
     if refusal:
         message += f"; not repaired: {refusal}"
-    found = Finding(of_bytes(name), "damage", part.segment.name, name, name, fault.position, message)
+    found = Finding(of_bytes(part.address), "damage", part.segment.name, name, name, fault.position, message)
     return ScrubFinding(*found, start, stop, refusal == "")
-
-
-def unreachable(part: ScrubPart, error: RootUnavailable) -> ScrubFinding:
-    """What is said of a part whose root cannot be read."""
-    what = Finding(ROOTS, "warning", part.segment.name, part.name, part.name, 0, error.message)
-    return ScrubFinding(*what, part.offset + part.low, part.offset + part.high, False)
 
 
 # ---- repairing
@@ -357,8 +338,8 @@ class _NowhereSound(Exception):
 def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: ScrubPart) -> str:
     """Replace the part's chunk by new ones with the bytes that its record says; why not, or nothing where that is done."""
     names, storage = context.names, container.storage
-    # A backup has copies of foreign chunks and of extents, too, under the names that chunks of ours would have; a copied root has records.
-    sides = (storage, part.name), (copy, names.chunk(part.identity)), (copy, part.name)
+    # A backup has copies of extents, too, under the names that chunks of ours would have; a copied root has records.
+    sides = (storage, part.address), (copy, Address(names.chunk(part.identity), 0)), (copy, part.address)
     owned = container.current
 
     def wanted(view: MetadataView) -> Borders | None:
@@ -400,14 +381,14 @@ def _whole_blocks(borders: Borders, size_bytes_max: int) -> Iterator[Borders]:
             first = last
 
 
-def _sound(sides: Sequence[tuple[ChunkStorage, str]], borders: Borders) -> bytes:
+def _sound(sides: Sequence[tuple[ChunkStorage, Address]], borders: Borders) -> bytes:
     """The bytes between the borders, each block from the first side that has it as its CRC says. Raises ``_NowhereSound``."""
     at, crcs = borders
     low = at[0]
     room = bytearray(at[-1] - low)
     missing = list(range(len(at) - 1))
-    for storage, name in sides:
-        data = memoryview(_read(storage, name, low, len(room)))
+    for storage, address in sides:
+        data = memoryview(_read(storage, address, low, len(room)))
         left = []
         for number in missing:
             block = data[at[number] - low : at[number + 1] - low]
@@ -421,8 +402,8 @@ def _sound(sides: Sequence[tuple[ChunkStorage, str]], borders: Borders) -> bytes
     raise _NowhereSound
 
 
-def _read(storage: ChunkStorage, name: str, offset: int, length: int) -> bytes:
+def _read(storage: ChunkStorage, address: Address, offset: int, length: int) -> bytes:
     try:
-        return storage.read(ChunkHandle(name, False), offset, length)
-    except (ChunkNotFound, Damaged, RootUnavailable, Unsupported):
+        return storage.read(ChunkHandle(address.object, False), address.offset + offset, length)
+    except (ChunkNotFound, Damaged, Unsupported):
         return b""  # also what is no file in a copied tree

@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from chunkstore import backup
-from chunkstore.changes import Adopt, AdoptedChunk
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument, PastCollected
+from chunkstore.errors import PastCollected
 from chunkstore.journal import RECORD_MAGIC
 from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
@@ -235,14 +234,6 @@ def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> No
     target.overwrite(chunk.name, bytes((data[0] ^ 1,)) + data[1:])
     with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:
         assert [item.chunk for item in problems(past.check("deep"))] == [chunk.name]
-
-
-def test_extents_are_not_adopted(world: World) -> None:
-    store = filled(world)
-    chunk = next(chunk for chunk in store.layout("a") if chunk.kind == "inline")
-    store.create("new")
-    with pytest.raises(InvalidArgument, match="are copied"):
-        store.commit([Adopt("new", 0, (AdoptedChunk(chunk.name, 3, None),))])
 
 
 def test_every_moment_around_a_crash_is_shown_when_its_log_is_gone(world: World) -> None:

@@ -34,15 +34,14 @@ def test_export_list_verify(call: Call, filled: str, tmp_path: Path) -> None:
     for more in ([], ["--deep"]):
         found = call("export", "--verify", path, *more, "--json").document
         assert found["ok"] and (found["chunks"], found["chunk_bytes"], found["findings"]) == (2, 10, [])
-    [chunk, _] = [line["name"] for name in "ab" for line in call("layout", filled, name, "--json").lines]
-    place, _, log = chunk.partition("/")
-    with (tmp_path / "store" / log).open("r+b") as file:
-        file.seek(int(place.removeprefix("@0+")))
+    [line, _] = [line for name in "ab" for line in call("layout", filled, name, "--json").lines]
+    with (tmp_path / "store" / line["name"]).open("r+b") as file:
+        file.seek(line["object_offset"])
         file.write(b"1234x")
     assert call("export", "--verify", path, "--json").document["ok"]
     assert b"DAMAGED" in call("export", "--verify", path, "--deep", code=1).out
     [finding] = call("export", filled, "--verify", path, "--deep", "--json", code=1).document["findings"]
-    assert (finding["object"], finding["severity"]) == (chunk, "damage")
+    assert (finding["object"], finding["severity"]) == (line["name"], "damage")
 
 
 def test_without_a_pin_nothing_is_claimed(call: Call, filled: str, tmp_path: Path) -> None:

@@ -131,9 +131,9 @@ def test_appends_in_records_are_shown(call: Call, root: str, tmp_path: Path) -> 
     chunks = call("layout", root, "a", "--json").lines
     assert [(chunk["kind"], chunk["length"]) for chunk in chunks] == [("inline", 10)] * 3
     for line, chunk in zip(call("layout", root, "a").out.decode().splitlines(), chunks, strict=True):
-        at, _, name = chunk["name"].removeprefix("@0+").partition("/")
+        at, name = chunk["object_offset"], chunk["name"]
         assert line.split("\t")[-1] == f"{name} from byte {at}"
-        assert (tmp_path / "store" / name).read_bytes()[int(at) :].startswith(b"some bytes")
+        assert (tmp_path / "store" / name).read_bytes()[at:].startswith(b"some bytes")
     records = call("journal", root, "--json").lines
     assert sum(record["inline_bytes"] for record in records) == 30
     held = [record for record in records if record["inline_bytes"]]

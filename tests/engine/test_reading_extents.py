@@ -165,7 +165,7 @@ def test_any_range_after_anything(world: World, tail_cache_bytes: int) -> None:
 def place_of_fifth(view: MetadataView) -> tuple[str, int]:
     """The object that holds the fifth chunk of segment a, and where it begins there."""
     _, identity, record = [*walk(view.get, find_segment(view, "a", None))][4]
-    return ContainerNames("default").stored_at(identity, record)
+    return ContainerNames("default").address(identity, record)
 
 
 def test_a_damaged_extent_is_named_and_its_neighbours_are_read(world: World) -> None:

@@ -20,7 +20,7 @@ from chunkstore.metadata.codec import (
 )
 from chunkstore.metadata.keys import GARBAGE, chunk_key, garbage_key, segment_key
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_id, session_chunk_id
-from chunkstore.records import ACTIVE, KIND_FOREIGN, KIND_INLINE, ChunkRecord, GarbageRecord
+from chunkstore.records import KIND_INLINE, ChunkRecord, GarbageRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Forwarding
@@ -141,21 +141,16 @@ def tampered(what: str, ids: Ids) -> Callable[[ChunkRecord], bytes]:
         return lambda record: b"\x92\x02\x00"
     if what == "shifted":
         return lambda record: encode_chunk(record._replace(object_offset=4))
-    if what in ("inline", "foreign"):
-        kind = KIND_INLINE if what == "inline" else KIND_FOREIGN
-        return lambda record: encode_chunk(record._replace(kind=kind))
-    if what.startswith("foreign @"):
-        named = what.partition(" ")[2]
-        return lambda record: encode_chunk(record._replace(object=named, kind=KIND_FOREIGN, state=ACTIVE))
-    if what == "foreign and theirs":
-        return lambda record: encode_chunk(record._replace(object=ids.other, kind=KIND_FOREIGN))
+    if what == "inline":
+        return lambda record: encode_chunk(record._replace(kind=KIND_INLINE))
+    if what == "unknown kind":
+        return lambda record: encode_chunk(record._replace(object=ids.other, kind=KIND_INLINE + 1))
     return lambda record: encode_chunk(record._replace(object=objects[what]))
 
 
 HOSTILE = (
     "their chunk", "their FORMAT", "their claim", "own FORMAT", "own claim", "own live chunk", "upwards", "upwards from within",
-    "absolute", "control", "nul", "shifted", "inline", "foreign", "foreign and theirs",
-    "foreign @1/b/FORMAT", "rubbish", "later version",
+    "absolute", "control", "nul", "shifted", "inline", "unknown kind", "rubbish", "later version",
 )  # fmt: skip
 
 

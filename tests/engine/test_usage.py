@@ -23,7 +23,7 @@ def stored_bytes(world: World, prefix: str, suffixes: tuple[str, ...]) -> int:
 def test_segments_heads_and_garbage(world: World) -> None:
     store = world.open(rolling=10, gc_grace_s=0)
     assert store.usage()._replace(journal_bytes=0, listed_ms=0, free_bytes=None, open_bytes=0) == chunkstore.Usage(
-        0, 0, 0, None, 0, 0, 0, 0, 0, None, safe_mode=False, foreign_bytes=0, inline_bytes=0, inline_extents=0,
+        0, 0, 0, None, 0, 0, 0, 0, 0, None, safe_mode=False, inline_bytes=0, inline_extents=0,
         open_bytes=0,
     )  # fmt: skip
     for name in ("a", "b"):

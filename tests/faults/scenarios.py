@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
-from chunkstore.blocks import Borders
-from chunkstore.checksum import crc32c
 from chunkstore.config import DefragPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.records import ACTIVE, RootRecord
 from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
 from tests.support.faulty import Dead, Outcome, When
@@ -109,28 +106,6 @@ def _small_chunks(store: ChunkedSegmentStorage) -> None:
     store.create("log", rolling=RollingPolicy(chunk_size_bytes_max=64))
     store.concat("log", 0, "small")
     store.truncate("log", 9)
-
-
-def _adoptable(store: ChunkedSegmentStorage) -> tuple[int, tuple[changes.AdoptedChunk, ...]]:
-    """Objects that are no chunks, in our own root, and that root as one to adopt from."""
-    _fill(store)
-    chunks = []
-    for number in range(3):
-        data = b"adopted %d;" % number
-        store.read_context.storage.create_if_absent(f"old/{number}", data)
-        chunks.append(changes.AdoptedChunk(f"{number}", len(data), Borders((0, len(data)), (0, crc32c(data)))))
-    return store.add_root(RootRecord("", "old/", "", b"", "", 0, 0, ACTIVE, 0)), tuple(chunks)
-
-
-def _adopt(store: ChunkedSegmentStorage, prepared: tuple[int, tuple[changes.AdoptedChunk, ...]]) -> None:
-    store.commit([changes.Adopt("log", *prepared, expected_offset=10), changes.Seal("log")])
-
-
-def _adopted_garbage(store: ChunkedSegmentStorage) -> None:
-    """Foreign chunks that are due, all that there were: their root goes, too."""
-    _adopt(store, _adoptable(store))
-    store.delete("log")
-    time.sleep(0.005)  # as in _due_garbage
 
 
 def _mixed(store: ChunkedSegmentStorage, prepared: object) -> None:
@@ -257,8 +232,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("session-attach", _attach, _session),
     Operation("replace", _merge, _merged, SMALL),
     Operation("defrag", lambda store, _: store.defrag("log", policy=DefragPolicy(fanout=2)), _small_chunks),
-    Operation("adopt", _adopt, _adoptable),
-    Operation("collect-adopted", lambda store, _: store.collect(), _adopted_garbage),
     Operation("snapshot", lambda store, _: store.snapshot(), _garbage, SMALL),
     Operation("collect", lambda store, _: store.collect(), _due_garbage, {**SMALL, "snapshots_kept": 1}),
     Operation("roll", lambda store, _: store.append("log", b"this makes the journal roll"), _chunks, {**SMALL, **ROLL}),

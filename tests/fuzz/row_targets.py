@@ -46,7 +46,6 @@ from chunkstore.records import (
     SessionRecord,
     TableRecord,
 )
-from chunkstore.registry import routed
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import create_container, read_format
@@ -288,9 +287,8 @@ def _decode_rows(data: bytes, gate: Gate) -> Callable[[], None] | None:
             except ChunkstoreError:
                 return None  # a key that cannot be: refused before it is written
             confining = _Confining(storage)
-            door, _ = routed(confining, NAMES, _SETTINGS, lambda _: None)
             engine = ChunkedSegmentStorage(
-                storage=door, names=NAMES, settings=_SETTINGS, service=service, ownership=owned
+                storage=confining, names=NAMES, settings=_SETTINGS, service=service, ownership=owned
             )
             gate.past()
             with engine:

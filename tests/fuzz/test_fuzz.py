@@ -16,6 +16,7 @@ import pytest
 from chunkstore.errors import Damaged
 from chunkstore.layout import ReadSlice
 from chunkstore.metadata.codec import decode_chunk
+from chunkstore.names import Address
 from chunkstore.operations import read
 from tests.fuzz import row_targets, runner
 from tests.fuzz.chance import Chance
@@ -129,8 +130,8 @@ def test_a_decoder_that_hangs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_that_leaves_the_chunks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere(name: str, *rest: Any) -> ReadSlice:
-        return ReadSlice(row_targets.NAMES.format, *rest)
+    def elsewhere(_: Address, *rest: Any) -> ReadSlice:
+        return ReadSlice(Address(row_targets.NAMES.format, 0), *rest)
 
     monkeypatch.setattr(read, "ReadSlice", elsewhere)
     with pytest.raises(Finding, match="read 'default/FORMAT'"):

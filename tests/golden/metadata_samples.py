@@ -30,7 +30,6 @@ SAMPLES: dict[str, Any] = {
     "chunk": CHUNK,
     "chunk-inline": CHUNK._replace(object="1f/a3", object_offset=147, next=B, state=2, kind=2),
     "chunk-inline-in-log": CHUNK._replace(object="1f", object_offset=U63, previous=b"", state=2, kind=2),
-    "chunk-foreign": CHUNK._replace(object="other/object", object_offset=U63, crc32c=None, next=B, state=2, kind=3),
     "chunk-newer": CHUNK._replace(extra=((1, 2, "x"),)),
     "garbage": GarbageRecord(A, B, 5000, 1 << 40, 77, 1_700_000_000_003, 7),
     "garbage-holding": GarbageRecord(b"", b"", 0, 0, 77, 1_700_000_000_003, 0, (0x1F, 0xA3)),

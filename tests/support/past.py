@@ -80,7 +80,7 @@ def live_chunks(names: ContainerNames, rows: dict[bytes, bytes]) -> dict[str, in
         identity = decode_segment(key, value).first_chunk
         while identity:
             record = decode_chunk(key, rows[chunk_key(identity)])
-            name, begin = names.stored_at(identity, record)
+            name, begin = names.address(identity, record)
             found[name] = max(found.get(name, 0), begin + record.length)
             identity = record.next
     return found

@@ -69,23 +69,6 @@ def test_what_a_plan_may_do(
         assert same == {0} or len(same) > 1 or (growing and same == {1})
 
 
-@given(st.lists(st.tuples(st.integers(1, 1200), st.booleans(), st.booleans()), max_size=30))
-def test_foreign_chunks_that_are_not_merged_go_alone(found: list[tuple[int, bool, bool]]) -> None:
-    stays = frozenset(at for at, (_, _, free) in enumerate(found) if not free)
-    chunks = [
-        chunk._replace(foreign=foreign)
-        for chunk, (_, foreign, _) in zip(listed([item[0] for item in found], stays=stays), found, strict=True)
-    ]
-    runs = plan_runs(chunks, DefragPolicy(fanout=2), TARGET, growing=False)
-    wanted = plan_runs(chunks, DefragPolicy(fanout=2, foreign=True), TARGET, growing=False)
-    assert set(runs) <= set(wanted)
-    assert all(before.last <= behind.first for before, behind in pairwise(wanted))
-    assert all(run.last - run.first == 1 and chunks[run.first].foreign for run in set(wanted) - set(runs))
-    moved = {at for run in wanted for at in range(run.first, run.last)}
-    assert moved >= {at for at, chunk in enumerate(chunks) if chunk.foreign and chunk.free}
-    assert all(chunks[at].free for at in moved)
-
-
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(2, 20))
 def test_windows_lead_to_the_end(lengths: list[int], seen: int) -> None:
     """By windows of ``seen`` chunks nothing is merged twice, and every step gets further."""

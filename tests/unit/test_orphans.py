@@ -15,7 +15,6 @@ from chunkstore.names import ContainerNames, chunk_id, session_chunk_id
 from chunkstore.operations.orphans import Suspect, judge
 from chunkstore.records import (
     CLOSED,
-    KIND_FOREIGN,
     KIND_OBJECT,
     ChunkRecord,
     GarbageRecord,
@@ -89,7 +88,7 @@ OTHER = chunk_id(9, 1, 1, 1)
         (chunk_key(own(1)), chunk()),
         (chunk_key(own(1)), b"rubbish"),
         (chunk_key(OTHER), chunk(object=NAMES.chunk(own(1)))),
-        (chunk_key(OTHER), chunk(object=NAMES.chunk(own(1)), kind=KIND_FOREIGN, object_offset=5)),
+        (chunk_key(OTHER), chunk(object=NAMES.chunk(own(1)), object_offset=5)),
         (chunk_key(OTHER), chunk(next=own(1))),
         (chunk_key(OTHER), chunk(previous=own(1))),
         (garbage_key(3, 0), encode_garbage(GarbageRecord(own(1), OTHER, 2, 2, 3, 4, 0))),
