@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from chunkstore.errors import Damaged
-from tests.simulator import Weather, World
+from tests.simulator import World
 from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import draw_plan
 from tests.simulator.lies import ENABLED
@@ -54,11 +52,6 @@ def test_damage_is_excused_by_a_lie_of_its_time_only() -> None:
         assert not distrust.excuses(error, over + 1), "asked after it was put right"
     finally:
         run.world.close()
-
-
-def _calm_run() -> Run:
-    plan = draw_plan(13, distrust=(), storage="s3", bindings=False)
-    return Run(replace(plan, weather=Weather(), replicas=0, pace=1.0))
 
 
 def test_a_run_with_every_class_is_one_run() -> None:

@@ -12,9 +12,6 @@ from tests.simulator.mutant import APPEND, EVERYWHERE, POSIX, SLOT, Mutant, Patc
 __all__ = ["INLINE_MUTANTS"]
 
 _SPILL: Final = "chunkstore.operations.spill"
-_APPENDING: Final = "chunkstore.operations.append:_enter_inline"
-_QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
-_OWNED: Final = "chunkstore.operations.owned_epoch:OwnedEpoch"
 _NO_COMPARING: Final = Patch(
     f"{_SPILL}:_plan_target",
     "if crc32c_of_bytes(data[offset - run.start : offset - run.start + length]) != crc:",
