@@ -148,10 +148,10 @@ CEILINGS = {
     "tests/regressions": 3_600,
     "tests/s3": 3_195,
     "tests/servers": 147,
-    "tests/simulation": 4_901,
-    "tests/simulator": 9_313,
+    "tests/simulation": 4_894,
+    "tests/simulator": 9_310,
     "tests/spark": 2_639,
-    "tests/support": 8_504,
+    "tests/support": 8_467,
     "tests/unit": 12_279,
 }
 CEILING_SLACK = 100
