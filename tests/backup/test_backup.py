@@ -10,7 +10,7 @@ import pytest
 
 import chunkstore
 from chunkstore import backup, errors, parts
-from chunkstore.backup import exporting, files, rounds
+from chunkstore.backup import exporting, rounds
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
 from chunkstore.names import BackupNames
@@ -223,28 +223,6 @@ def test_chunks_longer_than_a_batch_go_in_pieces(place: Place, monkeypatch: pyte
     assert not any(name.startswith("tmp/") for name in place.names())
     with place.replica() as replica:
         assert place.content(replica) == place.content()
-    place.assert_sound()
-
-
-def test_exports_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = files.stored_sink
-    monkeypatch.setattr("chunkstore_journal.snapshot._BLOCK_BYTES", 100)
-
-    def sink(storage: ChunkStorage, name: str) -> Any:
-        found: Any = real(storage, name)
-        found._part_bytes = 300
-        return found
-
-    monkeypatch.setattr(rounds, "stored_sink", sink)
-    place.backup()
-    parts = sum(".sn.p" in name for name in place.names())
-    target = place.target()
-    assert (parts > 3) == (not target.capabilities.append)
-    target.close()
-    place.store.delete("a")
-    place.backup()
-    drop_old(place.url, settings=place.settings)
-    assert sum(".sn.p" in name for name in place.names()) <= parts
     place.assert_sound()
 
 

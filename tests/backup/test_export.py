@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from chunkstore import backup, errors
 from chunkstore.backup import files
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import ExportHeader, read_small, small_object, write_export
-from chunkstore.changes import Concat, Create
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
 from chunkstore.pulsar import LedgerNotFound, OffloadWriter
@@ -205,17 +203,6 @@ def test_a_replica_exports_under_a_pin_that_somebody_else_makes(store: Any, root
     assert rows_of(tmp_path / "x.cks") == rows_of(tmp_path / "y.cks")
 
 
-def test_a_pin_that_a_replica_does_not_come_to_see_is_taken_back(store: Any, root: str, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"))
-    with chunkstore.open_replica(root, settings=settings) as replica:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(replica, "refresh", lambda: 0)
-            patched.setattr(replica, "settings", replace(settings, op_deadline_s=0.2))  # of this wait alone
-            with pytest.raises(errors.DeadlineExceeded):
-                backup.export(replica, tmp_path / "x.cks", pins=store)
-        assert store.pins() == [] and not list(tmp_path.glob("*.cks*"))
-
-
 def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"))
     with chunkstore.open(root, settings=settings) as store:
@@ -228,28 +215,11 @@ def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
         assert segments_of(tmp_path / "x.cks") == ["a"]
 
 
-def test_rows_that_do_not_add_up_are_no_export(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.backup.selection._garbage", lambda view: (set(), set()))
-    with pytest.raises(errors.Damaged, match="run check"):
-        backup.export(store, tmp_path / "x.cks")
-    assert store.pins() == [] and not list(tmp_path.glob("*.cks*"))
-
-
 def test_the_view_is_not_of_a_deposed_owner(store: Any, root: str, tmp_path: Path) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"), lease_s=0)
     with chunkstore.open(root, settings=settings), pytest.raises(errors.NotOwner):
         backup.export(store, tmp_path / "x.cks", pin=False)
     assert not list(tmp_path.glob("*.cks*"))
-
-
-def test_a_merged_and_spliced_container(store: Any, tmp_path: Path) -> None:
-    store.seal("orders-1")
-    store.commit([Create("empty"), Concat("logs", "orders-1")])
-    store.defrag()
-    report = backup.export(store, tmp_path / "x.cks")
-    assert segments_of(tmp_path / "x.cks") == ["empty", "logs", "orders-0"]
-    assert report.chunks == sum(info.chunk_count for info in store.segments())
-    assert backup.verify(tmp_path / "x.cks", deep=True).ok
 
 
 # ---- bytes
@@ -337,14 +307,6 @@ def test_foreign_and_newer_files_say_so(tmp_path: Path, monkeypatch: pytest.Monk
         backup.read_export(tmp_path / "none")
     with pytest.raises(errors.InvalidArgument):
         backup.read_export(tmp_path)
-
-
-@pytest.mark.parametrize("kind", [b"G", b"P", b"E", b"r", b"x", b"Z"])
-def test_rows_of_other_kinds_are_refused(tmp_path: Path, kind: bytes) -> None:
-    sink = FileSink(str(tmp_path / "x"))
-    with pytest.raises(errors.Damaged, match="unknown kinds"):
-        write_export(sink, HEADER, ((kind + b"key", b"value"),), "x")
-    sink.close()
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a" * 65])

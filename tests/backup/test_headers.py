@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import chunkstore
 from chunkstore.attaching import attach_written
 from chunkstore.backup import export_headers, import_headers, survey_headers
 from chunkstore.changes import Append, Create
-from chunkstore.codec.rolling_header import ChunkEntry, MaxSizeEntry
+from chunkstore.codec.rolling_header import ChunkEntry
 from chunkstore.config import Settings
 from chunkstore.errors import (
     Conflict,
@@ -119,22 +118,6 @@ def test_all_segments_there_and_back(world: World, old: Old) -> None:
         assert facts(world.open("other")) == wanted | {"cut-all": (45, 52, False, b"goes on")}
 
 
-def test_headers_elsewhere_are_laid_over_the_root(world: World, old: Old) -> None:
-    with filled(world) as store:
-        export_headers(store, old.url)
-        other = world.open("other")
-        with pytest.raises(Damaged):
-            import_headers(other, old.url)
-        assert not list(other.segments())
-        for item in old.storage.list().items:
-            world.raw_storage().put(item.name, old.content(item.name))
-            world.raw_storage().set_read_only(
-                ChunkHandle(item.name, True), not old.storage.open_write(item.name).writable
-            )
-        import_headers(other, "root")
-        assert facts(other) == facts(store)
-
-
 def test_a_replica_exports(world: World, old: Old) -> None:
     with filled(world), world.replica() as replica:
         assert export_headers(replica, old.url, ["open", "open"]).segments == 1
@@ -150,19 +133,6 @@ def test_a_last_chunk_that_is_longer_than_its_record_is_copied(world: World, old
         entry = decode_entries(old.content("sealed$header"))[-1]
         assert isinstance(entry, ChunkEntry)
         assert old.content(entry.name) == DATA[last.offset : 45]
-
-
-def test_long_copies_go_by_pieces(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "PIECE_BYTES", 4)
-    with world.open() as store:
-        store.create("s")
-        store.append("s", DATA)
-        store.truncate("s", 5)
-        report = export_headers(store, old.url)
-        entry = decode_entries(old.content("s$header"))[1]
-        assert isinstance(entry, ChunkEntry)
-        assert (entry.offset, old.content(entry.name), report.copied_bytes) == (5, DATA[5:], 251)
-        assert len(old.storage.list().items) == 2, "nothing else is left"
 
 
 def test_headers_are_replaced_only_when_that_is_asked_for(world: World, old: Old) -> None:
@@ -290,15 +260,6 @@ def test_an_import_that_fails_leaves_nothing(world: World, old: Old, monkeypatch
         assert store.sessions() == []
 
 
-def test_a_segment_of_more_chunks_than_a_commit_takes(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
-    long_segment(old, monkeypatch)
-    monkeypatch.setattr("chunkstore.attaching._COMMIT_CHUNKS", 2)
-    with world.open() as store:
-        import_headers(store, old.url)
-        assert facts(store) == {"s": (10, 60, False, DATA[10:60])}
-        assert store.check("deep") == []
-
-
 def test_an_import_that_was_killed_begins_its_segment_anew(
     world: World, old: Old, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,22 +342,6 @@ def test_damage_is_found_before_anything_happens(world: World, old: Old) -> None
         ]
 
 
-def test_a_file_that_shrinks_while_it_is_read(world: World, old: Old, monkeypatch: pytest.MonkeyPatch) -> None:
-    old.put(a_header=b"0=x&", x=b"abc")
-    real = HeaderSource.read
-
-    def shrunk(self: Any, plan: Any) -> Any:
-        old.put(x=b"ab")
-        yield from real(self, plan)
-
-    monkeypatch.setattr(HeaderSource, "read", shrunk)
-    with world.open() as store:
-        with pytest.raises(Damaged, match="3 bytes belong to it") as refused:
-            import_headers(store, old.url)
-        assert (refused.value.object, refused.value.position) == ("x", 2)
-        assert not list(store.segments())
-
-
 def test_arguments_of_imports(world: World, old: Old) -> None:
     with world.open() as store:
         with pytest.raises(InvalidArgument, match="no file in"):
@@ -408,25 +353,6 @@ def test_arguments_of_imports(world: World, old: Old) -> None:
         old.storage.put("$header", b"maxsize=1&")
         with pytest.raises(InvalidArgument, match="segment name"):
             import_headers(store, old.url)
-
-
-def test_by_paths_and_urls(tmp_path: Path) -> None:
-    """As people call it: a root, a folder."""
-    settings = Settings(cache_dir=str(tmp_path / "cache"))
-    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
-        store.create("s", rolling=SMALL)
-        store.append("s", DATA[:25])
-        store.seal("s")
-        export_headers(store, tmp_path / "root")
-    entries = decode_entries((tmp_path / "root" / "s$header").read_bytes())
-    assert entries[0] == MaxSizeEntry(10)
-    read = b"".join(
-        (tmp_path / "root" / entry.name).read_bytes() for entry in entries[1:] if isinstance(entry, ChunkEntry)
-    )
-    assert read == DATA[:25]
-    with chunkstore.open((tmp_path / "new").as_uri(), settings=settings) as store:
-        assert import_headers(store, str(tmp_path / "root")).segments == ("s",)
-        assert facts(store) == {"s": (0, 25, True, DATA[:25])}
 
 
 def test_a_segment_may_begin_above_0(world: World) -> None:

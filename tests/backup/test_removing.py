@@ -12,9 +12,8 @@ import chunkstore
 from chunkstore import backup, errors, parts, runtime
 from chunkstore.backup import copies, files, removing, runs
 from chunkstore.names import BackupNames
-from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.backup.conftest import Place
-from tests.support.backups import drop_old
 from tests.support.forwarding import Hook, Hooked
 
 NAMES = BackupNames("default")
@@ -111,64 +110,6 @@ def test_a_silent_run_is_given_up_and_notices(place: Place, monkeypatch: pytest.
     place.assert_sound()
 
 
-def test_that_a_run_was_given_up_stays_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its export is there already when somebody gives the run up, and goes with the others; only then does it wake up."""
-    place.backup()
-    now_ms = runtime.now_ms()
-    real = runs.decide
-
-    def late(*arguments: Any) -> None:
-        monkeypatch.setattr(runs, "decide", real)
-        monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
-        for _ in range(2):
-            place.store.delete(next(iter(place.store.segments())).name)
-            place.backup()
-            drop_old(place.url, settings=place.settings)
-        real(*arguments)
-
-    monkeypatch.setattr(runs, "decide", late)
-    with pytest.raises(errors.Conflict, match="given up by another one"):
-        place.backup()
-    assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
-    place.assert_sound()
-
-
-def test_what_comes_to_count_while_others_are_dropped_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that relies on what goes begins behind the first look, and has ended in front of the second."""
-    base = place.backup().backup
-    real, done = runs.iter_complete, False
-
-    def slow(storage: ChunkStorage, names: BackupNames) -> Any:
-        nonlocal done
-        found = list(real(storage, names))
-        if not done:
-            done = True
-            target = place.target()
-            target.compose(  # the same state once more, by another run
-                NAMES.stored(base.lsn, "ef" * 16),
-                [ChunkRange(base.stored(NAMES), 0, target.stat(base.stored(NAMES)).length)],
-            )
-            runs.decide(target, NAMES, base._replace(run="ef" * 16))
-            target.close()
-        return iter(found)
-
-    place.store.delete("a")
-    place.backup()
-    runs_under_way, looked = runs.under_way, 0
-
-    def first_look(storage: ChunkStorage, names: BackupNames) -> list[runs.Running]:
-        nonlocal looked
-        looked += 1
-        if looked == 2:
-            monkeypatch.setattr(runs, "iter_complete", slow)
-        return runs_under_way(storage, names)
-
-    monkeypatch.setattr(runs, "under_way", first_look)
-    place.drop(base.run)
-    assert "ef" * 16 in [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
-    place.assert_sound()
-
-
 def test_what_cannot_be_deleted_is_told_and_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first = place.backup().backup
     place.store.delete("a")
@@ -231,21 +172,6 @@ def test_a_kept_backup_that_cannot_be_read_is_dropped_by_name(place: Place, what
     with place.replica() as replica:
         assert place.content(replica) == place.content()
     place.assert_sound()
-
-
-def test_one_that_cannot_be_read_stops_dropping_others_and_is_dropped_beside_them(place: Place) -> None:
-    first = place.backup().backup
-    place.store.delete("a")
-    second = place.backup().backup
-    third = place.backup().backup
-    spoil(place, second.stored(NAMES))
-    with pytest.raises(errors.Damaged, match=f"backup rm .* {second.run}"):
-        place.drop(first.run)
-    assert not place.drop(second.run).readable
-    found = [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
-    assert found == [third.run]
-    place.assert_sound()
-    assert len(copies_of(place)) == place.store.usage().chunks
 
 
 def test_a_backup_that_a_run_relies_on_is_not_dropped(place: Place) -> None:

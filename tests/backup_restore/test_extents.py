@@ -12,11 +12,9 @@ from chunkstore import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import PastCollected
 from chunkstore.journal import RECORD_MAGIC
-from chunkstore.metadata import index
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations.spill import spill
 from chunkstore.repair import repair
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
@@ -157,19 +155,6 @@ def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: Wo
     assert held(store) is None
 
 
-def test_an_index_that_is_made_of_rows_knows_all_extents_of_lists(world: World) -> None:
-    store = filled(world)
-
-    def look(view: MetadataView) -> None:
-        live = {identity for _, identity in index.rebuild_index(_Without(view)) if _[:1] == INLINE}
-        entries = {value for _, value in view.scan(INLINE, b"j")}
-        listed = {identity for name in names for identity in _inline_of(view, name)}
-        assert live == listed and listed < entries, "those of garbage are in the other one only"
-
-    names = [info.name for info in store.segments()]
-    store.look(look)
-
-
 class _Without:
     """A view without its index."""
 
@@ -179,13 +164,6 @@ class _Without:
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         return (pair for pair in self._view.scan(start, stop) if pair[0][:1] <= b"T")
-
-
-def _inline_of(view: MetadataView, name: str) -> list[bytes]:
-    from chunkstore.operations.read import find_segment
-
-    segment = find_segment(view, name, None)
-    return [identity for _, identity, chunk in index.walk(view.get, segment) if chunk.kind == 2]
 
 
 def test_check_tells_extents_that_the_index_does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,22 +243,6 @@ def test_what_a_moment_has_in_records_that_were_collected_since_is_told_so(world
         past.read("a", 0, 99)
     with world.replica(at_lsn=head(store), **INLINE_ON) as present:
         require(present, expected)
-
-
-def test_a_spill_ends_while_others_append(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened(world)
-    store.create("a")
-    store.append("a", b"0;")
-
-    def meanwhile(*given: Any, **more: Any) -> Any:
-        done = spill(*given, **more)
-        assert store.info("a").length < 20, "it does not end"
-        store.append("a", b"n;")
-        return done
-
-    monkeypatch.setattr("chunkstore.operations.spiller.spill", meanwhile)
-    store.spill()
-    assert kinds(store, "a") == ["object", "inline"]
 
 
 @pytest.mark.parametrize("world", [("filesystem", "append")], indirect=True)

@@ -2,7 +2,7 @@
 
 Promises: it knows the copies that a backup needs from the rows of its export, by the format (``chunkstore/backup/FORMAT.md``), not by the
 code that chose them; fed with every name that was put or deleted, it reports what counts before it is whole, a copy that is not what
-its chunk is, and whatever is deleted under a backup that counts. Leaves out: what the rows say (``kept_states``).
+its chunk is, and whatever is deleted under a backup that counts. Leaves out: what the rows say.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Promises: ``perform`` says what a call does in a state: which operations its record has, what changes, what it answers; or with
 which error and fields it is refused. It is folded from the arguments of calls, never from stored rows, and is written from the
 public contract, not from the engine, so that the two can disagree.
-Leaves out: order and time (``checker``, ``plain_search``); attributes, which no client of the judged runs uses; sessions.
+Leaves out: order and time (``checker``); attributes, which no client of the judged runs uses; sessions.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ from tests.models.backup import BackupModel
 from tests.models.explorer import Model
 from tests.models.slot import MUTANTS as SLOT_MUTANTS
 from tests.models.slot import SlotModel
-from tests.models.sweep import MUTANTS as SWEEP_MUTANTS
-from tests.models.sweep import SweepModel
 
 __all__ = ["LARGE", "REFUTED", "SMALL", "Scope"]
 
@@ -36,7 +34,6 @@ SMALL: tuple[Scope, ...] = (
     Scope("slot: 2 claimants, 2 operations each, replica", SlotModel, {"processes": 2, "operations": 2}),
     Scope("append: 3 claimants, replica, power cut", AppendModel, {"faults": 0}),
     Scope("append: 2 claimants, replica, power cut, failed write or sync", AppendModel, {"processes": 2}),
-    Scope("sweep: 2 owners, a session with 2 chunks", SweepModel, {"chunks": 2}),
     Scope("backup: 3 runs, one has ended; one drops", BackupModel, {}),
 )
 
@@ -52,7 +49,6 @@ LARGE: tuple[Scope, ...] = (
     ),
     Scope("append: 3 claimants, 2 power cuts, 2 failures", AppendModel, {"power": 2, "faults": 2, "replica": False}),
     Scope("append: 4 claimants, replica, power cut", AppendModel, {"processes": 4, "faults": 0, "epochs": 4}),
-    Scope("sweep: 3 owners, a session with 2 chunks", SweepModel, {"epochs": 3, "chunks": 2}),
     Scope("backup: 3 runs; one drops", BackupModel, {"first": False}),
     Scope("backup: 3 runs, one has ended; two drop", BackupModel, {"givers": 2}),
     Scope("backup: 4 runs, one has ended; one drops, 3 states", BackupModel, {"runs": 4, "lsns": 3}),
@@ -68,6 +64,5 @@ REFUTED: tuple[Scope, ...] = (
     *(Scope("append", AppendModel, {}, (mutant,)) for mutant in APPEND_MUTANTS),
     # Without the embedded record a successor has to sync what it trusts, as protocol P6 says.
     Scope("append", AppendModel, {"faults": 0}, ("noembed", "nofsyncseal")),
-    *(Scope("sweep", SweepModel, {}, (mutant,)) for mutant in SWEEP_MUTANTS),
     *(Scope("backup", BackupModel, {"lsns": 3 if mutant == "onecount" else 2}, (mutant,)) for mutant in BACKUP_MUTANTS),
 )

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.models.append import HARMLESS, AppendModel
 from tests.models.explorer import explore
 from tests.models.scopes import REFUTED, SMALL, Scope
-from tests.models.slot import SlotModel
 
 
 @pytest.mark.parametrize("scope", SMALL, ids=lambda scope: scope.name)
@@ -56,55 +55,3 @@ def test_a_sync_that_lies_to_a_replica_shows_a_record_that_a_power_cut_takes() -
     assert "sync fails" in found.trace
     assert found.trace[-1] == "power cut"
     assert explore(AppendModel(processes=2, readers_hear=False, power=0)).violation is None
-
-
-def test_every_kind_of_step_is_taken() -> None:
-    slot = explore(SlotModel(processes=2, operations=2)).kinds
-    assert {
-        "crash",
-        "a late put lands",
-        "record, reply lost",
-        "SEAL delayed",
-        "replica begins afresh",
-        "collects R",
-    } <= slot
-    append = explore(AppendModel(processes=2)).kinds
-    assert {
-        "power cut",
-        "sync fails",
-        "a late write lands",
-        "claims again",
-        "fenced",
-        "replica applies what is marked",
-    } <= (append | explore(AppendModel(processes=2, operations=2, power=0)).kinds)
-
-
-class _Counter:
-    """A model whose number of states is known: two counters up to three, and a state that is wrong."""
-
-    def __init__(self, wrong: tuple[int, int] | None = None) -> None:
-        self._wrong = wrong
-
-    def initial(self) -> tuple[int, int]:
-        return (0, 0)
-
-    def steps(self, state: tuple[int, int]) -> Iterator[tuple[str, tuple[int, int]]]:
-        left, right = state
-        if left < 3:
-            yield "left", (left + 1, right)
-        if right < 3:
-            yield "right", (left, right + 1)
-
-    def violation(self, state: tuple[int, int]) -> str | None:
-        return "wrong" if state == self._wrong else None
-
-
-def test_the_explorer_sees_every_state_and_finds_a_shortest_way() -> None:
-    found = explore(_Counter())
-    assert (found.states, found.violation) == (16, None)
-    assert found.kinds == {"left", "right"}
-    wrong = explore(_Counter((2, 1)))
-    assert wrong.violation == "wrong"
-    assert sorted(wrong.trace) == ["left", "left", "right"]
-    with pytest.raises(AssertionError, match="too large"):
-        explore(_Counter(), states_max=10)

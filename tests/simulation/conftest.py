@@ -1,4 +1,4 @@
-"""Tests of classes with ``simulated = True`` run in a task of a simulated process; a ``scene`` is what named schedules play in."""
+"""A ``scene`` is what named schedules play in."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import pytest
 
 from chunkstore import runtime
 from tests.simulation.scene import Scene, scene_of
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    instance = pyfuncitem.instance
-    if not getattr(instance, "simulated", False):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments = {name: pyfuncitem.funcargs[name] for name in names}
-    instance.process.run(lambda: pyfuncitem.obj(**arguments))
-    return True
 
 
 @pytest.fixture(autouse=True)

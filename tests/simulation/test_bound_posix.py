@@ -6,29 +6,11 @@ from functools import partial
 
 import pytest
 
-from chunkstore.errors import ChunkNotFound, StorageFull, StorageUnavailable
+from chunkstore.errors import StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkRange
-from chunkstore_bindings.filesystem import posix
 from tests.simulator import Process, World
 from tests.simulator.bound_posix import BoundPosixBackend
 from tests.simulator.faults import Weather
-from tests.simulator.kernel import Directory, Kernel
-
-
-def test_a_folder_that_was_not_synced_is_lost_with_all_that_lies_in_it() -> None:
-    found: set[bytes | None] = set()
-    for seed in range(20):
-        dice = iter([seed / 20] * 100)
-        kernel = Kernel(lambda: 0)
-        file = (kernel.make("/a"), kernel.create("/a/file", None))[1]
-        file.write(0, b"whole", 0)
-        file.sync()
-        folder = kernel.find("/a")
-        assert isinstance(folder, Directory)
-        folder.sync()
-        kernel.power_cut(lambda dice=dice: next(dice))  # type: ignore[misc]
-        found.add(bytes(file.data) if "a" in kernel.root.entries else None)
-    assert found == {None, b"whole"}
 
 
 def test_what_the_binding_has_acknowledged_survives_every_power_cut() -> None:
@@ -112,21 +94,3 @@ def test_a_failed_sync_is_told_to_each_descriptor_once_and_lies_to_later_ones() 
             assert isinstance(z.start(partial(z.storage.sync, ["c/file"])).failure(), StorageUnavailable)
         world.machine().power_cut()
         assert world.backend.content("c/file") != b"abc"
-
-
-def test_a_deleted_file_stays_readable_to_whom_has_it_open() -> None:
-    with World(1, "posix", bindings=True) as world:
-        z, other = world.process("z"), world.process("other")
-        handle = z.run(lambda: z.storage.create("c/file", b"abc" * 30_000))
-        assert z.run(lambda: z.storage.read(handle, 0, 3)) == b"abc"
-        other.run(lambda: other.storage.delete("c/file"))
-        assert z.run(lambda: z.storage.read(handle, 3, 3)) == b"abc"
-        with pytest.raises(ChunkNotFound):
-            other.run(lambda: other.storage.stat("c/file"))
-
-
-def test_the_binding_has_its_system_back_when_the_world_ends() -> None:
-    before = vars(posix)["os"]
-    with World(1, "posix", bindings=True):
-        assert vars(posix)["os"] is not before
-    assert vars(posix)["os"] is before

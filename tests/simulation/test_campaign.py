@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.simulator import campaign
-from tests.simulator.campaign import SOURCES, Tally, firing_rates, measure, save, sources_digest, totals
+from tests.simulator.campaign import SOURCES
 
 pytestmark = pytest.mark.proof
-
-
-def test_campaigns_add_up_by_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "simulate.json"
-    tally = measure(range(13, 15), claims=3, level="none")
-    save(path, tally, first_seed=13)
-    save(path, tally, first_seed=13)
-    monkeypatch.setattr(campaign, "sources_digest", lambda: "changed")
-    save(path, tally, first_seed=13)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    assert len(document["campaigns"]) == 3
-    assert document["all"]["claims"] == totals(path)["claims"] == 3 * tally.claims
-    assert document["sources"] == "changed"
-    assert document["of_these_sources"]["claims"] == totals(path, "changed")["claims"] == tally.claims
-    assert totals(path, sources_digest())["runs"] == 2 * tally.runs
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_sources_are_what_a_run_imports() -> None:
@@ -59,10 +40,3 @@ def test_the_sources_are_what_a_run_imports() -> None:
         covered.append(name)
     assert "chunkstore.operations.commit_queue" in covered
     assert "chunkstore_journal.takeover" in covered
-
-
-def test_rates_are_of_the_runs_that_allow_a_fault() -> None:
-    tally = Tally()
-    tally.allowed.update({"crash": 4, "stall": 2})
-    tally.fired.update({"crash": 1, "stall": 2})
-    assert firing_rates(tally) == [("crash", 4, 1), ("stall", 2, 2)]

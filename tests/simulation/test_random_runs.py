@@ -25,8 +25,6 @@ _SHORT = (1, 3, 7, 10, 27, 39, 54, 136, 147, 151, 153, 160, 165, 166, 168, 171, 
 FIXED = (*_SHORT, 8, 15, 77)
 FRESH, FRESH_CLAIMS = 10, 8
 UPKEEP = tuple(range(1310500000, 1310500005))
-KEEPS = (*range(1410500000, 1410500004), *range(1410500005, 1410500010))
-_LONG = (1410500001, 1410500007, 1410500008)
 DETERMINED = (9, 12, 17, 18, 42, 54)
 
 
@@ -46,12 +44,6 @@ def test_a_fixed_seed_is_clean(seed: int) -> None:
 def test_a_fixed_seed_with_all_verbs_of_upkeep_is_clean(seed: int) -> None:
     result = run_seed(seed, claims=FRESH_CLAIMS, upkeep=True)
     assert not result.violations, _fail_of(result, f" --upkeep --claims {FRESH_CLAIMS}")
-
-
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.proof] * (seed in _LONG)) for seed in KEEPS])
-def test_a_fixed_seed_with_backups_and_restores_is_clean(seed: int) -> None:
-    result = run_seed(seed, claims=FRESH_CLAIMS, keeps=True)
-    assert not result.violations, _fail_of(result, f" --keeps --claims {FRESH_CLAIMS}")
 
 
 @pytest.mark.parametrize("number", range(FRESH))

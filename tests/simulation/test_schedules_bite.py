@@ -22,7 +22,7 @@ from tests.simulation import test_schedules_storage as storage
 from tests.simulation import test_schedules_tail as tail
 from tests.simulation import test_schedules_upkeep as upkeep
 from tests.simulation.scene import APPEND, scene_of
-from tests.simulator.mutant import EVERYWHERE
+from tests.simulator.mutant import EVERYWHERE, S3, single
 from tests.simulator.mutants import MUTANTS, Mutant, Patch, planted
 
 OWN = {
@@ -93,6 +93,70 @@ OWN = {
                 Patch("chunkstore.upkeep.sweep:find_orphans", "context.recheck()", "pass"),
                 Patch("chunkstore.upkeep.sweep:_delete_step", "container.check_fence()", "pass"),
             ),
+        ),
+        single(
+            "gc-pinned-records",
+            "the collector of the journal does not look at pins",
+            EVERYWHERE,
+            "chunkstore_journal.collect:Collector.run",
+            "if pinned_lsn is not None and pinned_lsn < keep_from:",
+            "if False:",
+        ),
+        single(
+            "gc-pinned-snapshot",
+            "the collector of the journal keeps the oldest snapshot behind a pin for it, not the newest one in front",
+            EVERYWHERE,
+            "chunkstore_journal.collect:Collector._pinned_from",
+            "    for snapshot in reversed(stored):\n        if snapshot.lsn <= lsn and",
+            "    for snapshot in stored:\n        if snapshot.lsn >= lsn and",
+        ),
+        single(
+            "gc-pin-off-by-one",
+            "what the record right behind a pin has removed counts as removed in front of it",
+            EVERYWHERE,
+            "chunkstore.operations.collect:_find",
+            "garbage.lsn > lowest:",
+            "garbage.lsn > lowest + 1:",
+        ),
+        single(
+            "ask-refused-by-zombie",
+            "an owner refuses without a look at the fence",
+            EVERYWHERE,
+            "chunkstore.upkeep.asked:Asked._refuse",
+            "self._container.check_fence()",
+            "pass",
+        ),
+        single(
+            "ask-kept-when-refused",
+            "a request stays where it is when it is answered",
+            EVERYWHERE,
+            "chunkstore_journal.asks:StoredAsks.respond",
+            "self._delete(self._names.request(token))",
+            "pass",
+        ),
+        single(
+            "ask-replaced-unasked",
+            "an asker that was refused does not look for a newer claim",
+            EVERYWHERE,
+            "chunkstore.asker:Asker._ask",
+            "self._box.is_succeeded(answer.epoch)",
+            "False",
+        ),
+        single(
+            "ask-refusal-withdrawn",
+            "an asker deletes the answer that keeps a refused request from being carried out when it comes again",
+            S3,
+            "chunkstore.asker:Asker._ask",
+            "keep_answer=not repeatable",
+            "keep_answer=False",
+        ),
+        single(
+            "ask-repeated",
+            "a request that comes again is carried out again, whatever it was answered",
+            S3,
+            "chunkstore_journal.asks:StoredAsks.request",
+            "data is not None and self._storage.exists(self._names.answer(token))",
+            "False",
         ),
     )
 }

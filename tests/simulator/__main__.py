@@ -54,9 +54,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help=f"which of {', '.join(CLASSES)} may be drawn, or all (default: %(default)s)",
     )
     parser.add_argument("--asks", action="store_true", help="somebody asks the owner in every run, and no lies")
-    parser.add_argument(
-        "--keeps", action="store_true", help="somebody makes backups and restores in every run, and no lies"
-    )
     parser.add_argument("--upkeep", action="store_true", help="all verbs of upkeep in every run, and no lies")
     parser.add_argument("--seconds", type=float, help="how long a campaign lasts")
     parser.add_argument("--total", type=int, help="how many claims a campaign makes")
@@ -74,10 +71,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    upkeep, asks, keeps = options.upkeep or None, options.asks or None, options.keeps or None
-    plan = draw_plan(
-        options.seed, claims=options.claims, distrust=options.distrust, upkeep=upkeep, asks=asks, keeps=keeps
-    )
+    upkeep, asks = options.upkeep or None, options.asks or None
+    plan = draw_plan(options.seed, claims=options.claims, distrust=options.distrust, upkeep=upkeep, asks=asks)
     if options.plan:
         pprint.pprint(plan.describe(), stream=sys.stdout)  # noqa: T203  (asked for)
     run = Run(plan, level=options.level, trace=options.trace)
@@ -119,7 +114,6 @@ def _campaign(options: argparse.Namespace) -> int:
             distrust=options.distrust,
             upkeep=options.upkeep,
             asks=options.asks,
-            keeps=options.keeps,
             seconds=options.seconds,
             total_claims=options.total,
             progress=progress,
@@ -132,7 +126,7 @@ def _campaign(options: argparse.Namespace) -> int:
             "points_per_core_s_unchecked": round(bare.points / bare.cpu_s),
             "points_per_core_s_checked": round(checked.points / checked.cpu_s),
         }
-        more = {name: True for name in ("upkeep", "asks", "keeps") if getattr(options, name)}
+        more = {name: True for name in ("upkeep", "asks") if getattr(options, name)}
         save(options.save, tally, first_seed=first_seed, jobs=options.jobs, level=options.level, **more, **rates)
         _OUT.print(f"all campaigns in {options.save}: {totals(options.save)}", highlight=False)
         _OUT.print(f"of them, of the present sources: {totals(options.save, sources_digest())}", highlight=False)

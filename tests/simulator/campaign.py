@@ -34,7 +34,6 @@ _BATCH_S = 2.0
 _WORKER_S = 120.0
 SOURCES: Final = (
     ("chunkstore", "*.py"),
-    ("chunkstore.backup", "**/*.py"),
     ("chunkstore.codec", "*.py"),
     ("chunkstore.headers", "**/*.py"),
     ("chunkstore.metadata", "**/*.py"),
@@ -139,7 +138,7 @@ def _settle() -> None:
 
 
 def _batch(
-    first: int, step: int, claims: int, level: Level, distrust: frozenset[str], upkeep: bool, asks: bool, keeps: bool
+    first: int, step: int, claims: int, level: Level, distrust: frozenset[str], upkeep: bool, asks: bool
 ) -> tuple[int, Tally]:
     """Run seeds for a moment; returns how many."""
     tally = Tally()
@@ -154,9 +153,8 @@ def _batch(
             distrust=distrust,
             upkeep=upkeep or None,
             asks=asks or None,
-            keeps=keeps or None,
         )
-        tally.add(run, " --upkeep" * upkeep + " --asks" * asks + " --keeps" * keeps)
+        tally.add(run, " --upkeep" * upkeep + " --asks" * asks)
         count += 1
     tally.cpu_s = time.process_time() - began
     return count, tally
@@ -171,7 +169,6 @@ def campaign(
     distrust: frozenset[str] = ENABLED,
     upkeep: bool = False,
     asks: bool = False,
-    keeps: bool = False,
     seconds: float | None = None,
     total_claims: int | None = None,
     progress: Callable[[Tally], None] = lambda _tally: None,
@@ -179,7 +176,7 @@ def campaign(
     """Run seeds ``first_seed``, ``first_seed + 1``, ... until the time is over or so many claims were made.
 
     ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs in every run, and no lies.
-    ``asks``: somebody asks in every run, and no lies. ``keeps``: so somebody makes backups, and restores them.
+    ``asks``: somebody asks in every run, and no lies.
     """
     whole = Tally()
     end = None if seconds is None else time.monotonic() + seconds
@@ -199,9 +196,7 @@ def campaign(
         with ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle) as pool:
             running: dict[Future[tuple[int, Tally]], int] = {}
             for worker in range(jobs):
-                running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust, upkeep, asks, keeps)] = (
-                    worker
-                )
+                running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust, upkeep, asks)] = worker
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -211,9 +206,9 @@ def campaign(
                     progress(whole)
                     next_seed[worker] += count * jobs
                     if not is_over() and time.monotonic() < retired:
-                        running[
-                            pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust, upkeep, asks, keeps)
-                        ] = worker
+                        running[pool.submit(_batch, next_seed[worker], jobs, claims, level, distrust, upkeep, asks)] = (
+                            worker
+                        )
     return whole
 
 

@@ -27,7 +27,6 @@ from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.writer import StorageWriter
 from tests.simulator.drawing import Plan
-from tests.simulator.keeping import Keeping
 from tests.simulator.recorder import Recorder
 from tests.simulator.upkeep_verbs import UpkeepVerbs
 from tests.simulator.world import World
@@ -71,9 +70,7 @@ class Client(UpkeepVerbs):
         writers: list[EventWriter],
         *,
         owner: str = "",
-        keeping: Keeping | None = None,
     ) -> None:
-        self._keeping = keeping
         self._world = world
         self._plan = plan
         self._recorder = recorder
@@ -257,10 +254,7 @@ class Client(UpkeepVerbs):
             store.spill([segment])
 
     def _create(self, store: ChunkedSegmentStorage, name: str, size: int) -> int:
-        attributes: dict[str, int | str | bytes] | None = (
-            {"size": size, "by": self.name} if self._keeping is not None else None
-        )
-        return store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size), attributes=attributes).segment_id
+        return store.create(name, rolling=RollingPolicy(chunk_size_bytes_max=size)).segment_id
 
     def do_commit(self, store: ChunkedSegmentStorage) -> None:
         first, second, data = self.segment(), self.segment(), self.tag()
@@ -334,7 +328,7 @@ class Client(UpkeepVerbs):
         flush_s = random.choice((0.0, self._plan.latency_s))
         # Where histories go back, what was committed is gone. Of its own chance, so that everything else about a seed is what it was.
         now = self._world.scheduler.now
-        ids = not self._plan.distrust and self._keeping is None and Random(f"ids {self.name} {now}").random() < 0.5
+        ids = not self._plan.distrust and Random(f"ids {self.name} {now}").random() < 0.5
         writer_id = f"{self.name}.{now}" if ids else None
         writer: StorageWriter | None = store.writer(
             segment, flush_s=flush_s, flush_bytes=least, window=window, writer_id=writer_id

@@ -33,8 +33,6 @@ _HDFS: Final = 0.4
 _ASKING: Final = 0.3
 """The share of runs without lies in which somebody asks."""
 _LATENCY_S_ASKING: Final = 0.005
-_KEEPING: Final = 0.15
-"""The share of runs without lies in which somebody keeps what the container holds."""
 _PINNING: Final = 0.25
 """The share of runs with all verbs of upkeep in which pins stand across spills."""
 _TIMES: Final = (
@@ -87,7 +85,6 @@ class Plan:
     clients: int
     replicas: int
     askers: int
-    keepers: int
     segments: int
     pace: float
     fence_by_stat: bool
@@ -121,13 +118,12 @@ def draw_plan(
     distrust: Iterable[str] = ENABLED,
     upkeep: bool | None = None,
     asks: bool | None = None,
-    keeps: bool | None = None,
 ) -> Plan:
     """The plan that belongs to a seed, with what the caller has decided by himself.
 
     ``distrust``: the classes of that name that may be drawn. ``upkeep``: all of its verbs are among the clients', in some runs with pins
     across spills, and no lies are told; False: neither merges nor retention. ``asks``: some processes have the owner do things, and no lies
-    are told; None: perhaps, where none are. ``keeps``: some processes make backups, restore, and look at the past, as ``asks``.
+    are told; None: perhaps, where none are.
     """
     random = Random(f"plan {seed}")
     choice = random.choice
@@ -155,7 +151,7 @@ def draw_plan(
     settings = replace(
         settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_remote_s=timeout_s * paces.choice((0, 20))
     )
-    lies = () if bindings or kind == "hdfs" or upkeep or asks or keeps else draw_distrust(seed, kind, distrust)
+    lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, kind, distrust)
     if lmdb is None:
         lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
     plan = Plan(
@@ -173,7 +169,6 @@ def draw_plan(
         clients=choice((1, 2, 3, 5)),
         replicas=choice((0, 0, 1, 2)),
         askers=0,
-        keepers=0,
         segments=choice((1, 2, 4, 8)),
         pace=choice((20.0, 60.0, 200.0)),
         fence_by_stat=fence_by_stat,
@@ -193,20 +188,10 @@ def draw_plan(
     )
     if asks is None:
         asks = not lies and Random(f"asks {seed}").random() < _ASKING
-    if keeps is None:
-        keeps = not lies and Random(f"keeps {seed}").random() < _KEEPING
     plan = _with_askers(plan) if asks else plan
-    plan = _with_keepers(plan) if keeps else plan
     if upkeep and Random(f"pins {seed}").random() < _PINNING:
         return _with_pins(plan)
     return plan
-
-
-def _with_keepers(plan: Plan) -> Plan:
-    """The same, with chunks that go, and something to wait for while they are copied."""
-    random = Random(f"keepers {plan.seed}")
-    mix = (*plan.mix, ("backup", random.choice((1, 3))), ("export", 1), ("collect", 3), ("truncate", 2), ("merge", 2))
-    return replace(plan, keepers=random.choice((1, 2, 3)), mix=mix, pace=max(plan.pace, 60.0))
 
 
 def _with_pins(plan: Plan) -> Plan:

@@ -9,7 +9,7 @@ from typing import Final
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, StorageUnavailable
-from tests.simulator import finals, kept
+from tests.simulator import finals
 from tests.simulator.finals import calmly
 from tests.simulator.roots import RootRun
 from tests.simulator.world import Process
@@ -46,14 +46,12 @@ def judge(run: RootRun) -> None:
     follower = run.process("follower", f"host-of-the-follower{run.side}")
     calmly(world, lambda: run.checks.compare(follower.opening_replica()()), follower)
     run.checks.history(run.recorder.finish())
-    if run.keeping is not None:
-        kept.judge(run, run.keeping)
 
 
 def _everybody_ends(run: RootRun) -> bool:
     """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
     patience_s = _PATIENCE * run.plan.timeout_s + (_POLITE_S if run.plan.settings.lease_s else 0.0)
-    patience_s += _ASKING_S if run.plan.askers or run.plan.keepers else 0.0
+    patience_s += _ASKING_S if run.plan.askers else 0.0
     for _ in range(_PATIENCE):
         busy = [life for life in run.lives if not life.finished and not life.process.dead]
         if not busy:

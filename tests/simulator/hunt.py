@@ -2,7 +2,7 @@
 
 ``python -m tests.simulator.hunt [--seeds N] [--jobs N] [NAME ...]``. Promises: a mutant counts as killed only by an
 invariant or by the history of what clients were told, never because a process stumbled over it; the table says how many
-runs it took. A bug in a binding that ``BOUND_RUNS`` runs did not notice is looked for by the tests of that binding.
+runs it took.
 Leaves out: the bugs (``mutants``), the runs (``runs``).
 """
 
@@ -12,10 +12,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
-import re
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -26,17 +22,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.simulator.mutants import MUTANTS, Mutant, MutantError, planted
-from tests.simulator.planting import MUTANT
+from tests.simulator.mutants import MUTANTS, planted
 from tests.simulator.runs import Run
 
 __all__ = ["Hunted", "hunt", "killer_of", "main", "save"]
 
 CLAIMS = 12
 """Claims in one run of a hunt: short runs find a bug sooner, since every run has weather of its own."""
-BOUND_RUNS = 30
-"""Runs over a binding before its tests are asked."""
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Hunted(NamedTuple):
@@ -59,14 +51,13 @@ def hunt(name: str, seeds: Iterable[int], *, claims: int = CLAIMS, seconds_max: 
     """Run the seeds that suit a mutant until one of them notices it, or until ``seconds_max`` have passed."""
     mutant = MUTANTS[name]
     runs = stumbled = 0
-    most = BOUND_RUNS if mutant.tests else math.inf
     unclean: list[int] = []
     began_s, end_s = time.process_time(), time.monotonic() + seconds_max
     for seed in seeds:
         plan = mutant.plan(seed, claims)
         if not mutant.suits(plan):
             continue
-        if time.monotonic() > end_s or runs >= most:
+        if time.monotonic() > end_s:
             break
         runs += 1
         run = Run(plan)  # a container is made by healthy code: a storage that breaks its word is refused by the probe
@@ -82,41 +73,7 @@ def hunt(name: str, seeds: Iterable[int], *, claims: int = CLAIMS, seconds_max: 
                 return Hunted(name, killer, seed, runs, violation, stumbled, cpu_s, tuple(unclean))
         else:
             stumbled += bool(violations)
-    if mutant.tests:
-        test, cpu_s = _failing_test(mutant)
-        return Hunted(
-            name, test, -1, runs, "", stumbled, round(time.process_time() - began_s + cpu_s, 1), tuple(unclean)
-        )
     return Hunted(name, "", -1, runs, "", stumbled, round(time.process_time() - began_s, 1), tuple(unclean))
-
-
-def _failing_test(mutant: Mutant) -> tuple[str, float]:
-    """The first test that fails with the bug planted, or ""; and the processor time that it took."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    failed = ""
-    for tests in mutant.tests:
-        # One by one, because a session of its own order would begin with the slow ones.
-        done = _pytest(mutant.name, tests)
-        found = _FAILED.search(done.stdout)
-        if found is None and done.returncode:
-            raise MutantError(f"the tests for {mutant.name} could not be run: {done.stdout[-500:]}{done.stderr[-500:]}")
-        # A test that fails without the bug, too, says nothing of it.
-        if found is not None and not _pytest("", found[1]).returncode:
-            failed = f"test {found[1]}"
-            break
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return failed, now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-
-
-def _pytest(mutant: str, tests: str) -> subprocess.CompletedProcess[str]:
-    """Run tests up to the first that fails, with a bug planted, or without any."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *(("-p", "tests.simulator.planting") if mutant else ()), tests],
-        env={**os.environ, MUTANT: mutant, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def killer_of(violation: str) -> str:

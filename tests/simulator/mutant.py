@@ -29,9 +29,9 @@ class Mutant(NamedTuple):
     """One planted bug.
 
     ``kinds``: the worlds (storage and journal mode) it can show in. ``needs``: what a run must have besides for it to show:
-    fault classes, "replicas", "askers", "keepers", "machines" (more than one), "pins" (across spills),
+    fault classes, "replicas", "askers", "machines" (more than one), "pins" (across spills),
     or "tail" (where reads inside a segment look at no fence).
-    ``bound``: it is in a binding; ``tests``: files that look for it besides, fast ones first. ``upkeep``: its runs have all verbs of
+    ``bound``: it is in a binding. ``upkeep``: its runs have all verbs of
     upkeep, or only what others have.
     """
 
@@ -41,7 +41,6 @@ class Mutant(NamedTuple):
     patches: tuple[Patch, ...]
     needs: tuple[str, ...] = ()
     bound: bool = False
-    tests: tuple[str, ...] = ()
     upkeep: bool = False
 
     def plan(self, seed: int, claims: int) -> Plan:
@@ -53,7 +52,6 @@ class Mutant(NamedTuple):
                 lmdb="rotten_rows" in self.needs,
                 upkeep=self.upkeep,
                 asks="askers" in self.needs,
-                keeps="keepers" in self.needs,
             )
         storage = cast("StorageKind", self.kinds[0].partition("-")[0])
         return draw_plan(
@@ -64,12 +62,11 @@ class Mutant(NamedTuple):
             bindings=True,
             storage=storage,
             asks=False,
-            keeps=False,
         )
 
     def suits(self, plan: Plan) -> bool:
         """Whether the bug can show in this run: hunting in others would be a waste."""
-        has = {"replicas": plan.replicas > 0, "askers": plan.askers > 0, "keepers": plan.keepers > 0}
+        has = {"replicas": plan.replicas > 0, "askers": plan.askers > 0}
         has["machines"] = plan.machines > 1
         has["pins"], has["tail"] = PINS in plan.mix, plan.settings.read_fence == "tail"
         has.update((name, any(name == allowed for allowed, _ in plan.distrust)) for name in CLASSES)
@@ -86,7 +83,6 @@ def single(
     old: str,
     new: str,
     needs: tuple[str, ...] = (),
-    tests: tuple[str, ...] = (),
 ) -> Mutant:
     """A bug of one patch."""
-    return Mutant(name, what, kinds, (Patch(target, old, new),), needs, tests=tests)
+    return Mutant(name, what, kinds, (Patch(target, old, new),), needs)

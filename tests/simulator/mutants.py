@@ -19,14 +19,12 @@ from typing import Final, NamedTuple, cast
 
 from tests.simulator.mutant import Mutant, Patch
 from tests.simulator.mutants_asks import ASKING_MUTANTS
-from tests.simulator.mutants_backup import BACKUP_MUTANTS
 from tests.simulator.mutants_bindings import BINDING_MUTANTS
 from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
-from tests.simulator.mutants_window import WINDOW_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
 
@@ -37,11 +35,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *ENGINE_MUTANTS,
         *UPKEEP_MUTANTS,
         *ASKING_MUTANTS,
-        *BACKUP_MUTANTS,
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *INLINE_MUTANTS,
-        *WINDOW_MUTANTS,
     )
 }
 """Every planted bug, by name."""

@@ -1,4 +1,4 @@
-"""Planted bugs in the engine: commits, segments, chunks, the offset index. Names of the first ones are those of protocol 6.1.
+"""Planted bugs in the engine: commits, segments, chunks, the offset index, writers. Names of the first ones are those of protocol 6.1.
 
 Promises: every one breaks a rule that the protocol or the engine states, and none raises an error of its own making: what
 notices it is an invariant or a history that cannot be. Leaves out: planting (``mutants``).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import EVERYWHERE, POSIX, Mutant, Patch, single
+from tests.simulator.mutant import EVERYWHERE, POSIX, S3, Mutant, Patch, single
 
 __all__ = ["ENGINE_MUTANTS"]
 
@@ -22,6 +22,12 @@ _GO_ON_WHEN_FULL: Final = Patch(
     "raise",
 )
 """No bug: a full disk fails its batch, and the epoch goes on. Else nearly every failure of a batch ends the epoch."""
+
+_WINDOW: Final = "chunkstore.operations.append_window:AppendWindow"
+_WRITER: Final = "chunkstore.writer:StorageWriter"
+_ENTERS: Final = Patch(
+    f"{_WINDOW}._check", "if before is not None and before.op.decided and before.op.error is not None:", "if False:"
+)
 
 ENGINE_MUTANTS: Final = (
     single(
@@ -112,19 +118,6 @@ ENGINE_MUTANTS: Final = (
         "if own < epoch else",
         "if own <= epoch else",
     ),
-    Mutant(
-        "unknown-session-ended",
-        "a session that the sweeper's rows do not know counts as ended, whenever it began",
-        EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.orphans:_standing",
-                "else session_epoch(session)",
-                "else 1",
-            ),
-        ),
-        tests=("tests/unit/test_orphans.py", "tests/engine/test_sweep.py"),
-    ),
     single(
         "foreign-tail",
         "an owner appends to the chunk of an owner before it",
@@ -189,33 +182,12 @@ ENGINE_MUTANTS: Final = (
         "if False:",
     ),
     single(
-        "concat-loses-first",
-        "a concat skips the first chunk of its source in the list",
-        EVERYWHERE,
-        "chunkstore.operations.concat:plan_concat",
-        "length=target.length + source.length,",
-        "length=target.length + source.length - changes.chunk(source.first_chunk).length,",
-    ),
-    single(
         "concat-keeps-source",
         "a concat leaves its source where it was",
         EVERYWHERE,
         "chunkstore.operations.concat:plan_concat",
         "changes.rows[segment_key(source_name)] = None",
         "pass",
-    ),
-    Mutant(
-        "concat-drops-crc",
-        "a concat drops the CRC of the target's last chunk",
-        EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.concat:plan_concat",
-                "last._replace(next=source.first_chunk, state=CLOSED)",
-                "last._replace(next=source.first_chunk, state=CLOSED, crc32c=None)",
-            ),
-        ),
-        tests=("tests/engine/test_concat.py",),
     ),
     single(
         "index-shift",
@@ -249,21 +221,6 @@ ENGINE_MUTANTS: Final = (
         "if op.generation != self.generation or self.generation == _ENDED:",
         "if op.generation != self.generation != _ENDED:",
     ),
-    Mutant(
-        "grow-ended-chunk",
-        "an owner appends to a chunk of an epoch of its own that has ended",
-        POSIX,
-        (
-            Patch(
-                f"{_CONTAINER}.begin_epoch",
-                "    self.observer.took_over(ownership.report)",
-                "    self.ours = self.current.ours = (*getattr(self, 'ours', ()), self.current.epoch)\n"
-                "    self.observer.took_over(ownership.report)",
-            ),
-            Patch(f"{_EPOCH}.may_grow", "tail.epoch == self.epoch", "tail.epoch in self.ours"),
-            Patch(f"{_EPOCH}.may_grow", "chunk_epoch(identity) == self.epoch", "chunk_epoch(identity) in self.ours"),
-        ),
-    ),
     single(
         "acknowledge-ended-queue",
         "what is queued when an epoch ends is acknowledged",
@@ -282,25 +239,6 @@ ENGINE_MUTANTS: Final = (
         "        self._queue.clear()\n"
         "        if idle := True:",
     ),
-    Mutant(
-        "swap-before-end",
-        "a roll swaps the current epoch while the queue of the one before still takes operations",
-        EVERYWHERE,
-        (
-            Patch(f"{_RECOVERY}._drained", "owned.queue.end_if_idle()", "owned.queue.idle"),
-            Patch(f"{_RECOVERY}.roll", 'owned.end(Closed("this epoch, which was rolled"))', "pass"),
-        ),
-    ),
-    Mutant(
-        "same-generation",
-        "what was planned behind a batch that failed is committed all the same",
-        ("posix-slot",),
-        (
-            Patch(f"{_QUEUE}.fail", "self.generation += 1", "pass"),
-            _GO_ON_WHEN_FULL,
-        ),
-        needs=("disk_full",),
-    ),
     single(
         "gc-pinned-chunks",
         "a collection does not look at pins",
@@ -310,43 +248,31 @@ ENGINE_MUTANTS: Final = (
         "if False:",
     ),
     Mutant(
-        "gc-pin-off-by-one",
-        "what the record right behind a pin has removed counts as removed in front of it",
-        EVERYWHERE,
+        "window-acks-behind-a-hole",
+        "a batch that fails fails alone: what is behind it is committed and acknowledged",
+        S3,
         (
+            _ENTERS,
+            Patch(f"{_WRITER}._finish", "self._failing = True", "pass"),
+            Patch(f"{_WRITER}._run", "self._failing = self._failing or batch.error is not None", "pass"),
             Patch(
-                "chunkstore.operations.collect:_find",
-                "garbage.lsn > lowest:",
-                "garbage.lsn > lowest + 1:",
+                f"{_WRITER}._resolve",
+                "            self._break(batch.error)\n                break",
+                "            with self._condition:\n"
+                "                    self._underway.popleft()\n"
+                "                    self._underway_bytes -= len(batch.data)\n"
+                "                    self._committed_to = batch.event_number\n"
+                "                    self._condition.notify_all()\n"
+                "                for future, _ in batch.pieces:\n"
+                "                    future.set_exception(batch.error.copy())\n"
+                "                continue",
             ),
         ),
-        tests=("tests/engine/test_pins.py",),
     ),
     Mutant(
-        "attach-looked-once",
-        "whether a collection has deleted a chunk behind the look at it is not asked when it is attached",
+        "writer-gives-no-way",
+        "a writer of the same id begins while what its former has under way is not decided",
         EVERYWHERE,
-        (
-            Patch(
-                "chunkstore.operations.written_chunks:require_fresh",
-                "if length is None or item.id in look.collected:",
-                "if length is None:",
-            ),
-        ),
-        tests=("tests/engine/test_sessions.py",),
-    ),
-    Mutant(
-        "attach-looked-late",
-        "collections hear of a look at chunks when it is over",
-        EVERYWHERE,
-        (
-            Patch("chunkstore.operations.written_chunks:looked_at", "    container.looks.append(look)\n", ""),
-            Patch(
-                "chunkstore.operations.written_chunks:looked_at",
-                "        yield look\n    finally:",
-                "        container.looks.append(look)\n        yield look\n    finally:",
-            ),
-        ),
-        tests=("tests/engine/test_sessions.py",),
+        (Patch(f"{_WRITER}.give_way", "self._gives_way = self._failing = True", "return"),),
     ),
 )

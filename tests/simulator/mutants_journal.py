@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import APPEND, EVERYWHERE, POSIX, SLOT, Mutant, Patch, single
+from tests.simulator.mutant import APPEND, EVERYWHERE, SLOT, Mutant, Patch, single
 
 __all__ = ["JOURNAL_MUTANTS"]
 
@@ -192,39 +192,6 @@ JOURNAL_MUTANTS: Final = (
         needs=("replicas", "stall_at_call", "power_cut"),
     ),
     single(
-        "rcached",
-        "a replica takes the page cache's word for what is on the disk",
-        APPEND,
-        "chunkstore_journal.committed:_is_durable",
-        "is_uncached=True",
-        "is_uncached=False",
-        needs=("replicas", "sync_error", "power_cut"),
-        tests=("tests/simulation/test_found.py",),
-    ),
-    single(
-        "rnofsyncopen",
-        "a replica relies on an OPEN that is not durable",
-        POSIX,
-        "chunkstore_journal.follower:Follower._find_newest",
-        "self._storage.harden(found.object)",
-        "pass",
-        needs=("replicas", "stall_at_call", "power_cut"),
-    ),
-    Mutant(
-        "no-own-claim",
-        "no newer claim is believed where our own is not seen",
-        APPEND,
-        (
-            Patch("chunkstore_journal.stream:OwnedStream.check_fence", "if not self.sees_own_claim():", "if False:"),
-            Patch(
-                f"{_APPEND_STREAM}:AppendStream._refusal",
-                "None if self.sees_own_claim() else self._broken(self.moved(), happened=None)",
-                "None",
-            ),
-        ),
-        tests=("tests/simulation/test_schedules_fence.py", "tests/faults/test_moved_roots.py"),
-    ),
-    single(
         "noembed",
         "a take-over forgets the last record of the stream, which no other record covers",
         APPEND,
@@ -306,31 +273,5 @@ JOURNAL_MUTANTS: Final = (
         "chunkstore_journal.collect:_due_of",
         "if opened.header.lsn + index <= keep_from and",
         "if opened.header.lsn + index <= keep_from + 10_000 and",
-    ),
-    Mutant(
-        "gc-pinned-records",
-        "the collector of the journal does not look at pins",
-        EVERYWHERE,
-        (
-            Patch(
-                "chunkstore_journal.collect:Collector.run",
-                "if pinned_lsn is not None and pinned_lsn < keep_from:",
-                "if False:",
-            ),
-        ),
-        tests=("tests/journal/test_collect.py",),
-    ),
-    Mutant(
-        "gc-pinned-snapshot",
-        "the collector of the journal keeps the oldest snapshot behind a pin for it, not the newest one in front",
-        EVERYWHERE,
-        (
-            Patch(
-                "chunkstore_journal.collect:Collector._pinned_from",
-                "    for snapshot in reversed(stored):\n        if snapshot.lsn <= lsn and",
-                "    for snapshot in stored:\n        if snapshot.lsn >= lsn and",
-            ),
-        ),
-        tests=("tests/journal/test_collect.py",),
     ),
 )

@@ -21,40 +21,15 @@ def _upkeep(
     *patches: Patch,
     kinds: tuple[str, ...] = EVERYWHERE,
     needs: tuple[str, ...] = (),
-    tests: tuple[str, ...] = (),
 ) -> Mutant:
-    return Mutant(name, what, kinds, patches, needs, tests=tests, upkeep=True)
+    return Mutant(name, what, kinds, patches, needs, upkeep=True)
 
 
 UPKEEP_MUTANTS: Final = (
     _upkeep(
-        "replace-unchecked",
-        "a merge takes the place of whatever chunks hold its range by now",
-        Patch(f"{_REPLACE}:plan_replace", "if expected != found:", "if False:"),
-        tests=("tests/engine/test_replace.py",),
-    ),
-    _upkeep(
         "replace-former-epoch",
         "a merge that an epoch has begun is committed by the next one",
         Patch(f"{_REPLACE}:_new_chunks", "if found != expected:", "if found[0] != expected[0]:"),
-    ),
-    _upkeep(
-        "replace-active",
-        "a merge takes in the chunk that appends still go to",
-        Patch(
-            f"{_REPLACE}:find_run", "if record.state != CLOSED and record.epoch == changes.owned.epoch:", "if False:"
-        ),
-        kinds=POSIX,
-        tests=("tests/engine/test_replace.py",),
-    ),
-    _upkeep(
-        "replace-keeps-skip",
-        "a first chunk that was written anew without its dead head counts as if it still had it",
-        Patch(
-            f"{_REPLACE}:exchange",
-            "skip = segment.start_offset - run.start if is_first else segment.first_chunk_skip",
-            "skip = segment.first_chunk_skip",
-        ),
     ),
     _upkeep(
         "replace-forgets-skip",
@@ -65,11 +40,6 @@ UPKEEP_MUTANTS: Final = (
         "replace-half-linked",
         "the chunk behind a merge still names the one that was there",
         Patch(f"{_REPLACE}:exchange", "if not is_last:", "if False:"),
-    ),
-    _upkeep(
-        "replace-half-indexed",
-        "of what a merge has made the offset index shows the first chunk only",
-        Patch(f"{_REPLACE}:exchange", "run.start, run.stop, added))", "run.start, run.stop, added[:1]))"),
     ),
     _upkeep(
         "replace-leaks",
@@ -108,35 +78,11 @@ UPKEEP_MUTANTS: Final = (
         Patch("chunkstore.blocks:merged_borders", "behind, border - low)", "behind, border - low + 1)"),
     ),
     _upkeep(
-        "merge-cleans-up",
-        "a merge whose outcome is unknown deletes its chunk",
-        Patch("chunkstore.upkeep.defrag:_carry_out", "except (OutcomeUnknown, NotOwner, Closed):", "except (Closed,):"),
-        tests=("tests/engine/test_defrag.py",),
-    ),
-    _upkeep(
         "pin-newest",
         "of several pins the newest counts, not the oldest",
         Patch(
             "chunkstore.metadata.pins:pinned_lsn", "return min(found, default=None)", "return max(found, default=None)"
         ),
-    ),
-    _upkeep(
-        "pin-ends-early",
-        "a pin that has an end is over at the next collection",
-        Patch(
-            "chunkstore.operations.pins:_is_over",
-            "return record.lasts_ms > 0 and is_older(",
-            "return record.lasts_ms > 0 or is_older(",
-        ),
-        tests=("tests/engine/test_pins.py",),
-    ),
-    _upkeep(
-        "gc-no-grace",
-        "a collection does not wait for the grace period",
-        Patch(
-            "chunkstore.operations.collect:_due", "return kept_s == 0 or is_older(", "return kept_s >= 0 or is_older("
-        ),
-        tests=("tests/engine/test_upkeep.py", "tests/engine/test_reader.py"),
     ),
     _upkeep(
         "retention-old-policy",

@@ -18,7 +18,6 @@ from tests.judges.events import Event
 from tests.simulator.checks import Checks, Level
 from tests.simulator.clients import Client, EventWriter, follow
 from tests.simulator.drawing import Plan
-from tests.simulator.keeping import Keeping
 from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import Scheduler, Task
@@ -60,8 +59,6 @@ class RootRun:
     copies: list[RootRun]
     accepting: list[Machine]
     """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
-    keeping: Keeping | None = None
-    """What is kept of the container, where anything is."""
 
     def _start(self) -> None:
         self.ending = False
@@ -295,8 +292,7 @@ class RootRun:
             self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
 
     def _client(self, random: Random, name: str, owner: str) -> Client:
-        recorder, keeping = self.recorder, self.keeping
-        return Client(self.world, self.plan, recorder, random, name, self.writers, owner=owner, keeping=keeping)
+        return Client(self.world, self.plan, self.recorder, random, name, self.writers, owner=owner)
 
     def claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
         """Ask for the container; None: not won."""

@@ -12,6 +12,7 @@ Leaves out: reducing a failing run; what owners, replicas and the nemesis do at 
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -27,8 +28,6 @@ from tests.simulator.clients import EventWriter
 from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
-from tests.simulator.keepers import Keepers
-from tests.simulator.keeping import Keeping, fast_folder
 from tests.simulator.lies import ENABLED
 from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
@@ -52,10 +51,9 @@ def run_seed(
     distrust: Iterable[str] = ENABLED,
     upkeep: bool | None = None,
     asks: bool | None = None,
-    keeps: bool | None = None,
 ) -> RunResult:
-    """Run a seed. ``upkeep``, ``asks``, ``keeps``: as in ``draw_plan``."""
-    plan = draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust, upkeep=upkeep, asks=asks, keeps=keeps)
+    """Run a seed. ``upkeep``, ``asks``: as in ``draw_plan``."""
+    plan = draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust, upkeep=upkeep, asks=asks)
     return Run(plan, level=level, trace=trace).run()
 
 
@@ -68,7 +66,7 @@ class Run(RootRun):
         self.plan = plan
         self.level = level
         self.random = Random(f"story {plan.seed}")
-        self._folder = tempfile.mkdtemp(prefix="chunkstore-simulated-", dir=fast_folder()) if plan.lmdb else None
+        self._folder = tempfile.mkdtemp(prefix="chunkstore-simulated-", dir=_fast_folder()) if plan.lmdb else None
         self.world = World(
             plan.seed,
             plan.storage,
@@ -101,10 +99,6 @@ class Run(RootRun):
         self.distrust = Distrust(self)
         self._start()
         self._askers = Askers(self)
-        self._keepers: Keepers | None = None
-        if plan.keepers:
-            self.keeping = Keeping(self.world)
-            self._keepers = Keepers(self, self.keeping)
 
     def _wrap(self, storage: ChunkStorage) -> ChunkStorage:
         unit = self.plan.latency_s
@@ -122,8 +116,6 @@ class Run(RootRun):
         finally:
             self.world.close()
             runtime.install(None)
-            if self.keeping is not None:
-                self.keeping.close()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             if collecting:
@@ -178,8 +170,6 @@ class Run(RootRun):
             for copied in self.copies:
                 copied.turn()
             self._askers.turn()
-            if self._keepers is not None:
-                self._keepers.turn()
         self.scheduler.pause(int(self.unit_ns * 2 * random.random()))
         self.distrust.end()
         world.faults.clear_up()
@@ -187,3 +177,8 @@ class Run(RootRun):
             root.end()
         self._askers.end()
         self.scheduler.stop()
+
+
+def _fast_folder() -> str | None:
+    """Where files cost no disk, if there is such a place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,4 +1,4 @@
-"""Clients' verbs of upkeep: snapshots, collections, merges, pins, sweeps, retention, backups, exports.
+"""Clients' verbs of upkeep: snapshots, collections, merges, pins, sweeps, retention.
 
 Promises: what cuts bytes off, or changes rows, is an event of the history as any other; the rest answers nothing about contents, and what
 it answers is judged all the same. Leaves out: everything else that clients do (``clients``).
@@ -14,12 +14,11 @@ from typing import Any
 
 from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, SegmentNotFound
+from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.upkeep.retention import RetentionCut, RetentionStep, apply_all, carry_out, plan_step
 from tests.simulator.drawing import Plan
-from tests.simulator.keeping import Keeping
 from tests.simulator.recorder import Recorder
 from tests.simulator.world import World
 from tests.support.merging import merge
@@ -34,7 +33,6 @@ class UpkeepVerbs:
     _plan: Plan
     _recorder: Recorder
     _random: Random
-    _keeping: Keeping | None
 
     def segment(self) -> str:
         """Any of the run's segments."""
@@ -92,16 +90,6 @@ class UpkeepVerbs:
         age_s_min = self._plan.timeout_s * Random(f"age {self._plan.seed} {now}").choice((0, 0, 1))
         with self._judged("sweep"):
             store.sweep(delete=True, keep_in=keep_in, age_s_min=age_s_min)
-
-    def do_backup(self, store: ChunkedSegmentStorage) -> None:
-        assert self._keeping is not None
-        with self._judged("backup"):
-            self._keeping.backup(store, self._random)
-
-    def do_export(self, store: ChunkedSegmentStorage) -> None:
-        assert self._keeping is not None
-        with self._judged("export"), suppress(SegmentNotFound):
-            self._keeping.export(store, self._random, self.segment())
 
     def do_policy(self, store: ChunkedSegmentStorage) -> None:
         """A policy of one segment, or of some, comes, changes or goes."""

@@ -324,12 +324,6 @@ class World(Closing):
             return founder.run(lambda: create_container(storage, self.names, self.settings, probe=probe_storage))
         return create_container(storage, self.names, self.settings)
 
-    def present(self) -> Process:
-        """The process that is at work."""
-        process = self.scheduler.current.process
-        assert isinstance(process, Process)
-        return process
-
     @property
     def mode(self) -> str:
         """The container's journal mode: "slot" or "append"."""
