@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from chunkstore_bindings.hdfs import HdfsChunkStorage, held
 from chunkstore_bindings.hdfs.atomic import Temporary
 from chunkstore_bindings.in_time import Deadline
 from tests.faults.ground import FULL_RUN
-from tests.faults.moved import Hdfs, Moment
 from tests.hdfs.model import FOLDER, made, temporaries
 from tests.hdfs.moving import WAYS, Tree, replaced_by_a_copy, served_from_a_copy
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -142,16 +139,6 @@ def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_pat
         tree.move(f"{home}/new", f"{home}/old")
         assert store.append("a", b" after") == 6
         assert store.read("a", 0, 100) == b"before after"
-
-
-@pytest.mark.proof
-def test_a_folder_that_is_moved_at_any_moment(tree: Tree, home: str) -> None:
-    """A share of ``python -m tests.faults.moved``."""
-    seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
-    print(f"CHUNKSTORE_SEED={seed}")
-    chance = random.Random(seed)
-    for number in range(500 if FULL_RUN else 2):
-        Moment(Hdfs(tree, f"{home}/{number}"), chance).run()
 
 
 # The storage alone

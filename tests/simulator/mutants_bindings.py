@@ -33,7 +33,6 @@ _ON_HDFS: Final = (
     "tests/simulation/test_bound_servers.py",
     "tests/hdfs/test_creating.py",
     "tests/hdfs/test_joining_and_asking.py",
-    "tests/hdfs/test_lost_replies.py",
     "tests/hdfs/test_doubts.py",
     "tests/hdfs/test_reading.py",
     "tests/hdfs/test_moved.py",
