@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import Any
 
-from chunkstore.codec.pulsar import offload_metadata, pip76_index, windows
+from chunkstore.codec.pulsar import pip76_index, windows
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
 from chunkstore.codec.pulsar.offload_metadata import (
@@ -18,9 +17,6 @@ from chunkstore.codec.pulsar.offload_metadata import (
     LedgerMetadata,
     OffloadContext,
     OffloadSegment,
-    decode_ledger_info,
-    decode_ledger_metadata,
-    decode_offload_context,
     encode_ledger_info,
     encode_ledger_metadata,
     encode_offload_context,
@@ -144,25 +140,6 @@ def damaged_message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
     else:
         fields[at] = (tag, chance.one_of((b"", b"\xff\xfe", value * 3, b"x" * 3000, raw)))
     return _joined(fields)
-
-
-def _make_message(name: str, chance: Chance) -> bytes:
-    raw = chance.one_of(_MESSAGES[name])
-    for _ in range(1 + chance.below(2)):
-        raw = damaged_message(chance, raw)
-    if chance.random() < 0.02:
-        raw = b"\x2a\xff\x7f" * 300 + raw  # messages in messages
-    return mangled(chance, raw) if chance.random() < 0.15 else raw
-
-
-def _decode_message(
-    decode: Callable[..., Any], encode: Callable[[Any], bytes], data: bytes, gate: Gate
-) -> Callable[[], None]:
-    return partial(_message_again, decode, encode, decode(data, object="metadata", position=0))
-
-
-def _message_again(decode: Callable[..., Any], encode: Callable[[Any], bytes], found: object) -> None:
-    assert decode(encode(found), object="again", position=0) == found
 
 
 # --- the index -------------------------------------------------------------------------------------------------------
@@ -390,21 +367,6 @@ def decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
 
 
 OFFLOAD_TARGETS: tuple[Target, ...] = (
-    Target(
-        "ledger-info", "protobuf's own parser", partial(_make_message, "ledger-info"),
-        partial(_decode_message, decode_ledger_info, encode_ledger_info), (Damaged,),
-        (Spy(offload_metadata, "_value_of"),),
-    ),
-    Target(
-        "ledger-metadata", "protobuf's own parser", partial(_make_message, "ledger-metadata"),
-        partial(_decode_message, decode_ledger_metadata, encode_ledger_metadata), (Damaged,),
-        (Spy(offload_metadata, "_value_of"),),
-    ),
-    Target(
-        "offload-context-proto", "protobuf's own parser", partial(_make_message, "offload-context-proto"),
-        partial(_decode_message, decode_offload_context, encode_offload_context), (Damaged,),
-        (Spy(offload_metadata, "_value_of"),),
-    ),
     Target(
         "pip76-index", "magic, both lengths, header length", _make_index, _decode_index, (),
         (Spy(pip76_index, "_read_group"),),
