@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.config import Settings
-from chunkstore.names import ContainerNames
-from chunkstore.registry import Roots
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
-from chunkstore_bindings.wrappers.routed import RoutedChunkStorage
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
 from chunkstore_bindings.wrappers.wrapping import layers
 from tests.contract import test_storage_filesystem, test_storage_memory
@@ -37,12 +33,6 @@ def throttled(storage: ChunkStorage) -> ChunkStorage:
 
 def metered(storage: ChunkStorage) -> ChunkStorage:
     return MeteredChunkStorage(storage)
-
-
-def routed(storage: ChunkStorage) -> ChunkStorage:
-    return RoutedChunkStorage(
-        storage, ContainerNames("default"), lambda _number: None, Roots(Settings()), deadline_s=60.0
-    )
 
 
 def stacked(storage: ChunkStorage) -> ChunkStorage:

@@ -21,13 +21,11 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from tests.faults.ground import FULL_RUN
 from tests.faults.moved import CONTAINER, WAYS, Place, files_of, is_refused
 from tests.support.alone import alone
 from tests.support.hooked import within
 from tests.support.worlds import Mode
 
-ROUNDS = 500 if FULL_RUN else 30
 MOVED = "moved, unmounted"
 HASTY_S = 0.3
 

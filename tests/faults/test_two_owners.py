@@ -27,8 +27,6 @@ from chunkstore.config import Settings
 from tests.faults import owners
 from tests.faults.ground import FULL_RUN
 from tests.faults.owners import SETTINGS, Verdict, prepare
-from tests.support.faulty import Dead, FaultyChunkStorage
-from tests.support.forwarding import Hooked
 from tests.support.hooked import wait_for
 from tests.support.worlds import Mode
 
@@ -176,36 +174,3 @@ def test_processes(tmp_path: Path, mode: Mode, seed: int, record_property: Calla
     assert len(verdict.acknowledged) > ENOUGH
     record_property("rounds", ROUNDS)
     print(f"{mode}: {kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
-
-
-class Way(Hooked):
-    """A process's way to the storage: may be blocked for a while, or cut for ever."""
-
-    def __init__(self, inner: FaultyChunkStorage) -> None:
-        super().__init__(inner)
-        self.cut = inner.kill
-        self._free = threading.Event()
-        self._free.set()
-        self.before = lambda operation, names: self._pass()
-        self.after = lambda operation, names: self._pass()
-
-    def _pass(self) -> None:
-        assert self._free.wait(90)
-
-    def block(self) -> None:
-        self._free.clear()
-
-    def free(self) -> None:
-        self._free.set()
-
-
-@pytest.fixture
-def quiet_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads of a process that was cut off die by ``Dead``, as they should."""
-    usual = threading.excepthook
-
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        if not issubclass(arguments.exc_type, Dead):
-            usual(arguments)
-
-    monkeypatch.setattr(threading, "excepthook", hook)

@@ -11,15 +11,8 @@ from chunkstore.codec.pulsar import pip76_index, windows
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
 from chunkstore.codec.pulsar.offload_metadata import (
-    DriverMetadata,
-    Ensemble,
     LedgerInfo,
-    LedgerMetadata,
-    OffloadContext,
-    OffloadSegment,
     encode_ledger_info,
-    encode_ledger_metadata,
-    encode_offload_context,
 )
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
@@ -36,32 +29,9 @@ _FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "pulsar"
 _HEAD = Struct(">Iiqq")
 _GROUP = Struct(">qii")
 _BLOCK = Struct(">qiq")
-_HEADER = Struct(">Iqqqq92x")
 _FRAME = Struct(">iq")
 
 # --- protobuf --------------------------------------------------------------------------------------------------------
-
-_DRIVER = DriverMetadata(name="s3", properties=(("bucket", "b"), ("region", "")))
-_SEGMENT = OffloadSegment(
-    uid_msb=-1, uid_lsb=5, complete=True, assigned_ms=1, offloaded_ms=2, end_entry=3, driver=_DRIVER
-)
-_CONTEXT = OffloadContext(
-    uid_msb=1, uid_lsb=-(1 << 63), complete=False, bookkeeper_deleted=True, timestamp_ms=7, driver=_DRIVER,
-    segments=(_SEGMENT, OffloadSegment()),
-)  # fmt: skip
-_INFO = LedgerInfo(ledger=7, entries=5, size=1 << 40, timestamp_ms=9, offload=_CONTEXT, properties=(("k", "v"),))
-_METADATA = LedgerMetadata(
-    write_quorum=2, ensemble_size=3, length=1 << 33, last_entry=7, ensembles=(Ensemble(members=("a:1", "b"), first_entry=0),) * 2,
-    digest_type=3, ack_quorum=2, created_ms=1 << 40, custom=(("k", b"v"), ("pulsar/managed-ledger", b"t/n/persistent/x")),
-)  # fmt: skip
-_MESSAGES = {
-    "ledger-info": (encode_ledger_info(_INFO), encode_ledger_info(LedgerInfo(ledger=7))),
-    "ledger-metadata": (
-        encode_ledger_metadata(_METADATA),
-        encode_ledger_metadata(LedgerMetadata(write_quorum=1, ensemble_size=1, length=0)),
-    ),
-    "offload-context-proto": (encode_offload_context(_CONTEXT), encode_offload_context(OffloadContext())),
-}
 
 
 def _varint(number: int) -> bytes:

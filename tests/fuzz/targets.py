@@ -13,12 +13,7 @@ from tests.fuzz.target import Target
 __all__ = ["TARGETS", "target_named"]
 
 TARGETS: tuple[Target, ...] = (
-    JOURNAL_TARGETS
-    + KAFKA_RECORD_TARGETS
-    + KAFKA_TARGETS
-    + MESSAGE_TARGETS
-    + OFFLOAD_TARGETS
-    + PIP17_TARGETS
+    JOURNAL_TARGETS + KAFKA_RECORD_TARGETS + KAFKA_TARGETS + MESSAGE_TARGETS + OFFLOAD_TARGETS + PIP17_TARGETS
 )
 
 

@@ -54,12 +54,6 @@ def _make(chance: Chance) -> bytes:
     return chance.randbytes(chance.below(12))
 
 
-def _sound(data: bytes, gate: Gate) -> None:
-    if len(data) < 6:
-        raise Damaged("too short", object="data")
-    gate.past()
-
-
 def _crashes(data: bytes, gate: Gate) -> None:
     struct.unpack(">QH", data)
 

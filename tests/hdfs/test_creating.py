@@ -170,9 +170,6 @@ def test_full_is_full(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, m
     assert storage.create_if_absent("a", b"x")
 
 
-NO_NODE = "Failed to find datanode, suggest to check cluster health."
-
-
 @pytest.mark.parametrize(
     ("kind", "message", "says"),
     [

@@ -69,9 +69,6 @@ def refused(call: Callable[[], object]) -> ChunkstoreError:
     return caught.value
 
 
-WITHOUT_NUMBERS = ("renamed_root", "removed", "replaced_by_a_copy")
-
-
 def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_path: Path, query: str = "") -> None:
     zombie = opened(tree, f"{home}/old", tmp_path / "zombie", query=query)
     zombie.create("a")

@@ -15,8 +15,6 @@ from tests.support.servers.s3server import S3Server
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
-SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=20_000)
-
 
 def test_encryption_and_storage_class_go_with_every_object(
     moto: S3Server, proxied: Proxied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,12 +12,9 @@ from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.registry import open_storage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
-from tests.faults.ground import FULL_RUN
 from tests.support.alone import alone
 from tests.support.requests_spent import Requests
 from tests.support.servers.s3server import S3Server
-
-EPOCHS = 1000 if FULL_RUN else 200
 
 
 def settings(path: Path, **more: Any) -> Settings:

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from chunkstore_bindings.s3.joining import Part, Span, plan_parts
 from chunkstore_bindings.s3.options import COPY_BYTES_MAX, PARTS_MAX
 
-MIB = 1 << 20
-
-
 Ranges = list[tuple[int, int]]
 """Where each begins in its source, and its length."""
 
