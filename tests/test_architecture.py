@@ -132,10 +132,10 @@ CEILINGS = {
     "tests/backup": 2_163,
     "tests/backup_restore": 1_486,
     "tests/chaos": 2_384,
-    "tests/cli": 2_717,
+    "tests/cli": 2_357,
     "tests/contract": 1_712,
     "tests/engine": 12_057,
-    "tests/faults": 5_161,
+    "tests/faults": 5_068,
     "tests/fuzz": 1_977,
     "tests/golden": 308,
     "tests/hdfs": 1_861,
@@ -150,9 +150,9 @@ CEILINGS = {
     "tests/servers": 147,
     "tests/simulation": 5_477,
     "tests/simulator": 12_270,
-    "tests/spark": 2_639,
+    "tests/spark": 2_550,
     "tests/support": 9_808,
-    "tests/unit": 12_721,
+    "tests/unit": 11_138,
 }
 CEILING_SLACK = 100
 
