@@ -133,7 +133,7 @@ CEILINGS = {
     "tests/backup_restore": 1_486,
     "tests/chaos": 2_384,
     "tests/cli": 2_357,
-    "tests/contract": 1_712,
+    "tests/contract": 1_711,
     "tests/engine": 12_057,
     "tests/faults": 5_068,
     "tests/fuzz": 1_977,
@@ -151,7 +151,7 @@ CEILINGS = {
     "tests/simulation": 5_477,
     "tests/simulator": 12_270,
     "tests/spark": 2_550,
-    "tests/support": 9_808,
+    "tests/support": 9_797,
     "tests/unit": 11_138,
 }
 CEILING_SLACK = 100

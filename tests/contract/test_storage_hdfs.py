@@ -46,7 +46,6 @@ class TestHdfs(ChunkStorageContract):
         assert offered.medium == "hdfs"
 
 
-@pytest.mark.proof
 class TestFakeHdfs(TestHdfs):
     """The model that other tests use holds the contract, too; here with pages of three entries."""
 
