@@ -133,21 +133,3 @@ def test_a_backup_is_dropped_by_its_name(call: Call, filled: str, tmp_path: Path
         assert call("backup", *arguments, "--json", code=2).error["error"] == "InvalidArgument"
     assert call("backup", filled, target, "--dry-run", "--json", code=2).error["error"] == "InvalidArgument"
     assert call("cat", target, "a").out == b"12345"
-
-
-def test_the_age_of_the_newest_backup_for_an_alert(call: Call, filled: str, tmp_path: Path) -> None:
-    def figures() -> dict[str, float]:
-        call("backup", "ls", target, "--metrics", "--json", code=2)
-        lines = call("backup", "ls", target, "--metrics").out.decode().splitlines()
-        return {name: float(value) for name, value in (line.split() for line in lines if not line.startswith("#"))}
-
-    target = (tmp_path / "backups").as_uri()
-    run = call("backup", filled, target, "--json").document["run"]
-    first = figures()
-    assert first.pop('chunkstore_backup_age_s{container="default"}') >= 0
-    assert first == {'chunkstore_backup_count{container="default"}': 1}
-    [stored] = (tmp_path / "backups" / "default" / "backups").glob(f"*{run}*")
-    stored.unlink()
-    assert figures() == {'chunkstore_backup_count{container="default"}': 0}, "what cannot be restored has no age"
-    error = call("backup", filled, target, "--metrics", "--json", code=2).error
-    assert error["error"] == "InvalidArgument"

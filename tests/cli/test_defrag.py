@@ -34,12 +34,3 @@ def test_defrag(call: Call, root: str, tmp_path: Path) -> None:
     assert call("stat", root, "a", "--json").document["chunk_count"] == 1
     assert call("gc", root, "--grace-s", "0", "--json").document["chunks"] == 9
     assert call("check", root, "--deep", "--json").document["findings"] == []
-
-
-def test_a_damaged_segment(call: Call, root: str, tmp_path: Path) -> None:
-    small_chunks(root)
-    chunk = call("layout", root, "a", "--json").out.decode().split('"')[3]
-    path = tmp_path / "store" / chunk
-    path.write_bytes(b"1234X")
-    said = call("defrag", root, code=1).out.decode()
-    assert "a: damaged" in said and "9, then 9" in said

@@ -128,14 +128,6 @@ def test_segments_are_pulsar_objects(call: Call, root: str, lines: Path, tmp_pat
     ]
 
 
-def test_genuine_objects(call: Call) -> None:
-    name = "v2-multi-block-one-ledger-BUGGY-OFFSETS"
-    data, index = FIXTURES / f"{name}.data", FIXTURES / f"{name}.index"
-    error = call("pulsar", "decode", data, index, "--json", code=1).error
-    assert error["error"] == "Damaged"
-    assert "first-entry defect" in error["message"]
-
-
 def test_decode_refuses(call: Call, tmp_path: Path) -> None:
     data = FIXTURES / "v2-one-ledger-one-segment.data"
     assert call("pulsar", "decode", data, "--json", code=2).error["error"] == "InvalidArgument"

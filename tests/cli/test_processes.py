@@ -48,19 +48,6 @@ def test_a_reader_that_leaves_is_no_error(start: Start, filled: str, *, unbuffer
     assert reader.wait(60) == 141
 
 
-def test_a_reader_of_a_list_that_leaves_is_no_error(start: Start, root: str) -> None:
-    with chunkstore.open(root) as store:
-        for number in range(600):
-            store.create(f"segment-with-a-name-that-fills-a-pipe-{'x' * 150}-{number}")
-    listing = start("ls", root, "--json")
-    assert listing.stdout is not None
-    assert listing.stderr is not None
-    listing.stdout.readline()
-    listing.stdout.close()
-    assert listing.stderr.read() == b""
-    assert listing.wait(60) == 141
-
-
 def test_follow_sees_appends_and_ends_with_the_seal(start: Start, root: str) -> None:
     with chunkstore.open(root) as store:
         store.create("a")
@@ -103,12 +90,3 @@ def test_a_live_owner_is_respected_unless_told_otherwise(start: Start, filled: s
         assert json.loads(out)["sealed"] is True
         with pytest.raises(chunkstore.NotOwner):
             owner.append("mine", b"fenced")
-
-
-def test_the_busy_message_names_the_remedy(start: Start, filled: str) -> None:
-    with chunkstore.open(filled, settings=OFTEN):
-        refused = start("rm", filled, "a")
-        _, err = refused.communicate(timeout=60)
-        assert refused.returncode == 1
-        assert b"pid" in err
-        assert b"--take-over" in err

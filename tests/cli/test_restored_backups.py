@@ -11,12 +11,9 @@ import pytest
 
 import chunkstore
 from chunkstore import Settings
-from chunkstore.assembly import open_store_on
-from chunkstore.errors import ContainerNotFound, Damaged, RolledBack
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.errors import Damaged, RolledBack
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle
-from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.cli.conftest import Call
 from tests.support.servers.s3server import S3Server
 
@@ -118,46 +115,6 @@ def test_a_restored_backup_and_the_way_on(call: Call, place: Place, file: Path, 
     assert call("cat", place.root, "f").out == file.read_bytes()
 
 
-def test_in_python(call: Call, place: Place, file: Path) -> None:
-    restored(call, place, file)
-    with chunkstore.open(place.root, settings=place.settings, accept_rollback=True) as store:
-        [accepted] = [finding for finding in store.report.findings if finding.startswith("accepted: ")]
-        assert "older than what the local cache has seen" in accepted
-        assert [info.name for info in store.segments()] == ["a"]
-        store.create("b")
-        store.append("b", b"anew")
-    with chunkstore.open(place.root, settings=place.settings) as store:
-        assert (store.report.source, store.report.findings) == ("cache", ())
-        assert store.read("b", 0, 10) == b"anew"
-
-
-@FILES
-def test_a_machine_that_has_seen_nothing(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
-    restored(call, place, file)
-    elsewhere = str(tmp_path / "elsewhere")
-    assert call("check", place.root, "--cache-dir", elsewhere, "--json").document == {
-        "ok": True,
-        "level": "quick",
-        "findings": [],
-    }
-    call("put", place.root, "b", file, "--cache-dir", elsewhere)
-    assert call("cat", place.root, "b", "--cache-dir", elsewhere).out == file.read_bytes()
-
-
-@FILES
-def test_a_replica_of_this_machine_says_so(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
-    elsewhere = str(tmp_path / "elsewhere")
-    call("put", place.root, "a", file)
-    backup = place.objects()
-    call("put", place.root, "b", file)
-    call("ls", place.root, "--cache-dir", elsewhere)
-    place.become(backup)
-    document = call("check", place.root, "--cache-dir", elsewhere, "--json").document
-    [finding] = document["findings"]
-    assert (document["ok"], finding["severity"]) == (True, "warning")
-    assert "this replica had applied lsn" in finding["message"]
-
-
 def test_a_cut_tail_after_a_clean_close(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
     """With a fresh cache: the root's own lease says it."""
     call("put", place.root, "a", file)
@@ -203,17 +160,3 @@ def test_a_lost_format_is_named_and_never_made_anew(call: Call, place: Place, fi
         assert place.objects() == left
     place.become(whole)
     assert call("cat", place.root, "a").out == file.read_bytes()
-
-
-def test_a_lost_format_in_memory() -> None:
-    storage = MemoryChunkStorage("memory://lost-format")
-    cache = MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
-    with pytest.raises(ContainerNotFound):
-        open_store_on(storage, cache=cache, create=False)
-    storage.put("default/tmp/left-by-a-probe", b"x")
-    with pytest.raises(ContainerNotFound):
-        open_store_on(storage, cache=cache, create=False)
-    storage.put("default/j/0000000000000000/0000000000000001/log.a", b"")
-    with pytest.raises(Damaged):
-        open_store_on(storage, cache=cache)
-    assert not storage.exists("default/FORMAT")

@@ -50,21 +50,3 @@ def test_misuse(call: Call, root: str) -> None:
         assert error["error"] == "InvalidArgument" and copy in error["message"]
     assert call("owner", root, "--json").document["claimed_epoch"] == claimed, "nobody is fenced for what is refused"
     assert call("scrub", root + "-not-there", "--json", code=1).error["error"] == "ContainerNotFound"
-
-
-def test_what_is_no_file_in_a_copy_ends_nothing(call: Call, root: str, tmp_path: Path) -> None:
-    names = []
-    with chunkstore.open(root, settings=chunkstore.Settings(inline_bytes_max=0)) as store:
-        for segment in ("a", "b"):
-            store.create(segment)
-            store.append(segment, b"12345")
-            names += [chunk.name for chunk in store.layout(segment)]
-    shutil.copytree(tmp_path / "store", tmp_path / "copy")
-    for name in names:
-        (tmp_path / "store" / name).write_bytes(b"1x345")
-    link = tmp_path / "copy" / names[0]
-    link.rename(link.with_suffix(".moved"))
-    link.symlink_to(link.with_suffix(".moved"))
-    found = call("scrub", root, "--repair-from", (tmp_path / "copy").as_uri(), "--json", code=1).document
-    assert [(item["segment"], item["repaired"]) for item in found["findings"]] == [("a", False), ("b", True)]
-    assert call("cat", root, "b").out == b"12345"

@@ -19,7 +19,7 @@ import pytest
 import chunkstore
 from chunkstore.cli.serve import _Serving
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
-from chunkstore.errors import ContainerBusy, NotOwner, StorageUnavailable
+from chunkstore.errors import ContainerBusy, NotOwner
 from tests.cli.conftest import Call
 from tests.support.hooked import in_thread, wait_for
 from tests.support.paths import SOURCES
@@ -143,20 +143,6 @@ def test_somebody_takes_over(
     assert reason == "signal" if stand_by else isinstance(reason, NotOwner)
 
 
-def test_standing_by_it_ends_at_once(call: Call, filled: str) -> None:
-    with chunkstore.open(filled):
-        before = signal.getsignal(signal.SIGTERM)
-
-        def end() -> None:
-            wait_for(lambda: signal.getsignal(signal.SIGTERM) is not before)  # else it would end the tests
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        thread, _ = in_thread(end)
-        [said] = call("serve", filled, "--stand-by", "--json").lines
-        thread.join()
-        assert (said["event"], said["reason"]) == ("ended", "signal")
-
-
 def test_a_root_that_is_away_for_a_while_ends_nothing_and_is_told_once(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,29 +174,6 @@ def test_a_root_that_is_away_for_a_while_ends_nothing_and_is_told_once(
     serving.told = True
     thread.join(120)
     assert result == ["signal"]
-
-
-def test_only_who_stands_by_waits_for_a_storage(
-    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-    errors: list[Exception] = [StorageUnavailable(f"try {number}") for number in range(10)]
-    serving = Hasty(filled, tmp_path / "cache-2", capsys)
-    opened, monkeypatched = serving._open, monkeypatch.setattr
-
-    def fail(wait_s: float) -> chunkstore.ChunkedSegmentStorage:
-        if errors:
-            raise errors.pop()
-        serving.told = True
-        return opened(wait_s)
-
-    monkeypatched(serving, "_open", fail)
-    monkeypatched(serving, "_sleep", pauses.append)
-    with pytest.raises(StorageUnavailable):
-        serving.claim_and_serve(stand_by=False, take_over=False)
-    assert serving.claim_and_serve(stand_by=True, take_over=False) == "signal"
-    assert pauses[:3] == [0.3, 0.6, 1.2] and pauses[-1] == 60.0
-    assert serving.has_said("error", "recovered", "serving")
 
 
 def test_misuse(call: Call, filled: str) -> None:

@@ -11,7 +11,6 @@ from chunkstore.config import Settings
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
 from chunkstore.testing.storage_contract import ChunkStorageContract
-from tests.faults.ground import FULL_RUN
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import hdfs_or_end
 
@@ -20,12 +19,10 @@ WRITTEN = {":": ";0", ";": ";1", "~": "~0", "\x7f": "~1"}
 
 
 class TestHdfs(ChunkStorageContract):
-    options = ""
-
     def make_storage(self, folder: Path) -> ChunkStorage:
         self.cluster = hdfs_or_end()
         self.root = self.cluster.root()
-        return open_storage(self.root + self.options, Settings(op_deadline_s=60))
+        return open_storage(self.root, Settings(op_deadline_s=60))
 
     def path(self, name: str) -> str:
         written = "".join(
@@ -52,17 +49,15 @@ class TestHdfs(ChunkStorageContract):
 class TestFakeHdfs(TestHdfs):
     """The model that other tests use holds the contract, too; here with pages of three entries."""
 
-    numbers = True
-
     @pytest.fixture(autouse=True)
     def closed(self) -> Iterator[None]:
         yield
         self.fake.close()
 
     def make_storage(self, folder: Path) -> ChunkStorage:
-        self.fake = FakeWebHdfs(page=3, numbers=self.numbers)
+        self.fake = FakeWebHdfs(page=3)
         self.root = self.fake.root("/root-1")
-        return open_storage(self.root + self.options, Settings(op_deadline_s=60))
+        return open_storage(self.root, Settings(op_deadline_s=60))
 
     def raw_read(self, name: str) -> bytes:
         with self.fake.lock:
@@ -74,12 +69,3 @@ class TestFakeHdfs(TestHdfs):
             self.fake.make_folders(path.rpartition("/")[0])
             file = self.fake.new_file(path)
             file.data, file.open = data, False
-
-
-if FULL_RUN:
-
-    class TestGatewayWithoutFileNumbers(TestFakeHdfs):
-        numbers = False
-
-    class TestFakeHdfsThatConsumes(TestFakeHdfs):
-        options = "?concat=consume"

@@ -1,7 +1,4 @@
-"""The whole storage contract on S3: over moto, and over a real gateway under a prefix with chunks that go up in parts.
-
-With ``CHUNKSTORE_FAULTS=full`` both servers both ways.
-"""
+"""The whole storage contract on S3: over moto, and over a real gateway under a prefix with chunks that go up in parts."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from chunkstore.testing.storage_basics import ODD_NAMES
 from chunkstore.testing.storage_contract import ChunkStorageContract
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.faults.ground import FULL_RUN
 from tests.support.servers.s3server import S3Server
 
 MIB = 1 << 20
@@ -65,18 +61,3 @@ class TestRgwUnderAPrefixInParts(S3Contract):
     @pytest.fixture(autouse=True)
     def serve(self, rgw: S3Server) -> None:
         self.server = rgw
-
-
-if FULL_RUN:
-
-    class TestMotoUnderAPrefixInParts(TestMoto):
-        root = "a/b"
-        options: ClassVar[dict[str, Any]] = {
-            "part_size_bytes": 5 * MIB,
-            "multipart_bytes_min": 5 * MIB,
-            "concurrency": 3,
-        }
-
-    class TestRgw(TestRgwUnderAPrefixInParts):
-        root = ""
-        options: ClassVar[dict[str, Any]] = {}

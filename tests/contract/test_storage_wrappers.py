@@ -1,4 +1,4 @@
-"""Wrappers hold the contract of what they wrap: each over memory, all in a stack over both kinds, and in bad weather."""
+"""Wrappers hold the contract of what they wrap: all in a stack over memory and files, and where replies are lost."""
 
 from __future__ import annotations
 
@@ -64,18 +64,6 @@ class OverFilesystem(test_storage_filesystem.TestFilesystem):
         return self.wrap(super().make_storage(folder))
 
 
-class TestRetryingMemory(OverMemory):
-    wrap = staticmethod(retrying)
-
-
-class TestThrottledMemory(OverMemory):
-    wrap = staticmethod(throttled)
-
-
-class TestMeteredMemory(OverMemory):
-    wrap = staticmethod(metered)
-
-
 class TestStackedMemoryWithoutAppend(OverMemory):
     append = False
     wrap = staticmethod(stacked)
@@ -85,10 +73,9 @@ class TestStackedFilesystem(OverFilesystem):
     wrap = staticmethod(stacked)
 
 
-class InBadWeather(OverMemory):
-    """The whole contract holds although every third call fails once."""
+class TestRepliesLost(OverMemory):
+    """The whole contract holds although the reply to every third call is lost once."""
 
-    lost = False
     deletes_silently = True  # "not there" may be the work of an attempt whose reply was lost
 
     @pytest.fixture(autouse=True)
@@ -100,32 +87,13 @@ class InBadWeather(OverMemory):
 
     def make_storage(self, folder: Path) -> ChunkStorage:
         self.inner = MemoryChunkStorage(f"memory://{folder}", append=self.append)
-        # Nothing tells whether a concat happened, or whose a composed chunk is; and an append or a cut that did not happen is
-        # the caller's to repeat.
-        spared = ("compose", "concat", *(() if self.lost else ("write", "truncate")))
-        self.flaky = Flaky(self.inner, every=3, lost=self.lost, spared=spared)
+        # Nothing tells whether a concat happened, or whose a composed chunk is.
+        self.flaky = Flaky(self.inner, every=3, lost=True, spared=("compose", "concat"))
         self.made = retrying(self.flaky)
         return self.made
 
     def test_capabilities_are_kept(self, storage: ChunkStorage) -> None:
         assert storage.capabilities == self.inner.capabilities
-
-
-class TestNothingHappened(InBadWeather):
-    pass
-
-
-class TestNothingHappenedWithoutAppend(InBadWeather):
-    append = False
-
-
-class TestRepliesLost(InBadWeather):
-    lost = True
-
-
-class TestRepliesLostWithoutAppend(InBadWeather):
-    append = False
-    lost = True
 
 
 def test_layers_are_found(tmp_path: Path) -> None:

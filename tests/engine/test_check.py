@@ -72,20 +72,6 @@ def test_an_append_under_way_is_no_orphan(world: World, monkeypatch: pytest.Monk
     assert store.check("exists") == []
 
 
-def test_a_chunk_of_an_epoch_that_never_opened(world: World) -> None:
-    store = world.open()
-    put_chunk(world, store.epoch + 5)
-    assert found(store.check("exists")) == {(23, "damage")}
-    world.raw_storage().create(world.names().epoch(store.epoch + 5), b"a successor's")
-    assert store.check("exists") == []
-
-
-def test_a_strange_name_among_the_chunks(world: World) -> None:
-    store = world.open()
-    world.raw_storage().create(world.names().data_prefix() + "zz/what-is-this", b"x")
-    assert found(store.check("exists")) == {(23, "warning")}
-
-
 def test_chunks_of_an_open_session_are_no_orphans(world: World) -> None:
     store = world.open()
     store.create("a")
@@ -103,16 +89,6 @@ def test_chunks_of_an_open_session_are_no_orphans(world: World) -> None:
     live = next(iter(store.layout("a"))).name
     assert (finding.invariant, finding.severity) == (23, "info")
     assert finding.object != live and set(world.chunks()) == {finding.object, live} and attached != left
-
-
-def test_many_orphans_are_summed_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "_SHOWN_MAX", 3)
-    world.open().close()
-    store = world.open()
-    for number in range(8):
-        put_chunk(world, 1, number)
-    findings = store.check("exists")
-    assert len(findings) == 4 and "5 more orphans of 30 bytes" in findings[-1].message
 
 
 def test_a_check_beside_a_collector_reports_nothing_that_was_truncated(world: World) -> None:

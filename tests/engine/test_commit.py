@@ -174,18 +174,6 @@ def test_one_failing_change_changes_nothing(world: World, position: str) -> None
     assert problems(store.check("deep")) == []
 
 
-def test_nothing_to_do(world: World) -> None:
-    store = world.open()
-    world.still(store)
-    prepare(store)
-    lsn = store._container.current.journal.head.lsn
-    assert store.commit([]) == []
-    assert store.commit((Append("a", b""), Seal("sealed"), Truncate("b", 1), TableDelete("t", b"absent"))) == [
-        10, None, None, None,
-    ]  # fmt: skip
-    assert store._container.current.journal.head.lsn == lsn
-
-
 def test_truncate_behind_appends_and_concats_of_the_same_commit(world: World) -> None:
     store = world.open()
     for target_length in (0, 3, 9):
@@ -214,40 +202,6 @@ def test_truncate_behind_appends_and_concats_of_the_same_commit(world: World) ->
     store = world.open()
     assert problems(store.check("deep")) == []
     store.collect()
-    assert problems(store.check("deep")) == []
-
-
-def test_several_truncates_and_a_delete_in_one_commit(world: World) -> None:
-    store = world.open(gc_grace_s=0)
-    store.create("a", rolling=SMALL)
-    store.append("a", pattern(0, 20))
-    store.commit([Truncate("a", 5), Truncate("a", 11), Append("a", pattern(20, 9)), Truncate("a", 22)])
-    assert store.read("a", 22, 99) == pattern(22, 7)
-    assert problems(store.check("deep")) == []
-    store.commit([Truncate("a", 25), Delete("a"), Create("a", SMALL), Append("a", pattern(0, 9)), Truncate("a", 9)])
-    assert store.info("a").length == 9 and store.info("a").chunk_count == 0
-    assert problems(store.check("deep")) == []
-    store.collect()
-    assert world.chunks() == []
-    assert problems(store.check("deep")) == []
-
-
-def test_concats_of_concats_in_one_commit(world: World) -> None:
-    store = world.open()
-    changes: list[Change] = []
-    for number in range(6):
-        changes += [
-            Create(f"s{number}", SMALL),
-            Append(f"s{number}", pattern(0, 3 * number, number)),
-            Seal(f"s{number}"),
-        ]
-    changes += [Unseal("s4"), Concat("s4", "s5"), Seal("s4"), Unseal("s0")]
-    changes += [Concat("s0", f"s{number}") for number in (1, 4, 2, 3)]
-    store.commit(changes)
-    expected = b"".join(pattern(0, 3 * number, number) for number in (0, 1, 4, 5, 2, 3))
-    assert [info.name for info in store.segments()] == ["s0"]
-    for offset in range(len(expected) + 1):
-        assert store.read("s0", offset, 10) == expected[offset : offset + 10]
     assert problems(store.check("deep")) == []
 
 
@@ -311,20 +265,6 @@ def test_more_chunks_than_a_record_holds_are_refused_before_anything_is_written(
     )
     assert world.chunks() == [] and store.info("a").length == 0
     assert store.append("a", b"12") == 0
-
-
-def test_as_many_chunks_as_a_record_holds(world: World) -> None:
-    """The limit is below what a record takes. Not on files: 50,000 of them would only heat the disk."""
-    container = "most" if world.kind == "memory" else "some"
-    count = 50_000 if world.kind == "memory" and world.appends else 1_000
-    store = world.open(container, rolling=1)
-    store.create("a")
-    assert store.append("a", pattern(0, count)) == 0
-    assert store.info("a").chunk_count == count
-    assert store.read("a", count - 500, 999) == pattern(count - 500, 500)
-    world.forget_cache()
-    store.close()
-    assert world.open(container).read("a", 3, 20) == pattern(3, 20)
 
 
 def test_moving_between_segments_in_parallel_keeps_the_sum(world: World) -> None:

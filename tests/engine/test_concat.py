@@ -124,38 +124,3 @@ def test_a_hundred_deep_and_reads_anywhere(world: World) -> None:
         offset = chance.randrange(start, len(expected) + 1)
         assert store.read("target", offset, 50) == expected[offset : offset + 50]
     assert store.check("deep") == []
-
-
-def test_a_tree_of_concats(world: World) -> None:
-    """Parts that were themselves concatenated: the index moves whole runs."""
-    store = world.open(rolling=3)
-    expected: dict[str, bytes] = {}
-    for number in range(16):
-        name = f"0-{number}"
-        store.create(name)
-        expected[name] = pattern(0, number % 5 + 1, number)
-        store.append(name, expected[name])
-    for level in range(4):
-        for number in range(0, 16 >> level, 2):
-            left, right = f"{level}-{number}", f"{level}-{number + 1}"
-            store.seal(right)
-            store.concat(left, len(expected[left]), right)
-            store.seal(left)
-            joined = expected.pop(left) + expected.pop(right)
-            parent = f"{level + 1}-{number // 2}"
-            store.create(parent)
-            store.append(parent, b"<")
-            store.concat(parent, 1, left)
-            store.append(parent, b">")
-            expected[parent] = b"<" + joined + b">"
-            assert store.read(parent, 0, 999) == expected[parent]
-        assert store.check("quick") == []
-    ((name, whole),) = expected.items()
-    world.forget_cache()
-    store = world.open()
-    for offset in range(len(whole) + 1):
-        assert store.read(name, offset, 7) == whole[offset : offset + 7]
-    assert store.check("deep") == []
-    store.truncate(name, len(whole) // 2)
-    store.delete(name)
-    assert store.check("deep") == []

@@ -8,14 +8,12 @@ import time
 
 import pytest
 
-from chunkstore.changes import Append, Concat, Create, Seal
+from chunkstore.changes import Append, Seal
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,
     DeadlineExceeded,
     OutcomeUnknown,
-    SegmentExists,
-    SegmentNotFound,
     SegmentSealed,
     SegmentTruncated,
 )
@@ -54,30 +52,6 @@ def test_32_threads_append_to_one_segment(world: World) -> None:
     again = world.open()
     assert again.read("a", 0, 1 << 20) == content
     assert problems(again.check("deep")) == []
-
-
-def test_32_threads_append_to_32_segments(world: World) -> None:
-    store = world.open(rolling=100)
-
-    def work(thread: int) -> None:
-        name = f"s{thread}"
-        handle = store.create(name)
-        total = 0
-        for number in range(12):
-            size = (thread + number) % 40
-            total = store.write(handle, total, pattern(total, size, thread))
-            assert store.read(name, 0, total) == pattern(0, total, thread)
-
-    run_threads(32, work)
-    lengths = {info.name: info.length for info in store.segments()}
-    assert len(lengths) == 32
-    assert problems(store.check("deep")) == []
-    world.crash(store)
-    world.forget_cache()
-    again = world.open()
-    for thread in range(32):
-        length = lengths[f"s{thread}"]
-        assert again.read(f"s{thread}", 0, 1 << 20) == pattern(0, length, thread)
 
 
 def test_group_commit_shares_records(world: World) -> None:
@@ -131,33 +105,6 @@ def test_seal_gets_through_beside_appends(world: World, writers: int) -> None:
     assert problems(store.check("deep")) == []
 
 
-def test_commits_over_hot_segments_get_through(world: World) -> None:
-    store = world.open(rolling=10_000)
-    names = [f"s{number}" for number in range(4)]
-    for name in names:
-        store.create(name)
-    done = threading.Event()
-    appended = [0] * 16
-
-    def work(thread: int) -> None:
-        if thread == 16:
-            try:
-                for _ in range(10):
-                    store.commit([Append(name, b"|") for name in names])  # each within its deadline
-            finally:
-                done.set()
-            return
-        while not done.is_set():
-            store.append(names[thread % 4], b"0123456789")
-            appended[thread] += 1
-
-    run_threads(17, work, timeout_s=240)
-    for number, name in enumerate(names):
-        content = store.read(name, 0, 1 << 24)
-        assert content.count(b"|") == 10 and len(content) == 10 + 10 * sum(appended[number::4])
-    assert problems(store.check("deep")) == []
-
-
 def test_appends_beside_truncates_and_readers(world: World) -> None:
     store = world.open(rolling=64, gc_grace_s=0)
     store.create("a")
@@ -205,63 +152,6 @@ def test_appends_beside_truncates_and_readers(world: World) -> None:
     store.truncate("a", total)
     store.collect()
     assert problems(store.check("deep")) == [] and world.chunks() == []
-
-
-def test_small_segments_are_written_elsewhere_and_concatenated(world: World) -> None:
-    """Eight threads build parts and splice them into one target, while others append to the target."""
-    store = world.open(rolling=50)
-    store.create("target")
-
-    def work(thread: int) -> None:
-        for number in range(6):
-            if thread >= 6:
-                store.append("target", b"[%d-%d]" % (thread, number))
-                continue
-            name = f"part-{thread}-{number}"
-            store.create(name)
-            for piece in (b"[%d" % thread, b"-", b"%d]" % number):
-                store.append(name, piece)
-            if number % 2:
-                store.commit([Seal(name), Concat("target", name)])
-            else:
-                store.commit([Append(name, b""), Seal(name), Concat("target", name), Create(name)])
-                store.delete(name)
-
-    run_threads(8, work)
-    content = store.read("target", 0, 1 << 20)
-    pieces = sorted(content.replace(b"]", b"];").split(b";")[:-1])
-    assert pieces == sorted(b"[%d-%d]" % (thread, number) for thread in range(8) for number in range(6))
-    assert [info.name for info in store.segments()] == ["target"]
-    assert problems(store.check("deep")) == []
-
-
-def test_create_and_delete_the_same_names(world: World) -> None:
-    store = world.open(gc_grace_s=0)
-    made, ended = [0] * 8, [0] * 8
-
-    def work(thread: int) -> None:
-        chance = random.Random(thread)
-        for _ in range(30):
-            name = f"n{chance.randrange(3)}"
-            try:
-                if chance.random() < 0.5:
-                    store.create(name)
-                    made[thread] += 1
-                elif chance.random() < 0.5:
-                    store.delete(name)
-                    ended[thread] += 1
-                else:
-                    store.append(name, b"data")
-            except (SegmentExists, SegmentNotFound):
-                continue
-
-    run_threads(8, work)
-    assert sum(made) - sum(ended) == len([*store.segments()])
-    assert problems(store.check("deep")) == []
-    for info in [*store.segments()]:
-        store.delete(info.name)
-    store.collect()
-    assert world.chunks() == []
 
 
 def test_close_beside_appends(world: World) -> None:

@@ -9,12 +9,10 @@ from contextlib import suppress
 import pytest
 
 from chunkstore import DefragPolicy, InvalidArgument, RollingPolicy, SegmentNotFound, StorageUnavailable
-from chunkstore.config import KIB, MIB, Limits
+from chunkstore.config import MIB, Limits
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, Damaged, NotOwner, OutcomeUnknown
-from chunkstore.names import chunk_epoch
+from chunkstore.errors import Damaged, OutcomeUnknown
 from chunkstore.operations.commit_queue import CommitQueue
-from chunkstore.storage import ChunkHandle
 from chunkstore.upkeep import defrag as module
 from chunkstore.upkeep.defrag import defrag_step
 from tests.support.data import pattern, problems, refused
@@ -130,19 +128,6 @@ def test_a_mostly_dead_first_chunk_is_written_anew(world: World, cut: int, moves
     all_is_well(store, 16 * MIB + 5, cut)
 
 
-def test_a_dead_head_is_left_out_of_a_merge(world: World) -> None:
-    store = world.open()
-    store.create("small", rolling=RollingPolicy(chunk_size_bytes_max=150 * KIB))
-    store.append("small", pattern(0, 1500 * KIB))
-    store.seal("small")
-    store.create("a")
-    store.concat("a", 0, "small")
-    store.truncate("a", 70 * KIB)
-    assert store.defrag("a").bytes_moved == 1430 * KIB
-    assert store.usage().dead_head_bytes == 0
-    all_is_well(store, 1500 * KIB, 70 * KIB)
-
-
 # ---- what happens meanwhile
 
 
@@ -197,21 +182,6 @@ def test_what_happens_while_a_chunk_is_composed(world: World, meanwhile: str, wh
     assert sorted(world.chunks()) == sorted(used)
 
 
-def test_a_segment_that_changes_all_the_time_is_left(world: World) -> None:
-    store, storage = open_hooked(world, Hooked)
-    small_chunks(store, count=99)
-    seen: list[str] = []
-
-    def hook(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "compose":
-            seen.append(names[0])
-            store.truncate("a", 5 * len(seen))
-
-    storage.before = hook
-    assert store.defrag().actions == () and len(seen) == 5
-    all_is_well(store, 495, 25)
-
-
 def test_an_unknown_outcome_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open()
     small_chunks(store)
@@ -257,25 +227,6 @@ def test_errors_of_the_storage(world: World, operation: str) -> None:
     all_is_well(store, 100)
 
 
-def test_a_deposed_owner_leaves_its_chunk_to_the_sweep(world: World) -> None:
-    store, storage = open_hooked(world, Hooked)
-    small_chunks(store)
-    next_owner: list[ChunkedSegmentStorage] = []
-
-    def hook(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "compose":
-            next_owner.append(world.open())
-
-    storage.after = hook
-    with pytest.raises((NotOwner, OutcomeUnknown)):
-        store.defrag()
-    (owner,) = next_owner
-    assert lengths(owner) == [5] * 20
-    all_is_well(owner, 100)
-    assert owner.sweep(delete=True, age_s_min=0).deleted == 1
-    all_is_well(owner, 100)
-
-
 # ---- bytes that are not what was written
 
 
@@ -309,18 +260,6 @@ def test_a_storage_that_copies_wrongly_is_found_out(world: World) -> None:
     assert store.defrag().refused == ("a",)
     assert lengths(store) == [5] * 20
     all_is_well(store, 100)
-
-
-def test_a_source_that_is_lost_or_short(world: World) -> None:
-    store = world.open()
-    small_chunks(store)
-    small_chunks(store, "b")
-    world.remove([*store.layout("a")][7].name)
-    world.overwrite([*store.layout("b")][7].name, b"1234")
-    report = store.defrag()
-    assert (report.actions, report.refused) == ((), ("a", "b"))
-    assert lengths(store) == lengths(store, "b") == [5] * 20
-    assert store.read("a", 0, 35) == pattern(0, 35)
 
 
 def test_a_truncated_block_is_verified_before_it_gets_a_new_crc(world: World) -> None:
@@ -367,17 +306,3 @@ def test_readers_and_appends_go_on_during_merges(world: World) -> None:
         thread.join(60)
     assert wrong == [] and merges >= enough
     all_is_well(store, length)
-
-
-def test_new_chunks_are_of_the_present_epoch(world: World) -> None:
-    store = world.open()
-    small_chunks(store)
-    world.crash(store)
-    store = world.open()
-    store.append("a", pattern(100, 4))
-    store.defrag()
-    (chunk, *_) = store.layout("a")
-    identity = world.names().parse_chunk(chunk.name)
-    assert identity is not None and chunk_epoch(identity) == store.epoch == 2
-    with pytest.raises(ChunkNotFound):
-        world.raw_storage().read(ChunkHandle(chunk.name + "x", False), 0, 1)

@@ -226,55 +226,6 @@ def test_opening_what_is_not_there_and_bad_arguments(world: World) -> None:
     assert world.open("other", create=False).exists("only-here")
 
 
-@pytest.mark.parametrize("wrong", [5, None, 1.5, True, ["x"], {"a": 1}, b"bytes"], ids=repr)
-def test_names_of_wrong_types(world: World, wrong: object) -> None:
-    store = world.open()
-    calls: list[Callable[[], object]] = [
-        lambda: store.create(wrong),  # type: ignore[arg-type]
-        lambda: store.append(wrong, b"x"),  # type: ignore[arg-type]
-        lambda: store.read(wrong, 0, 1),  # type: ignore[arg-type]
-        lambda: store.exists(wrong),  # type: ignore[arg-type]
-        lambda: store.delete(wrong),  # type: ignore[arg-type]
-        lambda: store.concat("a", 0, wrong),  # type: ignore[arg-type]
-        lambda: store.commit([changes.Append(wrong, b"x")]),  # type: ignore[arg-type]
-        lambda: store.commit([wrong]),  # type: ignore[list-item]
-        lambda: store.append_many("a", wrong) if wrong != ["x"] else store.append_many("a", ["x"]),  # type: ignore[arg-type, list-item]
-        lambda: store.table(wrong),  # type: ignore[arg-type]
-        lambda: store.session(wrong),  # type: ignore[arg-type]
-        lambda: store.create("a", rolling=wrong) if wrong is not None else store.create(""),  # type: ignore[arg-type]
-        lambda: store.read_into("a", 0, wrong),  # type: ignore[arg-type]
-        lambda: store.commit([changes.Create("a", wrong or "x")]),  # type: ignore[arg-type]
-        lambda: store.commit([changes.EndSession(wrong if wrong != 5 else -5)]),  # type: ignore[arg-type]
-        lambda: store.commit([changes.Attach("a", 1, wrong)]),  # type: ignore[arg-type]
-        lambda: store.commit([changes.TablePut("t", b"k", b"v", wrong if wrong not in (5, None) else -1)]),  # type: ignore[arg-type]
-    ]
-    for number, call in enumerate(calls):
-        with pytest.raises(InvalidArgument):
-            call()
-            pytest.fail(f"call {number} was accepted")
-    assert [*store.segments()] == []
-
-
-def test_text_that_is_no_utf8(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    half = "\ud800"
-    calls: list[Callable[[], object]] = [
-        lambda: store.create(half),
-        lambda: list(store.segments(half)),
-        lambda: list(store.segments("", after=half)),
-        lambda: store.table(half),
-        lambda: store.session(half),
-        lambda: store.append("a", b"x", writer_id=half, event_number=1),
-        lambda: store.writer("a", writer_id=half),
-        lambda: store.commit([changes.TablePut(half, b"k", b"v")]),
-    ]
-    for number, call in enumerate(calls):
-        with pytest.raises(InvalidArgument):
-            call()
-            pytest.fail(f"call {number} was accepted")
-
-
 @pytest.mark.parametrize(
     ("name", "identity"),
     [
@@ -361,36 +312,3 @@ def test_a_wrong_argument_is_named_as_the_caller_knows_it(world: World) -> None:
         assert not any(caught.value.message.startswith(f"{other} must be") for other in others), caught.value
     with pytest.raises(InvalidArgument, match="time_ms must be a whole number from 0 on, not 'x'"):
         store.offset_at("a", "x")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("writer", "number", "argument"),
-    [
-        ({}, 1 << 64, "number"),
-        ({}, -1, "number"),
-        ({}, "1", "number"),
-        ({}, True, "number"),
-        ({"first_number": (1 << 64) - 1}, 1, "number"),
-        ({"first_number": -1}, 1, "first_number"),
-        ({"first_number": None}, 1, "first_number"),
-        ({"session_id": -1}, 1, "session_id"),
-        ({"session_id": "x"}, 1, "session_id"),
-        ({"container": None}, 1, "container"),
-    ],
-)
-def test_session_chunks_of_impossible_numbers(world: World, writer: dict[str, Any], number: Any, argument: str) -> None:
-    storage = world.storage()
-    store = world.open(storage=storage)
-    with store.session("me") as session:
-        with pytest.raises(InvalidArgument) as caught:
-            session.writer()._replace(**writer).write_chunk(storage, number, b"x")
-        assert caught.value.argument == argument
-        with pytest.raises(InvalidArgument, match="data"):
-            session.writer().write_chunk(storage, 0, 5)  # type: ignore[arg-type]
-        for first in (-1, 1 << 64, "1"):
-            with pytest.raises(InvalidArgument) as caught:
-                session.writer(first)  # type: ignore[arg-type]
-            assert caught.value.argument == "first_number"
-        assert session.writer((1 << 64) - 2).write_chunk(storage, 1, b"x").length == 1
-        wide = memoryview(bytes(8)).cast("I")
-        assert session.writer().write_chunk(storage, 0, wide).length == 8

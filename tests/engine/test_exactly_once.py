@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import InvalidArgument, SegmentSealed
+from chunkstore.errors import SegmentSealed
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
@@ -160,29 +160,3 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
     for offset, data in ((one, b"11"), (two, b"2222"), (plain, b"333")):
         assert content[offset : offset + len(data)] == data
     assert store.check("deep") == []
-
-
-def test_arguments(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    wrong: list[tuple[object, object]] = [
-        (b"w", None),
-        (None, 1),
-        (b"", 1),
-        (b"w" * 65, 1),
-        ("ü" * 33, 1),
-        (5, 1),
-        (bytearray(b"w"), 1),
-        (b"w", 0),
-        (b"w", -1),
-        (b"w", 1.0),
-        (b"w", True),
-        (b"w", 1 << 63),
-    ]
-    for writer, number in wrong:
-        refused(
-            InvalidArgument,
-            lambda: store.append("a", b"x", writer_id=writer, event_number=number),  # type: ignore[arg-type]  # noqa: B023
-        )
-    assert store.append("a", b"x", writer_id="ü" * 32, event_number=(1 << 63) - 1) == 0
-    assert store.last_event_number("a", "ü" * 32) == (1 << 63) - 1

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from chunkstore.changes import Append, Concat, Create, Seal, TablePut
+from chunkstore.changes import Append, Create, Seal
 from chunkstore.config import KIB, LIMITS, MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
-    BadOffset,
     InvalidArgument,
     SegmentSealed,
     SegmentTruncated,
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.journal import Batch, JournalBroken
-from chunkstore.operations.pending import PendingOp
-from tests.support.data import pattern, problems, run_threads
+from chunkstore.journal import JournalBroken
+from tests.support.data import pattern, problems
 from tests.support.worlds import World
 
 LIMIT = 100
@@ -125,83 +120,6 @@ def test_the_next_owner_goes_on_behind_extents(world: World, store: ChunkedSegme
     assert problems(third.check("deep")) == []
 
 
-def test_numbers_offsets_and_conditions_are_those_of_any_append(world: World, store: ChunkedSegmentStorage) -> None:
-    store.create("a")
-    assert store.append("a", b"one", writer_id=b"w", event_number=1) == 0
-    assert store.append("a", b"two", writer_id=b"w", event_number=2) == 3
-    assert store.append("a", b"two", writer_id=b"w", event_number=2) == 3, "answered again"
-    with pytest.raises(BadOffset):
-        store.append("a", b"x", expected_offset=5)
-    assert store.append("a", b"x", expected_offset=6) == 6
-    store.write("a", 7, b"y")
-    with pytest.raises(BadOffset):
-        store.write("a", 7, b"y")
-    again = reopened(world, store, True)
-    assert again.last_event_number("a", b"w") == 2
-    assert again.append("a", b"two", writer_id=b"w", event_number=2) == 3
-    assert again.read("a", 0, 99) == b"onetwoxy"
-
-
-def test_what_is_committed_with_them_is_there_with_them(world: World, store: ChunkedSegmentStorage) -> None:
-    store.create("a")
-    store.append("a", b"in a record, ")
-    store.commit([Append("a", b"with a row"), TablePut("t", b"k", b"v")])
-    store.update_attributes("a", {"n": 1})
-    again = reopened(world, store, True)
-    row = again.table("t").get(b"k")
-    assert (again.read("a", 0, 99), row and row.value) == (b"in a record, with a row", b"v")
-    assert again.info("a").attributes == {"n": 1}
-
-
-def together(store: ChunkedSegmentStorage, count: int, work: Callable[[int], object]) -> list[int]:
-    """Call ``work(0)``, and ``work(1)`` to ``work(count)`` while its record is under way. The bytes of extents in each record."""
-    started, waiting, entered, sizes = threading.Event(), threading.Event(), itertools.count(), list[int]()
-    queue = store._container.current.queue
-    build, enter = queue._environment.build, queue.enter
-
-    def slow(batch: Sequence[PendingOp], lsn: int) -> Batch:
-        started.set()
-        assert waiting.wait(60)
-        built = build(batch, lsn)
-        sizes.append(len(built.blob))
-        return built
-
-    def counted(op: PendingOp) -> None:
-        enter(op)
-        if next(entered) == count:
-            waiting.set()
-
-    def call(number: int) -> None:
-        assert number == 0 or started.wait(60)
-        work(number)
-
-    queue._environment = queue._environment._replace(build=slow)
-    queue.enter = counted  # type: ignore[method-assign]
-    run_threads(count + 1, call)
-    return sizes
-
-
-def test_a_batch_of_one_segment_is_one_extent(world: World, store: ChunkedSegmentStorage) -> None:
-    store.create("a")
-    assert together(store, 8, lambda number: store.append("a", b"%d" % number * 10)) == [10, 80]
-    assert kinds(store, "a") == [("inline", 10), ("inline", 80)]
-    data = store.read("a", 0, 999)
-    assert sorted(data[at : at + 10] for at in range(0, 90, 10)) == [b"%d" % number * 10 for number in range(9)]
-    assert problems(store.check("deep")) == []
-
-
-def test_batches_stay_in_their_limit(world: World) -> None:
-    """More than 4 MiB that wait together are several records."""
-    store, size = inline(world, inline_bytes_max=64 * KIB), 64 * KIB
-    for name in ("a", "b", "c"):
-        store.create(name)
-    sizes = together(store, 80, lambda number: store.append("abc"[number % 3], bytes([number]) * size))
-    assert sum(sizes) == 81 * size and max(sizes) <= LIMITS.batch_bytes_max and len(sizes) >= 3
-    found = b"".join(store.read(name, at, 1) for name in ("a", "b", "c") for at in range(0, 27 * size, size))
-    assert sorted(found) == list(range(81))
-    assert problems(store.check("deep")) == []
-
-
 def test_a_cut_in_the_middle_of_an_extent(world: World, store: ChunkedSegmentStorage) -> None:
     data = mixed(store, "a")
     for start in (LIMIT + 4, LIMIT + 8 + 50, len(data) - 1):
@@ -235,26 +153,6 @@ def test_concat_of_segments_with_extents(world: World, store: ChunkedSegmentStor
     again = reopened(world, store, True)
     assert again.read("target", 0, 9999) == data + b"ef"
     assert problems(again.check("deep")) == []
-
-
-def test_what_is_appended_behind_a_concat_of_the_same_commit_is_an_extent_of_its_own(
-    world: World, store: ChunkedSegmentStorage
-) -> None:
-    """Added to the source's extent, it was taken for bytes of the target's one by who keeps a record's bytes in memory."""
-    replica = world.replica()
-    for name in ("a", "b"):
-        store.create(name)
-    store.commit([Append("b", b"xxxx"), Append("a", b"wwww"), Seal("b"), Concat("a", "b"), Append("a", b"yy")])
-    store.table("rows").put(b"k", b"the last record counts when one stands behind it")
-    expected = b"wwwwxxxxyy"
-    replica.refresh()
-    for shown in (store, replica):
-        assert [shown.read("a", offset, 2) for offset in range(len(expected))] == [
-            expected[offset : offset + 2] for offset in range(len(expected))
-        ]
-    store.spill()
-    assert store.read("a", 0, 99) == expected
-    assert problems(store.check("deep")) == []
 
 
 def test_sealing_spills(world: World, store: ChunkedSegmentStorage) -> None:
@@ -304,27 +202,7 @@ def test_the_quota_counts_them(world: World) -> None:
     assert (store.info("a").length, problems(store.check("deep"))) == (248, [])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"inline_bytes_max": 64 * KIB + 1}, "inline_bytes_max must be None or a whole number from 0 to 65536"),
-        ({"inline_bytes_max": -1}, "inline_bytes_max"),
-        ({"inline_bytes_max": 1.0}, "inline_bytes_max"),
-        ({"inline_bytes_max": True}, "inline_bytes_max"),
-        ({"spill_bytes": 0}, "spill_bytes must be None or a whole number from 1 to"),
-        ({"spill_bytes": 1 << 40}, "spill_bytes"),
-        ({"spill_s": -0.1}, "spill_s must be None or a number from 0 to"),
-        ({"spill_s": "1"}, "spill_s"),
-        ({"inline_rows_max": 0}, "inline_rows_max must be a number from 1 to"),
-        ({"tail_cache_bytes": -1}, "tail_cache_bytes must be a number from 0 to"),
-    ],
-)
-def test_settings_out_of_range_are_refused_when_they_are_built(world: World, wrong: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says) as caught:
-        world.settings(**wrong)
-    assert caught.value.argument == next(iter(wrong))
-
-
+@pytest.mark.proof
 def test_what_a_take_over_could_not_hold_is_refused(world: World) -> None:
     """An OPEN holds the last record, and besides a row for each of its extents."""
     store = inline(world, inline_bytes_max=None)
@@ -344,27 +222,6 @@ def test_what_a_take_over_could_not_hold_is_refused(world: World) -> None:
 
 def test_limits_fit_into_a_record(world: World) -> None:
     assert 64 * KIB < LIMITS.batch_bytes_max == 4 * MIB < LIMITS.record_bytes_max - MIB
-
-
-def test_small_appends_of_a_commit_are_one_extent_of_each_segment(world: World) -> None:
-    store = inline(world)
-    for name in ("a", "b", "c"):
-        store.create(name)
-    store.append("b", b"before")
-    offsets = store.commit(
-        [*(Append("a", pattern(5 * i, 5)) for i in range(8)), Append("b", b"!"), Append("c", bytes(LIMIT + 1))]
-    )
-    assert offsets == [*range(0, 40, 5), 6, 0]
-    assert kinds(store, "a") == [("inline", 40)]
-    assert kinds(store, "b") == [("inline", 6), ("inline", 1)]
-    assert kinds(store, "c") == [("object", LIMIT + 1)]
-    assert store.read("a", 0, 40) == pattern(0, 40)
-    store.append("a", b"more")
-    assert kinds(store, "a") == [("inline", 40), ("inline", 4)], "what is in a record does not grow"
-    store = reopened(world, store, killed=True)
-    assert store.read("a", 0, 44) == pattern(0, 40) + b"more"
-    assert store.read("b", 0, 7) == b"before!"
-    assert problems(store.check("deep")) == []
 
 
 def test_bytes_of_a_record_that_failed_are_nobodys_to_read(world: World) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.changes import Append, Create
 from chunkstore.checksum import crc32c
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, Damaged
+from chunkstore.errors import Damaged
 from chunkstore.journal import RECORD_MAGIC, RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.inline_index import inline_runs
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN
 from chunkstore.names import journal_place
 from chunkstore.operations.spill import spill
-from chunkstore.operations.spiller import Spiller
 from chunkstore_journal.payloads import encode_ops
 from chunkstore_journal.record import HEADER_BYTES, RecordHeader, decode_record, encode_record
 from tests.support.data import problems
@@ -75,17 +73,6 @@ def test_checks_and_scrubs_tell_which_extent_is_damaged(
     assert (5, 5 + len(NEEDLE)) in ranges and (missing or len(ranges) == 1)
     assert {item.invariant for item in report.findings} == {34}
     assert not [item for item in report.findings if item.segment == "b"] or missing
-
-
-def test_a_deep_check_reads_what_is_stored_and_not_what_is_remembered(
-    world: World, store: ChunkedSegmentStorage
-) -> None:
-    store.create("a")
-    store.append("a", NEEDLE)
-    assert store.read("a", 0, 99) == NEEDLE
-    name = damaged(world, missing=False)
-    assert [item.segment for item in problems(store.check("deep")) if name in item.object and item.segment] == ["a"]
-    assert [item.segment for item in store.scrub().findings] == ["a"]
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -157,26 +144,6 @@ def test_a_damaged_extent_holds_up_none_of_its_segment(world: World, store: Chun
     again.truncate("a", 27 + len(NEEDLE))
     assert "inline" not in [chunk.kind for chunk in again.layout("a")]
     assert {(item.segment, item.object) for item in again.check("deep")} == {("", name)}
-
-
-def test_a_damaged_extent_holds_up_no_other_segment(
-    world: World, store: ChunkedSegmentStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.commit([Create("a"), Create("b")])
-    store.append("a", NEEDLE)
-    store.append("b", b"sound")
-    again = behind_a_snapshot(world, store)
-    world.still(again)
-    name = damaged(world, missing=False)
-    told: list[ChunkstoreError] = []
-    monkeypatch.setattr(again._container.observer, "failed", told.append)
-    spiller = Spiller(again._container)
-    spiller._age_s = 0.0
-    spiller.tick(runtime.monotonic_s())
-    spiller.join(60)
-    assert [chunk.kind for chunk in again.layout("a")] == ["inline"]
-    assert "inline" not in [chunk.kind for chunk in again.layout("b")]
-    assert [item.object for item in told if isinstance(item, Damaged)] == [name]
 
 
 # ---- what users append

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from chunkstore.changes import Append, Concat, EndSession, Replace, Seal
+from chunkstore.changes import Concat, Seal
 from chunkstore.checksum import BytesLike
-from chunkstore.config import MIB
 from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
-from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.operations import spill as spilling
 from chunkstore.operations import spiller
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.read import find_segment
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
 from tests.support.forwarding import Hooked
@@ -46,15 +43,6 @@ def test_when_they_are_due(world: World, settings: dict[str, Any], appends: int,
     assert problems(store.check("deep")) == []
 
 
-def test_the_oldest_go_first_when_there_are_too_many(world: World) -> None:
-    store = inline(world, inline_rows_max=5)
-    keep(store)
-    for name in ("old", "middle", "new"):
-        fill(store, name, 2)
-    keep(store)
-    assert [kinds(store, name)[0] for name in ("old", "middle", "new")] == ["object", "inline", "inline"]
-
-
 def test_appends_go_to_chunks_while_spilling_is_behind(world: World) -> None:
     store = inline(world, inline_rows_max=3)
     keep(store)
@@ -65,21 +53,6 @@ def test_appends_go_to_chunks_while_spilling_is_behind(world: World) -> None:
     assert kinds(store, "a")[-1] == "inline" and kinds(store, "a").count("inline") == 1
     assert store.read("a", 0, 999) == data
     assert problems(store.check("deep")) == []
-
-
-def test_appends_go_to_chunks_while_many_bytes_wait(world: World) -> None:
-    """Few large ones may fill the journal as well as many small ones: 200,000 of 16 KiB are 3 GiB."""
-    store = inline(world)
-    keep(store)
-    waiting = store._container.backlog
-    waiting.came("others", 256 * MIB - 10, 1)
-    fill(store, "a", 2)
-    assert waiting.total() == (2, 256 * MIB)
-    assert "inline" not in kinds(store, "a")[1:], "the first filled it"
-    waiting.spilled("others", 256 * MIB - 10, 1)
-    data = fill(store, "a", 1)
-    assert kinds(store, "a")[-1] == "inline" and waiting.total() == (2, 20)
-    assert store.read("a", 0, 999) == data
 
 
 def test_where_storages_append_one_chunk_grows(world: World) -> None:
@@ -96,19 +69,6 @@ def test_where_storages_append_one_chunk_grows(world: World) -> None:
     assert again.info("a").chunk_count == (2 if world.appends else 6), "of another epoch nothing grows"
     assert again.read("a", 0, 999) == data
     assert problems(again.check("deep")) == []
-
-
-def test_sealed_with_extents_behind_a_growing_chunk_is_no_damage(world: World) -> None:
-    """A commit may append in a record and seal: until they are spilled, extents stand behind a chunk that a spill may grow."""
-    store = inline(world)
-    data = fill(store, "a", 2)
-    store.spill(["a"])
-    store.commit([Append("a", b"more"), Seal("a")])
-    assert problems(store.check("deep")) == []
-    store.spill(["a"])
-    assert store.read("a", 0, 99) == data + b"more"
-    assert {(chunk.kind, chunk.state) for chunk in store.layout("a")} == {("object", "closed")}
-    assert problems(store.check("deep")) == []
 
 
 @pytest.mark.parametrize("by_commit", [True, False], ids=["commit", "concat"])
@@ -138,32 +98,6 @@ def test_a_spill_grows_no_chunk_that_a_concat_has_put_in_front(world: World, by_
     again.truncate("b", 33)
     assert again.read("b", 33, 999) == expected[33:]
     assert problems(again.check("deep")) == []
-
-
-def test_what_others_put_behind_a_growing_chunk_closes_it(world: World) -> None:
-    store = inline(world)
-    data = fill(store, "a", 1)
-    store.spill(["a"])
-    data = fill(store, "a", 1)
-    session = store.session("x")
-    chunk = session.writer().write_chunk(store._container.storage, 0, data[10:])
-    extent = next(
-        identity for _, identity in store.look(lambda view: list(inline_chunks(view, find_segment(view, "a", None))))
-    )
-    store.commit([Replace("a", 10, 20, (extent,), (chunk,), session.id), EndSession(session.id)])
-    assert [(chunk.kind, chunk.state) for chunk in store.layout("a")] == [("object", "closed")] * 2
-    assert store.read("a", 0, 99) == data
-    assert problems(store.check("deep")) == []
-
-
-def test_a_chunk_that_spills_made_is_no_longer_than_the_policy_says(world: World) -> None:
-    store = inline(world, rolling=25)
-    for _ in range(4):
-        data = fill(store, "a", 3)
-        store._spiller.spill_all("a")
-    assert max(chunk.length for chunk in store.layout("a")) <= 25
-    assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
 
 
 class Failing(Hooked):

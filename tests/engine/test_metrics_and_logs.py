@@ -7,14 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import prometheus_client
 import pytest
 
 import chunkstore
 from chunkstore.errors import Damaged, StorageFull, StorageUnavailable
 from chunkstore.journal import JournalBroken
 from chunkstore.logs import FIELDS, LoggingObserver, without_credentials
-from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_GAUGES, UPKEEP_PARTS, upkeep_collector
+from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_GAUGES, UPKEEP_PARTS
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
 from tests.support.clock import jumping_clock
@@ -103,24 +102,6 @@ def raising(error: Exception) -> Any:
     return call
 
 
-def test_prometheus_gets_all_of_them() -> None:
-    with chunkstore.open(ROOT, settings=settings(quota_bytes=1000)) as store:
-        store.create("a")
-        store.append("a", bytes(30))
-        store.truncate("a", 20)
-        store.collect()
-        registry = prometheus_client.CollectorRegistry()
-        registry.register(upkeep_collector("orders", store.upkeep_figures))
-        text = prometheus_client.generate_latest(registry).decode()
-    forget_memory(ROOT)
-    lines = set(text.splitlines())
-    assert 'chunkstore_upkeep_chunks_total{container="orders",part="collect"} 2.0' in lines
-    assert 'chunkstore_upkeep_live_bytes{container="orders",part=""} 10.0' in lines
-    assert 'chunkstore_upkeep_backlog_bytes{container="orders",part="collect"} 0.0' in lines
-    found = set(re.findall(rf"^# TYPE {PREFIX}(\w+) ", text, re.MULTILINE))
-    assert found == {*(f"{name}_total" for name in UPKEEP_COUNTERS), *UPKEEP_GAUGES}
-
-
 def test_lines_of_an_owners_life(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="chunkstore")
     observer = LoggingObserver("s3://user:secret@host/bucket?token=secret", "orders")
@@ -160,12 +141,6 @@ def test_lines_of_an_owners_life(caplog: pytest.LogCaptureFixture) -> None:
     assert "collect done root=s3://host/bucket container=orders epoch=1" in upkeep.getMessage()
     assert " chunks=5 " in upkeep.getMessage()
     assert [record.epoch for record in by_part["chunkstore.epoch"]] == [1, 2]  # type: ignore[attr-defined]
-
-
-def test_lines_that_nobody_wants_cost_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.logs._Text", raising(AssertionError("made")))
-    monkeypatch.setattr(logging.getLogger("chunkstore.commit"), "level", logging.INFO)
-    LoggingObserver().committed(5)
 
 
 @pytest.mark.parametrize(

@@ -241,45 +241,6 @@ def test_what_cannot_be_asked_for(world: World) -> None:
     refused(Closed, lambda: view.read("a", 0, 1), view.refresh)
 
 
-def test_it_writes_nothing_and_leaves_nothing(world: World) -> None:
-    store = world.open()
-    world.still(store)
-    store.create("a")
-    store.append("a", b"x")
-    live = world.replica()
-    objects, lsn = world.objects(), lsn_of(store)
-    store.append("a", b"y")
-    objects = world.objects()
-    first, second = world.replica(at_lsn=lsn), world.replica(at_lsn=lsn)
-    assert first.read("a", 0, 9) == second.read("a", 0, 9) == b"x"
-    live.refresh()
-    assert live.read("a", 0, 9) == b"xy"
-    assert world.objects() == objects
-    if world.kind == "filesystem":
-        (folder,) = world.cache_dir.glob("*/past")
-        assert len(list(folder.iterdir())) == 2
-        first.close()
-        second.close()
-        assert list(folder.iterdir()) == []
-
-
-def test_a_state_of_the_past_that_was_left_behind_goes_with_the_next(world: World) -> None:
-    if world.kind != "filesystem":
-        return  # only stores on a disk outlive their process
-    store = world.open()
-    store.create("a")
-    with world.replica(at_lsn=1):
-        (folder,) = world.cache_dir.glob("*/past")
-        (path,) = folder.iterdir()
-        left = folder / ("f" * 32)
-        left.mkdir()
-        for name in ("USERS", "data.mdb"):
-            (left / name).write_bytes(b"as after a kill")
-        with world.replica(at_lsn=2):
-            names = {item.name for item in folder.iterdir()}
-            assert path.name in names and left.name not in names
-
-
 def test_a_chunk_that_was_collected_is_no_damage(world: World) -> None:
     store = world.open(**KEEPING_LITTLE)
     world.still(store)
@@ -325,19 +286,6 @@ def test_a_pin_keeps_a_moment_whole(world: World) -> None:
         assert problems(view.check("deep")) == []
         assert [item.name for item in view.pins()] == ["nightly"]
     refused(SegmentNotFound, lambda: store.read("a", 0, 1))
-
-
-def test_rot_in_its_store_makes_another_one(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    store.append("a", b"x")
-    with world.replica(at_lsn=lsn_of(store)) as view:
-        store.append("a", b"y")
-        before = view._follower.store
-        view._follower._cache.discard(before)  # type: ignore[attr-defined]
-        view._follower._store = None  # type: ignore[attr-defined]
-        view.refresh()
-        assert view._follower.store is not before and view.read("a", 0, 9) == b"x"
 
 
 def test_an_undecided_record_is_the_future(world: World) -> None:

@@ -16,19 +16,14 @@ from chunkstore.attaching import end_session
 from chunkstore.changes import (
     Append,
     Create,
-    EndSession,
     Seal,
-    TableDelete,
     TablePut,
     Truncate,
-    UpdateAttributes,
-    added_bytes,
 )
 from chunkstore.errors import InvalidArgument, StorageFull
 from chunkstore.observer import Observer
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
-from tests.support.alone import alone
 
 ROOT = "memory://quota"
 
@@ -223,14 +218,6 @@ def test_never_above_the_quota_and_always_a_way_out(steps: list[tuple[str, int]]
     forget_memory(ROOT)
 
 
-def test_what_a_commit_adds() -> None:
-    assert added_bytes([Create("a"), Append("a", bytes(5))]) == 5
-    assert added_bytes([Create("a")]) == added_bytes([TablePut("t", b"k", b"v"), Seal("a")]) == 0
-    assert added_bytes([]) == added_bytes([Seal("a"), TableDelete("t", b"k"), UpdateAttributes("a", {})]) == -1
-    assert added_bytes([Create("a"), Truncate("b", 1)]) == added_bytes([EndSession(1), TablePut("t", b"k", b"v")]) == -1
-    assert added_bytes([Truncate("b", 1), Append("a", bytes(5))]) == 5
-
-
 def test_a_disk_with_little_left(
     fresh: Callable[..., chunkstore.ChunkedSegmentStorage], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,34 +253,3 @@ def test_a_disk_with_little_left(
     free[0] = 10
     store.close()
     assert not reserve.exists()
-
-
-def test_a_look_that_is_held_up_does_not_undo_a_newer_one(
-    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The keeper may read a full disk's figure, be held up, and judge it after a collection has given the room back."""
-    free = [1 << 30]
-    asked, go = threading.Event(), threading.Event()
-    store = fresh((tmp_path / "root").as_uri(), free_bytes_min=4000, cache_dir=str(tmp_path / "cache"))
-    alone(store)
-
-    def free_bytes(_path: str) -> int:
-        found = free[0]
-        if not asked.is_set():  # the late one
-            asked.set()
-            assert go.wait(60)
-        return found
-
-    monkeypatch.setattr(mounts, "free_bytes", free_bytes)
-    space, cache = store._container.space, store._container.current.store
-    free[0] = 0
-    late = threading.Thread(target=lambda: space.look(cache, 0))
-    late.start()
-    assert asked.wait(60)
-    free[0] = 1 << 30
-    space.tend(cache)
-    go.set()
-    late.join(60)
-    assert not space.reason
-    store.create("s")
-    store.close()

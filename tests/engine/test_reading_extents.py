@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from chunkstore.changes import Append, Create
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, StorageUnavailable
 from chunkstore.metadata.index import walk
@@ -78,38 +77,6 @@ def test_what_was_just_appended_is_read_without_the_storage(world: World) -> Non
     assert [name for name in reads.names if "/j/" in name] == []
     assert store.read("a", 0, 1000) == data
     assert store.check("deep") == []
-
-
-def test_neighbours_in_one_object_are_one_read(world: World) -> None:
-    store, reads = opened(world, tail_cache_bytes=0)
-    names = ContainerNames("default")
-    store.create("a")
-    data = fill(store, "a", 300)
-    reads.names.clear()
-    assert store.read("a", 0, 5000) == data
-    if world.mode == "append":
-        assert reads.names == [names.log(store.epoch)]
-    else:
-        assert len(reads.names) == len(set(reads.names)) == 300 and all(map(names.parse_slot, reads.names))
-    assert store._container.tail.counts()[:2] == (0, 1)
-    reads.names.clear()
-    assert store.read("a", 15, 10) == data[15:25]
-    assert len(reads.names) == (1 if world.mode == "append" else 2)
-
-
-def test_what_lies_far_apart_is_read_apart(world: World) -> None:
-    store, reads = opened(world, tail_cache_bytes=0, inline_bytes_max=65_536)
-    store.create("a")
-    store.create("b")
-    data = b""
-    for number in range(4):
-        data += pattern(number, 10)
-        store.append("a", pattern(number, 10))
-        store.append("b", pattern(number, 60_000, seed=1))
-    reads.names.clear()
-    assert store.read("a", 0, 99) == data
-    assert len(reads.names) == 4
-    assert store.read("b", 0, 1 << 20) == b"".join(pattern(number, 60_000, seed=1) for number in range(4))
 
 
 @pytest.mark.parametrize("tail_cache_bytes", [0, 3_000, 1 << 20])
@@ -227,27 +194,6 @@ def follower(world: World, **settings: Any) -> tuple[Replica, Reads]:
         return made[-1]
 
     return world.replica(wrap=wrap, **{**INLINE, **settings}), made[-1]
-
-
-def test_a_replica_reads_what_it_has_followed_from_memory(world: World) -> None:
-    store, _ = opened(world)
-    store.create("a")
-    fill(store, "a", 2)
-    replica, reads = follower(world)
-    data = fill(store, "a", 30)
-    store.commit([Append("a", b"in a chunk" * 7_000), Create("b"), Append("b", b"!")])
-    more = [store.append("a", pattern(number, 10)) for number in range(20)]
-    store.delete("b")
-    replica.refresh()
-    reads.names.clear()
-    assert replica.read("a", 20, 300) == data[20:]
-    replica.refresh()
-    assert replica.read("a", more[0], 999) == b"".join(pattern(number, 10) for number in range(20))
-    chunks = [name for name in reads.names if "/j/" not in name]
-    assert chunks == []
-    before = len(reads.names)
-    assert replica.read("a", more[3], 50) == b"".join(pattern(number, 10) for number in range(3, 8))
-    assert len(reads.names) == before
 
 
 def test_a_replica_keeps_nothing_that_its_row_does_not_confirm(world: World) -> None:

@@ -47,7 +47,7 @@ def zero(place: Place, lsn: int, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, remove, zero], ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_record_that_is_damaged(
@@ -94,7 +94,7 @@ def test_a_machine_that_has_seen_what_a_repair_cuts_off_goes_on(
         assert store.read("a", 0, 4) == b"0123"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("mode", MODES)
 def test_damaged_bytes_of_appends_cost_only_these(mode: str, seed: int, tmp_path: Path) -> None:
     """As in a chunk: what their records say besides is proven by the CRCs, and what follows still follows."""
@@ -300,7 +300,7 @@ def test_chunks_replaced_behind_the_cut_are_replaced_again(mode: str, lost: bool
         assert broken(store.check("deep")) == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("mode", MODES)
 def test_snapshots_that_are_damaged_too(mode: str, seed: int, tmp_path: Path) -> None:
     chance = random.Random(f"{mode} {seed} snapshots")

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from chunkstore.blocks import Borders
 from chunkstore.changes import (
     Append,
     Concat,
@@ -18,20 +17,16 @@ from chunkstore.changes import (
     Replace,
     Seal,
     Truncate,
-    concerns_tables,
 )
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner, SegmentNotFound
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import is_row
-from chunkstore.names import chunk_id, session_chunk_id
+from chunkstore.names import chunk_id
 from chunkstore.operations.replace import replace as commit_replace
 from tests.support.data import pattern, problems, refused
-from tests.support.forwarding import Hooked
-from tests.support.hooked import is_commit, open_hooked
 from tests.support.merging import merge
-from tests.support.rot import flip
 from tests.support.worlds import World
 
 FIVE = RollingPolicy(chunk_size_bytes_max=5)
@@ -232,22 +227,6 @@ def test_the_segment_is_gone(world: World) -> None:
     refused(Conflict, lambda: store.commit([replace(run, name="b")]))
 
 
-def test_what_does_not_touch_the_run(world: World) -> None:
-    store = world.open()
-    filled(store)
-    run = merge(store, "a", 3, 4)
-    store.append("a", pattern(51, 30))
-    store.truncate("a", 15)
-    store.commit([merge(store, "a", 4, 3)])
-    store.seal("a")
-    store.commit([run])
-    assert store.read("a", 15, 99) == pattern(15, 66)
-    assert problems(store.check("deep")) == []
-    assert not concerns_tables(run) and concerns_tables(replace(run, session_id=1))
-    # A repetition, as after an answer that was lost, finds its own work.
-    refused(Conflict, lambda: store.commit([run]))
-
-
 def test_chunks_that_this_epoch_may_not_commit(world: World) -> None:
     store = world.open()
     filled(store)
@@ -307,80 +286,6 @@ def test_chunks_that_are_not_what_is_said(world: World) -> None:
     known = replace(merge(store, "a", 3, 1), new=run.new)
     refused(InvalidArgument, lambda: store.commit([known]))
     assert problems(store.check("deep")) == []
-
-
-def test_arguments_that_cannot_be(world: World) -> None:
-    store = world.open()
-    filled(store)
-    run = merge(store, "a", 3, 4)
-    [chunk] = run.new
-    assert isinstance(chunk, NewChunk)
-    fresh = store._container.current.new_chunk(store.info("a").id)
-
-    def borders(at: object, crcs: object = (0, 1)) -> tuple[NewChunk, ...]:
-        return (chunk._replace(borders=Borders(at, crcs)),)  # type: ignore[arg-type]
-
-    bad: list[dict[str, object]] = [
-        {"start": -1}, {"stop": "35"}, {"start": 16}, {"stop": 34}, {"start": 35, "stop": 15},
-        {"old": ()}, {"new": ()}, {"old": list(run.old)}, {"old": (b"short",)}, {"old": ("text",)}, {"old": run.old * 2},
-        {"old": (*run.old[:3], chunk.id)}, {"old": run.old * 20_000},
-        {"new": (chunk, chunk)}, {"new": (chunk[:1],)}, {"new": (chunk._replace(id=b"short"),)}, {"new": ("x",)},
-        {"new": (chunk._replace(id=session_chunk_id(7, 1, 1)),)}, {"new": (chunk, NewChunk(fresh, Borders((0, 1), (0, 1))))},
-        {"new": borders((0,), (0,))}, {"new": borders((1, 20))}, {"new": borders((0, 20), (1, 1))}, {"new": borders((0, 20), (0,))},
-        {"new": borders((0, 20), (0, 1 << 32))}, {"new": borders((0, 20), (0, -1))}, {"new": borders((0, 20.0))},
-        {"new": borders((0, 9, 9, 20), (0, 1, 1, 1))}, {"new": borders((0, 30, 20), (0, 1, 1))},
-        {"new": ((chunk.id, ((0, 20), (0, 1))),)},
-        {"session_id": 0}, {"session_id": "7"}, {"name": ""},
-    ]  # fmt: skip
-    for wrong in bad:
-        refused(InvalidArgument, lambda: store.commit([replace(run, **wrong)]))  # type: ignore[arg-type]  # noqa: B023
-    # Not this list: the neighbours, another order, a chunk less, a range that is not whole chunks.
-    for start, old in (
-        (15, (*run.old[1:], run.old[0])),
-        (15, run.old[:3]),
-        (16, run.old),
-        (10, run.old),
-        (40, run.old),
-    ):
-        refused(Conflict, lambda: store.commit([replace(run, start=start, stop=start + 20, old=old)]))  # noqa: B023
-    [other] = merge(store, "a", 0, 1).new
-    for whole, start in ((merge(store, "a", 0, 4), 1), (run, 16)):
-        part = NewChunk(other.id, Borders((0, whole.stop - start), (0, 1)))
-        refused(Conflict, lambda: store.commit([replace(whole, start=start, new=(part,))]))  # noqa: B023
-    assert store.commit([run]) == [None]
-    refused(Conflict, lambda: store.commit([replace(run, start=1 << 70, stop=(1 << 70) + 20)]))
-
-
-def test_new_chunks_are_durable_before_the_record(world: World) -> None:
-    store, storage = open_hooked(world, Hooked)
-    filled(store)
-    run = merge(store, "a", 3, 4)
-    calls: list[tuple[str, str]] = []
-    storage.before = lambda operation, names: calls.extend((operation, name) for name in names)
-    store.commit([run])
-    record = next(at for at, call in enumerate(calls) if is_commit(*call))
-    assert (("sync", world.names().chunk(run.new[0].id)) in calls[:record]) is world.appends
-
-
-def test_reads_of_merged_chunks_are_verified_by_block(world: World) -> None:
-    store = world.open()
-    store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=200_000))
-    store.append("a", pattern(0, 600_000))
-    store.seal("a")
-    store.truncate("a", 70_000)
-    run = merge(store, "a", 0, 3, leave_head=True)
-    store.commit([run])
-    [chunk] = store.layout("a")
-    assert (chunk.offset, chunk.length) == (70_000, 530_000)
-    for offset, length in ((70_000, 530_000), (70_000, 1), (131_071, 2), (199_999, 65_540), (599_999, 1), (300_000, 9)):
-        assert store.read("a", offset, length) == pattern(offset, length)
-    assert problems(store.check("deep")) == []
-    flip(world, chunk.name, 200_000)
-    with pytest.raises(Damaged) as caught:
-        store.read("a", 270_000, 1)
-    assert caught.value.stop is not None and caught.value.start is not None
-    assert caught.value.start <= 270_000 < caught.value.stop <= caught.value.start + 3 * 65_536
-    assert store.read("a", 70_000, 65_000) == pattern(70_000, 65_000)
 
 
 def test_a_deposed_owner_whose_chunk_was_swept_is_told_that_it_is_deposed(world: World) -> None:

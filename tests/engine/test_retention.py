@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from chunkstore import RetentionPolicy
-from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.metadata.keys import RETENTION_NAMESPACE, segment_key, table_key
@@ -205,42 +203,6 @@ def test_what_a_later_epoch_made_proves_all_before_it(world: World) -> None:
         assert [cut.offset for cut in store.apply_retention().cuts] == [10]
 
 
-def test_steps_go_on_by_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LIMITS", replace(LIMITS, retention_names_max=3))
-    store = world.open(rolling=10)
-    names = [f"s{number}" for number in range(8)]
-    fill(store, *names, chunks=3)
-    fill(store, "other")
-    store.set_retention("s*", of_size(10))
-    store.set_retention("s3-absent", of_size(10))
-    store.set_retention("s5", of_size(20))
-    after, positions = None, []
-    while True:
-        step = retention.plan_step(store._context, after)
-        assert len(step.cuts) <= 3
-        positions.append(step.position)
-        if (after := step.position) is None:
-            break
-    assert positions == ["s2", "s4", None]
-    report = store.apply_retention()
-    assert [cut.segment for cut in report.cuts] == names and report.segments == 8
-    assert starts(store) == {**dict.fromkeys(names, 20), "s5": 10, "other": 0}
-
-
-def test_many_chunks_end_a_step(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with jumping_clock() as clock:
-        store = world.open(rolling=10)
-        fill(store, "a", "b", chunks=8)
-        clock.jump(HOUR)
-        monkeypatch.setattr(retention, "LIMITS", replace(LIMITS, retention_chunks_max=5))
-        store.set_retention("*", RetentionPolicy(age_s_max=60))
-        step = retention.plan_step(store._context, None)
-        assert (step.position, [cut.offset for cut in step.cuts]) == ("a", [40])
-        store.apply_retention()
-        store.apply_retention()
-        assert starts(store) == {"a": 70, "b": 70}
-
-
 def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open(rolling=10)
     fill(store, "a", "b", "c")
@@ -263,24 +225,6 @@ def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: 
     assert starts(store) == {"a": 50, "b": 0, "c": 0}
     assert [cut.segment for cut in store.apply_retention().cuts] == ["b", "c"]
     assert store.check("deep") == []
-
-
-def test_who_is_gone_meanwhile_is_passed_by(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a", "b", "c")
-    store.set_retention("*", of_size(50))
-    plan = retention.plan_step
-
-    def then_changed(*arguments: Any, **named: Any) -> retention.RetentionStep:
-        step = plan(*arguments, **named)
-        store.delete("a")
-        fill(store, "a")
-        store.truncate("b", 90)
-        return step
-
-    monkeypatch.setattr(retention, "plan_step", then_changed)
-    assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]
-    assert starts(store) == {"a": 0, "b": 90, "c": 50}
 
 
 def planted(world: World, store: ChunkedSegmentStorage, rows: dict[bytes, bytes | None]) -> ChunkedSegmentStorage:
@@ -306,15 +250,3 @@ def test_damage_stops_nothing_else_and_gives_nothing_up(world: World) -> None:
     store.set_retention("*", of_size(60))
     store.set_retention("c", None)
     assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]
-
-
-def test_a_step_can_be_ended_between_two_truncations(world: World) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a", "b", "c")
-    store.set_retention("*", of_size(10))
-    first = retention.apply_step(store._container, store._context, None, lambda: False)
-    assert (starts(store), first.position) == ({"a": 90, "b": 0, "c": 0}, "a")
-    second = retention.apply_step(store._container, store._context, first.position, lambda: False)
-    assert (starts(store), second.position) == ({"a": 90, "b": 90, "c": 0}, "b")
-    last = retention.apply_step(store._container, store._context, second.position, lambda: False)
-    assert (starts(store), last.position) == ({"a": 90, "b": 90, "c": 90}, None)

@@ -34,7 +34,7 @@ def test_sizes_1_2_3_4_with_chunks_of_2(world: World) -> None:
     assert len(world.chunks()) == len(lengths(store))
 
 
-@pytest.mark.parametrize("size_max", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("size_max", [1, 3, 8])
 def test_exact_boundaries(world: World, size_max: int) -> None:
     store = world.open(rolling=size_max)
     for size in range(1, 3 * size_max + 2):
@@ -151,7 +151,7 @@ def damage_one(world: World, number: int, kind: str) -> tuple[ChunkedSegmentStor
     return world.open(), name
 
 
-@pytest.mark.parametrize("number", [0, 2, 4])
+@pytest.mark.parametrize("number", [0, 4])
 @pytest.mark.parametrize("kind", ["missing", "shorter", "flipped", "longer"])
 def test_a_damaged_chunk(world: World, number: int, kind: str) -> None:
     store, name = damage_one(world, number, kind)

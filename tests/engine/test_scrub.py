@@ -12,13 +12,9 @@ import pytest
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.changes import TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Closed, Damaged, InvalidArgument
-from chunkstore.metadata.keys import SCRUB_NAMESPACE
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubPosition, find_mark
-from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.tables import plan_put_row
 from chunkstore.upkeep import scrub as scrubbing
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
@@ -168,36 +164,6 @@ def test_it_goes_on_where_the_last_owner_stood(world: World) -> None:
     assert ranges(again.findings) == [("a", 3 * BLOCK, 4 * BLOCK)] and again.began_at >= rest.began_at
 
 
-def test_a_position_that_cannot_be_read_is_a_beginning(world: World) -> None:
-    store = filled(world)
-    commit_changes(
-        store._container,
-        (),
-        lambda changes: plan_put_row(changes, SCRUB_NAMESPACE, b"", b"\x02hostile", None),
-        tables=True,
-    )
-    assert store.scrub().chunks == 9 and mark(store).position == BEGINNING
-    refused(InvalidArgument, lambda: store.commit([TablePut(SCRUB_NAMESPACE, b"", b"x")]))
-
-
-def test_many_short_chunks_and_empty_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step ends where it has asked for enough objects, or passed enough segments; and positions are saved by the clock."""
-    monkeypatch.setattr(scrubbing, "_PARTS_MAX", 4)
-    monkeypatch.setattr(scrubbing, "_SEGMENTS_MAX", 3)
-    monkeypatch.setattr(scrubbing, "SAVE_S", 0.0)
-    with world.open(rolling=5) as store:
-        store.create("m")
-        store.append("m", pattern(0, 45))
-        for number in range(10):
-            store.create(f"e{number}")
-    store = world.open()
-    world.still(store)
-    before = store._container.current.store.head().position.lsn
-    report = store.scrub()
-    assert (report.chunks, report.size_bytes, report.done) == (9, 45, True)
-    assert 6 <= store._container.current.store.head().position.lsn - before <= 8
-
-
 class Meanwhile(Forwarding):
     """Does something before the first stat."""
 
@@ -312,13 +278,6 @@ def test_a_copy_that_is_damaged_elsewhere(world: World, copies: list[str], monke
     assert len(list(store.layout("a"))) == 6, "four blocks, a chunk each"
     assert len(set(world.chunks()) - set(before)) == 8, "what was begun of b's chunk is gone again"
     assert ranges(store.scrub().findings) == [("b", 5 * BLOCK, 6 * BLOCK)]
-
-
-def test_copies_that_help_nobody(world: World, copies: list[str]) -> None:
-    store = filled(world)
-    flip(world, next(iter(store.layout("b"))).name, 5)
-    report = store.scrub(repair_from=copy_of(world, copies))
-    assert [found.repaired for found in report.findings] == [False] and report.repaired == 0
 
 
 def test_a_root_without_a_copy_is_refused(world: World, copies: list[str]) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 
 import pytest
 
-from chunkstore.changes import Append, Attach, Change, EndSession, TablePut, Truncate
+from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
 from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
-from chunkstore.sessions import SessionChunk, SessionWriter
+from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked, nothing
-from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, within
+from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -52,24 +51,6 @@ def test_attach_and_end_in_one_commit(world: World) -> None:
     store.delete("a")
     store.collect()
     assert world.chunks() == [] and problems(store.check("deep")) == []
-
-
-def test_writers_are_plain_data(world: World) -> None:
-    store = world.open()
-    session = store.session("me")
-    writer = session.writer(5 << 32)
-    copy = pickle.loads(pickle.dumps(writer))
-    assert copy == writer and isinstance(copy, SessionWriter)
-    chunk = copy.write_chunk(world.storage(), 0, memoryview(b"data"))
-    assert pickle.loads(pickle.dumps(chunk)) == chunk
-    assert world.content(copy_name(world, chunk)) == b"data"
-    twin = copy.write_chunk(world.storage(), 0, b"data")
-    assert twin.id != chunk.id
-    refused(InvalidArgument, lambda: copy.write_chunk(world.storage(), 1, b""))
-
-
-def copy_name(world: World, chunk: SessionChunk) -> str:
-    return world.names().chunk(chunk.id)
 
 
 def test_an_ended_session_is_refused(world: World) -> None:
@@ -165,18 +146,6 @@ def test_a_session_outlives_its_owner(world: World) -> None:
     assert problems(store.check("deep")) == []
 
 
-def test_arguments_of_a_session(world: World) -> None:
-    store = world.open()
-    refused(
-        InvalidArgument,
-        lambda: store.session("x" * 256),
-        lambda: store.session("me", ttl_s=0),
-        lambda: store.session("me", ttl_s=float("nan")),
-        lambda: store.session("me", ttl_s=float("inf")),
-        lambda: store.session("me", ttl_s="1"),  # type: ignore[arg-type]
-    )
-
-
 @pytest.mark.parametrize("rivals", ["attach-attach", "attach-end", "end-attach", "end-end"])
 def test_attach_and_end_are_ordered_also_when_they_race(world: World, rivals: str) -> None:
     """The second is planned while the first is on its way to the journal: exactly one of the two may happen."""
@@ -246,23 +215,6 @@ def during_the_look(storage: Hooked, call: Callable[[], object]) -> None:
             call()
 
     storage.after = after
-
-
-def test_a_look_at_chunks_holds_nobody_up(world: World) -> None:
-    """While the storage is looked at the segment takes appends, and the tables rows: no lock is held."""
-    store, storage = open_hooked(world, Hooked)
-    store.create("a")
-    session = store.session("me")
-    writer = session.writer()
-    chunks = tuple(writer.write_chunk(world.raw_storage(), number, b"0123456789") for number in range(3))
-    with within(store, 20.0):
-        during_the_look(storage, lambda: store.commit([Append("a", b"in between"), TablePut("t", b"k", b"v")]))
-        assert store.commit([Attach("a", session.id, chunks)]) == [10]
-        during_the_look(storage, session.end)
-        last = writer.write_chunk(world.raw_storage(), 3, b"late")
-        refused(Conflict, lambda: store.commit([Attach("a", session.id, (last,))]))
-    assert store.read("a", 0, 99) == b"in between" + b"0123456789" * 3
-    assert problems(store.check("deep")) == []
 
 
 @pytest.mark.parametrize("ends", ["attached", "removed", "collected"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from chunkstore.errors import BadOffset, OutcomeUnknown, StorageFull
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.operations import backlog, spiller
-from chunkstore.storage import ChunkStorage
+from chunkstore.operations import spiller
 from tests.support.data import problems
-from tests.support.forwarding import Hooked
 from tests.support.inline import fill, inline, keep, kinds
 from tests.support.worlds import World
 
@@ -64,18 +61,6 @@ def test_what_an_earlier_owner_left_is_spilled_when_its_segment_is_sealed(
     assert again.read("a", 0, 99) == data
 
 
-def test_bytes_in_records_make_no_snapshot_due(world: World) -> None:
-    """A replay passes them over. What lies beside them does count."""
-    store = inline(world, inline_bytes_max=64 << 10, snapshot_bytes_min=32 << 10)
-    store.create("a")
-    store.snapshot()
-    for _ in range(3):
-        store.append("a", bytes(64 << 10))
-    assert not store._maintenance.snapshots.due()
-    store.table("t").put(b"k", bytes(40 << 10))
-    assert store._maintenance.snapshots.due()
-
-
 def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
     """What is refused counts nowhere; spilling makes room for nothing new, and truncating what it made does."""
     store = inline(world, quota_bytes=100, rolling=50)
@@ -93,34 +78,6 @@ def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
     assert store.read("log", 60, 1000) == expected[60:] + b"one more"
     assert problems(store.check("deep")) == []
     store.close()
-
-
-def test_they_are_spilled_while_memory_has_them(world: World) -> None:
-    """From the journal each extent would be a read of its own, and behind a network a request: the oldest go before they are forgotten."""
-    read: list[str] = []
-
-    def count(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "read" and "/j/" in names[0]:
-            read.append(names[0])
-
-    def watched(inner: ChunkStorage) -> Hooked:
-        hooked = Hooked(inner)
-        hooked.before = count
-        return hooked
-
-    store = inline(world, tail_cache_bytes=64 << 10, wrap=watched)
-    keep(store)
-    names, chance = [f"s{number}" for number in range(8)], random.Random(3)
-    read.clear()
-    for _ in range(60):
-        for name in chance.sample(names, len(names)):
-            fill(store, name, 2, 100)
-        keep(store)
-    assert all("object" in kinds(store, name) for name in names)
-    assert "inline" in kinds(store, "s0")
-    store._spiller.spill_these()
-    assert not read, "each extent would be a request"
-    assert problems(store.check("deep")) == []
 
 
 @pytest.mark.parametrize("how", ["commit", "unknown", "refused"])
@@ -175,34 +132,6 @@ def test_what_is_committed_while_a_look_finds_nothing_is_spilled(world: World, m
     keep(store)
     assert "inline" not in kinds(store, "a")
     assert store.read("a", 0, 99) == data
-
-
-def test_what_is_counted_and_not_there_is_forgotten_behind_two_looks(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = inline(world, spill_s=0.0)
-    fill(store, "a", 3)
-    fill(store, "b", 2)
-    store.delete("a")
-    store.truncate("b", 20)
-    keep(store)
-    assert set(store._container.backlog.held()) == {"a", "b"}
-    monkeypatch.setattr(backlog, "_DOUBT_S", 0.0)
-    keep(store)
-    assert store._container.backlog.total() == (0, 0)
-
-
-def test_what_spills_leave_is_forgotten_by_one_record(world: World) -> None:
-    """Each of many spills leaves a row of garbage; a record for each would be a request for each."""
-    store = inline(world)
-    for _ in range(20):
-        data = fill(store, "a", 1)
-        store.spill(["a"])
-    before = store._container.current.queue.head.lsn
-    store.collect()
-    assert store._container.current.queue.head.lsn == before + 1
-    assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
 
 
 def test_a_pin_keeps_what_spills_behind_it_have_left(world: World) -> None:

@@ -247,7 +247,7 @@ def test_a_verb_that_meets_such_a_row_is_refused_and_others_work(world: World) -
         assert store.read("alive", len(PIECE) * CHUNKS, 100) == PIECE
 
 
-@pytest.mark.parametrize("bad", [(0,), (5,), (0, 5), (1, 4), (2, 3), (0, 1, 2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("bad", [(0, 5), (2, 3), (0, 1, 2, 3, 4, 5)], ids=str)
 @pytest.mark.parametrize("what", ["their chunk", "rubbish"])
 def test_collecting_goes_on_beyond_every_such_row(world: World, what: str, bad: tuple[int, ...]) -> None:
     """A row that can be decoded still leads on; beyond one that cannot, a range is walked from its other end."""

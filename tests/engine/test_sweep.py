@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from chunkstore.changes import Attach, EndSession
-from chunkstore.config import OptimiserPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavailable
+from chunkstore.errors import Damaged, NotOwner, StorageUnavailable
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import REPAIR_KEY, chunk_key
 from chunkstore.names import chunk_id, session_chunk_id
@@ -20,7 +19,7 @@ from chunkstore.upkeep import sweep
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
 from tests.support.clock import jumping_clock
-from tests.support.data import pattern, problems, refused
+from tests.support.data import pattern, problems
 from tests.support.forwarding import Forwarding, Hooked
 from tests.support.planted import plant as put_rows
 from tests.support.worlds import World
@@ -79,20 +78,6 @@ def test_age_is_a_margin(world: World) -> None:
             # There ages are differences of this clock and the file system's.
             clock.jump(DAY_S + 1)
             assert store.sweep(delete=True).deleted == 1 and name not in world.chunks()
-
-
-def test_the_optimiser_sweeps_where_it_is_asked_to(world: World) -> None:
-    with jumping_clock() as clock:
-        store = filled(world)
-        name = plant(world, own(1))
-        store._make_optimiser(OptimiserPolicy(sweep_s=7 * DAY_S))
-        assert store.optimiser.run_once().freed_bytes["sweep"] == 0, "it may be on its way"
-        if world.kind == "filesystem":
-            clock.jump(DAY_S + 1)
-            assert store.optimiser.run_once(dry_run=True).freed_bytes["sweep"] == len(b"orphan")
-            assert name in world.chunks()
-            assert store.optimiser.run_once().freed_bytes["sweep"] == len(b"orphan")
-            assert name not in world.chunks()
 
 
 def test_what_has_no_age_stays_unless_told_otherwise(world: World) -> None:
@@ -289,35 +274,6 @@ def test_nothing_is_swept_by_metadata_that_do_not_hold(world: World, what: str) 
         store.sweep(delete=True, age_s_min=0)
     assert {name, *live} <= set(world.chunks())
     assert store.sweep(age_s_min=0).orphans >= 1, "looking is allowed"
-
-
-def test_arguments(world: World) -> None:
-    store = filled(world)
-    refused(
-        InvalidArgument,
-        lambda: store.sweep(age_s_min=-1),
-        lambda: store.sweep(age_s_min=float("nan")),
-        lambda: store.sweep(age_s_min="1"),  # type: ignore[arg-type]
-        *(
-            lambda folder=folder: store.sweep(delete=True, keep_in=folder)
-            for folder in ("", "d", "D", "epoch", "j", "snap", "FORMAT", "a/b", "..", ".x", "a\0", 5)
-        ),
-    )
-
-
-def test_what_a_sweep_leaves_to_others(world: World) -> None:
-    """Temporaries that somebody may still need, claims, slots and logs; parts of a snapshot that was never finished go with ``collect``."""
-    store = filled(world, snapshots_kept=1)
-    names = world.names()
-    part = names.snapshot(1, 1, "00") + ".p0"
-    for name in (names.temporary("probe"), part, names.log(77), names.slot(77, 3)):
-        world.raw_storage().create(name, b"x")
-    before = world.objects()
-    assert store.sweep(delete=True, age_s_min=0).waiting == 1
-    assert world.objects() == before
-    store.snapshot()
-    store.collect()
-    assert part not in world.objects()
 
 
 @pytest.mark.parametrize("answer", [3, None])

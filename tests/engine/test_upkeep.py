@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import threading
 import time
 from typing import Any
 
@@ -108,18 +107,6 @@ def test_dry_run_tells_and_does_nothing(world: World) -> None:
     assert store.check("deep") == []
 
 
-def test_an_object_that_is_gone_already_does_not_stop_the_collection(world: World) -> None:
-    store = world.open(rolling=4, gc_grace_s=0)
-    store.create("a")
-    store.append("a", pattern(0, 40))
-    names = [chunk.name for chunk in store.layout("a")]
-    store.delete("a")
-    for name in names[::3]:
-        world.remove(name)
-    assert store.collect().chunks == 10
-    assert world.chunks() == [] and store.check("deep") == []
-
-
 @pytest.mark.parametrize("collectors", [1, 4])
 def test_more_garbage_than_one_record_forgets(world: World, collectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """5,000 chunks or writers are forgotten at a time (A7); here 7, also when several collect at the same time."""
@@ -204,40 +191,6 @@ def test_rolls_under_load_are_not_noticed(world: World, monkeypatch: pytest.Monk
     world.forget_cache()
     again = world.open()
     assert again.read("hot", 0, 1 << 20) == hot
-    assert again.check("deep") == []
-
-
-def test_rolls_beside_snapshots_and_collections(world: World) -> None:
-    store = world.open(rolling=64, gc_grace_s=0, snapshots_kept=1, **ROLLING)
-    store.create("a")
-    done = threading.Event()
-
-    def work(thread: int) -> None:
-        if thread == 0:
-            while not done.is_set():
-                store.snapshot()
-        elif thread == 1:
-            while not done.is_set():
-                store.collect()
-        else:
-            for number in range(40):
-                store.append("a", b"%d:%03d;" % (thread, number))
-                if number % 7 == 6:
-                    info = store.info("a")
-                    store.truncate("a", (info.start_offset + info.length) // 2)
-            done.set()
-
-    run_threads(4, work)
-    store.snapshot()
-    store.collect()
-    assert store.check("deep") == []
-    info = store.info("a")
-    content = store.read("a", info.start_offset, 1 << 20)
-    assert info.length == 480
-    store.close()
-    world.forget_cache()
-    again = world.open()
-    assert again.info("a") == info and again.read("a", info.start_offset, 1 << 20) == content
     assert again.check("deep") == []
 
 

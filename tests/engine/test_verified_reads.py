@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgpack
 import pytest
 from google_crc32c import value
 
@@ -18,16 +17,12 @@ from chunkstore.changes import Append, Attach, Concat, Create, Seal
 from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.journal import OpCode, Place
+from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import block_key
 from chunkstore.operations import collect as collecting
 from chunkstore.operations import read_slices
-from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.pending import PendingOp
-from chunkstore.operations.read import find_segment
-from chunkstore.operations.record_builder import RecordBuilder
 from chunkstore.records import TableRecord
 from chunkstore.replica import Replica
 from tests.support.data import pattern, problems, refused
@@ -197,29 +192,6 @@ def test_rows_say_what_the_bytes_say(world: World, kind: str) -> None:
     assert stored_borders(again) == stored and again.read("a", shape.start, 1 << 20) == shape.content[shape.start :]
 
 
-def test_chunks_of_an_older_version_are_verified_where_they_are_read_whole(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = pattern(0, 300)
-    with monkeypatch.context() as before, world.open(rolling=200) as store:
-        before.setattr(blocks, "BLOCK_BYTES", 1 << 40)
-        store.create("a")
-        store.append("a", content)
-    store = world.open()
-    assert (
-        stored_borders(store) == {} and store.read("a", 0, 300) == content and store.read("a", 30, 7) == content[30:37]
-    )
-    store.append("a", pattern(300, 100))
-    first = next(store.layout("a"))
-    flip(world, first.name, 150)
-    for offset, length in ((0, 200), (0, 300), (0, 250)):
-        with pytest.raises(Damaged) as caught:
-            store.read("a", offset, length)
-        assert (caught.value.start, caught.value.stop) == (0, 200)
-    assert store.read("a", 0, 199) != content[:199], "what cannot be verified alone is given out as it was"
-    assert [item.position for item in problems(store.check("deep"))] == [0]
-
-
 def test_off_means_off(world: World) -> None:
     shape = make(world, "long")
     shape.store.close()
@@ -327,19 +299,3 @@ def test_chunks_of_a_session_have_borders(world: World) -> None:
         store.read("a", 690, 20)
     assert caught.value.start == 688
     assert store.read("a", 0, 688) == content[:688] and store.read("a", 704, 1 << 20) == content[704:]
-
-
-def test_the_most_chunks_of_one_append_fit_into_a_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As 50,000 chunks of 640 KiB would, with ten borders each, which are all that ``commit_bytes_max`` allows."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
-    store = world.open(rolling=11)
-    store.create("a")
-    content = pattern(0, 11 * 2_000)
-    assert LIMITS.commit_bytes_max // LIMITS.commit_chunks_max < 11 * 64 * 1024
-    with store._context.store().view() as view:
-        segment = find_segment(view, "a", None)
-    planned = plan_on_tail(store._container.current, segment, None, False, "", b"", content, 0)
-    op = PendingOp([planned.header], planned.rows, (), (), 1)
-    record = RecordBuilder(0, lambda key: None, 0.0, 0, lambda: Place("", 0)).build([op], 1)
-    size_bytes = sum(len(key) + len(value or b"") + 8 for key, value in record.rows) + len(msgpack.packb(record.ops))
-    assert size_bytes / 2_000 * LIMITS.commit_chunks_max < LIMITS.record_bytes_max

@@ -22,7 +22,7 @@ from chunkstore.errors import (
     SegmentSealed,
 )
 from chunkstore.storage import ChunkStorage
-from tests.support.data import pattern, problems, refused, run_threads
+from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
 from tests.support.hooked import within
 from tests.support.worlds import World
@@ -133,14 +133,6 @@ def test_back_pressure(world: World) -> None:
     assert store.read("a", 0, 99) == pattern(0, 50)
 
 
-def test_a_piece_larger_than_the_buffer_goes_alone(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    with store.writer("a", flush_bytes=4, buffer_bytes_max=8) as writer:
-        small, large, after = writer.append(b"1"), writer.append(pattern(0, 1_000)), writer.append(b"2")
-    assert (small.result(0), large.result(0), after.result(0)) == (0, 1, 1_001)
-
-
 def test_after_an_error_it_is_broken(world: World) -> None:
     store, gate = gated(world)
     writer = store.writer("a", flush_bytes=5, flush_s=0)
@@ -187,44 +179,6 @@ def test_closed_writers(world: World) -> None:
         left.close()
     except Closed:
         assert isinstance(pending.exception(60), Closed)
-
-
-def test_a_cancelled_future_changes_nothing(world: World) -> None:
-    store, gate = gated(world)
-    gate.open.clear()
-    with store.writer("a", flush_bytes=2, flush_s=0) as writer:
-        futures = [writer.append(b"%d" % number) for number in range(6)]
-        for future in futures[::2]:
-            future.cancel()
-        gate.open.set()
-        writer.flush()
-        assert writer.append(b"6").result(60) == 6
-    assert [future.result(0) for future in futures[1::2]] == [1, 3, 5]
-    assert store.read("a", 0, 99) == b"0123456"
-
-
-def test_many_threads_share_a_writer(world: World) -> None:
-    store = world.open(rolling=100)
-    store.create("a")
-    found: dict[bytes, int] = {}
-    with store.writer("a", flush_bytes=64, flush_s=0.002, buffer_bytes_max=256) as writer:
-
-        def work(thread: int) -> None:
-            futures = []
-            for number in range(25):
-                piece = b"%d:%02d;" % (thread, number)
-                futures.append((piece, writer.append(piece)))
-            for piece, future in futures:
-                found[piece] = future.result(60)
-
-        run_threads(8, work)
-    content = store.read("a", 0, 9_999)
-    assert len(found) == 200 and len(content) == 1_000
-    for piece, offset in found.items():
-        assert content[offset : offset + 5] == piece
-    for thread in range(8):
-        mine = [offset for piece, offset in sorted(found.items()) if piece.startswith(b"%d:" % thread)]
-        assert mine == sorted(mine)
 
 
 def events(count: int) -> list[bytes]:

@@ -301,45 +301,6 @@ def test_a_writer_that_expects_to_be_alone(world: World) -> None:
     assert store.read("a", 0, 99) == b"01234567stranger"
 
 
-def test_small_batches_go_into_records_between_large_ones(world: World) -> None:
-    store = world.open(inline_bytes_max=100)
-    store.create("a")
-    content = b""
-    with store.writer("a", flush_bytes=1, flush_s=0, window=8) as writer:
-        for number in range(40):
-            piece = pattern(len(content), 250 if number % 3 == 0 else 20)
-            writer.append(piece)
-            content += piece
-    assert store.read("a", 0, 99_999) == content
-    assert problems(store.check("deep")) == []
-
-
-def test_it_waits_for_room_in_a_small_buffer(world: World) -> None:
-    """A call that waits for room makes what waits due."""
-    store = world.open()
-    store.create("a")
-    with store.writer("a", flush_bytes=100, flush_s=3_600, buffer_bytes_max=100, window=2) as writer:
-        for number in range(20):
-            writer.append(pattern(number * 60, 60), timeout_s=60)
-    assert store.read("a", 0, 9_999) == pattern(0, 1_200)
-
-
-def test_how_much_is_on_its_way_follows_the_pace(world: World) -> None:
-    """A share of the deadline has to be enough for it; a small append that took long says nothing."""
-    store = world.open(op_deadline_s=40.0)
-    store.create("a")
-    window = window_of(store, "a")
-    mib = 1 << 20
-    assert window.most_bytes(8, mib) == 8 * mib
-    window.measure(4 * mib, 8 * mib, 2.0)
-    assert window.most_bytes(8, mib) == 40 * mib
-    window.measure(1_000, 1_000, 1.0)
-    assert window.most_bytes(8, mib) == 40 * mib
-    window.measure(mib, mib, 20.0)
-    assert window.most_bytes(8, 1_000) == mib
-    assert window.most_bytes(8, 2 * mib) == 2 * mib
-
-
 def test_window_arguments(world: World) -> None:
     store = world.open()
     store.create("a")

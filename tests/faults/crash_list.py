@@ -1,4 +1,4 @@
-"""Everything that is interrupted, by name: operations, take-overs, following, offloading, exports, backups, restoring."""
+"""Everything that is interrupted, by name: operations, take-overs, following."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.crash_backups import BackupRun, ExportRun
-from tests.faults.crash_headers import HEADER_OPERATIONS, HeaderRun
-from tests.faults.crash_others import FOLLOWINGS, FollowRun, OffloadRun
-from tests.faults.crash_restore import RestoreRun
+from tests.faults.crash_others import FOLLOWINGS, FollowRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -32,14 +29,8 @@ class Subject(NamedTuple):
 
 SUBJECTS: tuple[Subject, ...] = (
     *(Subject(item.name, partial(OperationRun, item), item.first) for item in OPERATIONS),
-    *(Subject(item.name, partial(HeaderRun, item)) for item in HEADER_OPERATIONS),
     *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
     *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
-    Subject("offload", OffloadRun),
-    Subject("restore", RestoreRun),
-    Subject("export", ExportRun),
-    Subject("backup", partial(BackupRun, False)),
-    Subject("backup rm", partial(BackupRun, True)),
 )
 
 

@@ -76,6 +76,7 @@ def test_every_bit_of_a_closed_container(
     print(f"{mode}, share {share}: {flips} flips, {loud} loud")
 
 
+@pytest.mark.proof
 def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
     """The same with the cache of the machine that closed it: a share of the bits, each with a cache of its own."""
     step = 1 if FULL_RUN else 5
@@ -98,24 +99,6 @@ def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     return copy
 
 
-def test_every_bit_of_the_data(mode: Mode) -> None:
-    """A chunk read whole, and the deep check, say which chunk is damaged; other segments are served."""
-    made = tiny.make(mode, closed=True, inline=False)
-    assert len(made.metadata) < len(made.objects)
-    for name, data in made.objects.items():
-        if name in made.metadata:
-            continue
-        for _, damaged in flipped(data, every=True):
-            with storage_of({**made.objects, name: damaged}) as storage:
-                cache = tiny.LazyCache(storage, MemoryShelf())
-                with open_store_on(storage, settings=settings(mode, inline=False), cache=cache) as store:
-                    with pytest.raises(Damaged) as caught:
-                        store.read("log", 0, 100)
-                    assert caught.value.object == name
-                    assert [finding.object for finding in problems(store.check("deep"))] == [name]
-                    assert store.read("other", 0, 10) == b""
-
-
 def read_all(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf) -> tuple[bytes | Damaged, list[str]] | None:
     """What "log" holds, or why not, and the objects that a deep check finds damaged; None: the container does not open."""
     with storage_of(objects) as storage:
@@ -133,6 +116,7 @@ def read_all(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf) -> tuple
             return None
 
 
+@pytest.mark.proof
 def test_every_bit_of_extents_is_verified_where_nothing_is_replayed(mode: Mode) -> None:
     """The machine that closed the container knows the rows: what it reads is right, or ``Damaged`` says which record is not."""
     made = tiny.make(mode, closed=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,19 +11,16 @@ import lmdb
 import pytest
 
 from chunkstore.assembly import open_replica
-from chunkstore.changes import Seal, Unseal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
 from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.lmdb.store import HEAD_KEY, LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head
-from chunkstore.operations import maintenance
 from chunkstore_journal.recovery import Materialised
 from chunkstore_journal.takeover import TakeOver
 from tests.faults import cache_files
 from tests.faults.cache_files import Made, Watching, append, copied, data_file, flip, open_in, put, settings
 from tests.support.data import problems
-from tests.support.hooked import in_thread, wait_for
 
 SEGMENT = "segment/004"
 GENESIS_HEAD = Head(GENESIS, 0)
@@ -138,17 +134,6 @@ def test_a_page_that_is_no_longer_well_formed_is_found_after_a_kill(made: Made, 
         assert store.report.source != "cache"
 
 
-def test_a_file_that_takes_too_long_to_verify_is_not_trusted(
-    clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = copied(clean, tmp_path / "here")
-    with open_in(here.folder):
-        left = copied(here, tmp_path / "left")
-    monkeypatch.setattr("chunkstore.metadata.lmdb.proof._VERIFIED_BYTES_MAX", 0)
-    with open_in(left.folder) as store:
-        assert store.report.source != "cache"
-
-
 # ---- live
 
 
@@ -171,16 +156,9 @@ def append_and_look(store: ChunkedSegmentStorage, made: Made) -> None:
 USES: dict[str, tuple[bytes, Callable[[ChunkedSegmentStorage, Made], object]]] = {
     "append": (segment_key(SEGMENT), lambda store, made: append(store, made.model, SEGMENT, 5)),
     "read": (segment_key(SEGMENT), lambda store, made: store.read(SEGMENT, 0, 10)),
-    "info": (segment_key(SEGMENT), lambda store, made: store.info(SEGMENT)),
     "list": (segment_key(SEGMENT), lambda store, made: list(store.segments())),
-    "layout": (segment_key(SEGMENT), lambda store, made: list(store.layout(SEGMENT))),
-    "offset_at": (segment_key(SEGMENT), lambda store, made: store.offset_at(SEGMENT, 1 << 50)),
-    "table get": (table_key("facts", b"key 001"), lambda store, made: store.table("facts").get(b"key 001")),
     "table scan": (table_key("facts", b"key 001"), lambda store, made: list(store.table("facts").scan(b"key 001"))),
     "table put": (table_key("facts", b"key 001"), lambda store, made: put(store, made.model, b"key 001", b"new")),
-    "last event": (segment_key(SEGMENT), lambda store, made: store.last_event_number(SEGMENT, b"w")),
-    "seal": (segment_key(SEGMENT), lambda store, made: store.commit([Seal(SEGMENT), Unseal(SEGMENT)])),
-    "snapshot": (segment_key(SEGMENT), lambda store, made: store.snapshot()),
     "heartbeat": (b"\0head", append_and_look),
 }
 
@@ -208,44 +186,6 @@ def test_a_collection_meets_rot(clean: Made, tmp_path: Path) -> None:
         go_on_and_judge(tmp_path, here, store)
 
 
-def test_rot_that_is_met_while_a_record_is_built(clean: Made, tmp_path: Path) -> None:
-    """It was sound when it was planned on: nothing is journaled, and it is planned anew."""
-    with opened(clean, tmp_path) as (here, store, watching):
-        current = store._container.current
-        build = current.queue._environment.build
-
-        def rotten_by_now(*arguments: object) -> object:
-            rot_live(store, segment_key(SEGMENT))
-            return build(*arguments)  # type: ignore[arg-type]
-
-        current.queue._environment = current.queue._environment._replace(build=rotten_by_now)  # type: ignore[arg-type]
-        append(store, here.model, SEGMENT, 5)
-        assert watching.damage
-        assert store._container.current is not current
-        go_on_and_judge(tmp_path, here, store)
-
-
-def test_many_threads_meet_the_same_rot(clean: Made, tmp_path: Path) -> None:
-    with opened(clean, tmp_path) as (here, store, _):
-        epoch = store.epoch
-        rot_live(store, segment_key(SEGMENT))
-        start = threading.Barrier(8)
-
-        def look(number: int) -> int:
-            start.wait(60)
-            if number % 2:
-                return store.info(SEGMENT).length
-            return store.append(SEGMENT, b"")
-
-        threads = [in_thread(lambda number=number: look(number)) for number in range(8)]  # type: ignore[misc]
-        for thread, _ in threads:
-            thread.join(60)
-        length = len(here.model.segments[SEGMENT])
-        assert [found for _, found in threads] == [[length]] * 8
-        assert store.epoch == epoch + 1, "one take-over for all"
-        go_on_and_judge(tmp_path, here, store)
-
-
 def test_rows_that_contradict_one_another_are_the_caches_fault_first(clean: Made, tmp_path: Path) -> None:
     """A chunk's row is hidden: the list leads to nothing."""
     with opened(clean, tmp_path) as (here, store, watching):
@@ -263,23 +203,6 @@ def test_check_finds_what_is_hidden(clean: Made, tmp_path: Path) -> None:
         (finding,) = problems(store.check("quick"))
         assert (finding.invariant, finding.severity) == (12, "warning")
         assert watching.damage
-        go_on_and_judge(tmp_path, here, store)
-
-
-def test_a_snapshot_finds_what_is_hidden(clean: Made, tmp_path: Path) -> None:
-    with opened(clean, tmp_path) as (here, store, watching):
-        hide_row(store, segment_key(SEGMENT))
-        store.snapshot()
-        assert watching.damage
-        go_on_and_judge(tmp_path, here, store)
-
-
-def test_the_keeper_finds_what_is_hidden(clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maintenance, "_AUDIT_S", 0.0)
-    monkeypatch.setattr(maintenance, "_TICK_S", 0.01)
-    with opened(clean, tmp_path) as (here, store, watching):
-        hide_row(store, segment_key(SEGMENT))
-        wait_for(lambda: bool(watching.damage))
         go_on_and_judge(tmp_path, here, store)
 
 

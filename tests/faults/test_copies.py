@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import shutil
 import sys
 from pathlib import Path
@@ -12,12 +10,7 @@ import pytest
 
 import chunkstore
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import RolledBack
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from tests.faults.copies import run_round
-from tests.faults.ground import FULL_RUN
 from tests.support.data import problems
-from tests.support.servers.s3server import S3Server
 from tests.support.stopped import stopped_process
 
 pytestmark = pytest.mark.proof
@@ -78,12 +71,6 @@ def test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path: Path
         assert content(original) == {"a": b"the original's"}
 
 
-def test_a_cache_without_the_root_in_its_key_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FilesystemChunkStorage, "address", "one for all")
-    with pytest.raises(RolledBack):
-        test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path)
-
-
 def test_a_root_has_its_cache_where_it_was(tmp_path: Path) -> None:
     """A root that is renamed has another address: its cache is built anew; brought back, it finds the one it had."""
     root, cache, place = tmp_path / "root", tmp_path / "cache", tmp_path / "elsewhere"
@@ -127,22 +114,3 @@ with store._container.current.store.environment.handle.begin(write=True):
             assert third.report.source == "cache"
             assert content(third) == {"a": b"before;the zombie's;its successor's;"}
             assert problems(third.check("deep")) == []
-
-
-@pytest.mark.timeout(300)
-def test_original_and_copies_in_any_order(tmp_path: Path) -> None:
-    """A share of ``python -m tests.faults.copies``."""
-    first = random.randrange(1 << 40)
-    for seed in range(first, first + (300 if FULL_RUN else 12)):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        print(f"seed {seed}")
-        run_round(seed, folder)
-
-
-@pytest.mark.timeout(300)
-def test_original_and_copies_in_any_order_on_s3(moto: S3Server, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 40)
-    print(f"seed {seed}")
-    bucket, numbers = moto.make_bucket(), itertools.count(1)
-    run_round(seed, tmp_path, lambda: moto.root(bucket, f"root-{next(numbers)}"), steps_max=16 if FULL_RUN else 8)

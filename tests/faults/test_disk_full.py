@@ -189,11 +189,15 @@ def split(disk: SmallDisk, tmp_path: Path) -> Callable[[], ChunkStorage]:
     return make
 
 
-@pytest.mark.parametrize("size_bytes", [400 * KIB, 60 * KIB])
-def test_data_disk_filled_by_appends(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: int) -> None:
+# Each disk and each journal once.
+ONCE = pytest.mark.parametrize(("disk", "mode"), [("tmpfs", "slot"), ("ext4", "append")], indirect=True)
+
+
+@ONCE
+def test_data_disk_filled_by_appends(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
     disk.fill(leave_bytes=8 * MIB)
     with shop(mode, on_disk(disk), tmp_path / "cache", lease_s=0.2) as here:
-        here.append_until_full(size_bytes)
+        here.append_until_full(400 * KIB)
         assert sum(map(len, here.content.values())) > 4 * MIB
         here.verify()
         here.still_full(small=False)
@@ -204,27 +208,6 @@ def test_data_disk_filled_by_appends(disk: SmallDisk, mode: Mode, tmp_path: Path
         with here.open() as successor:
             here.verify(successor)
             assert problems(successor.check("deep")) == []
-
-
-def test_data_disk_filled_by_somebody_else(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
-    """Not a byte is left: small appends, tables, snapshots, all that writes says so; what reads goes on."""
-    with shop(mode, on_disk(disk), tmp_path / "cache") as here:
-        disk.fill()
-        here.append_until_full(50)
-        here.still_full()
-        for call in (
-            lambda: here.store.table("rows").put(b"key", bytes(100_000)),
-            lambda: here.store.seal("a"),
-            here.store.snapshot,
-        ):
-            with pytest.raises(StorageFull):
-                call()
-        here.verify()
-        assert [info.name for info in here.store.segments()] == list(SEGMENTS)
-        disk.free()
-        here.settle()
-        here.store.snapshot()
-        here.verify()
 
 
 # A slot is decided by its name; only a log's sync leaves it open whether the record is there.
@@ -250,63 +233,21 @@ def test_what_decides_a_record_has_the_reserve(disk: SmallDisk, mode: Mode, tmp_
         here.settle()
 
 
-@pytest.mark.parametrize("size_bytes", [300 * KIB, 50])
-def test_data_disk_full_then_killed(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: int) -> None:
-    disk.fill(leave_bytes=4 * MIB if size_bytes > KIB else 0)
-    if size_bytes < KIB:
-        disk.free()
-    with shop(mode, on_disk(disk), tmp_path / "cache") as here:
-        disk.fill(leave_bytes=2 * MIB if size_bytes > KIB else 0)
-        here.append_until_full(size_bytes)
-        here.kill()
-        disk.fill()
-        try:
-            here.store = here.open()
-        except StorageFull:
-            # The claim itself has no room: nothing can be owned here now.
-            disk.free()
-            here.store = here.open()
-        else:
-            here.verify()
-            disk.free()
-        here.verify()
-        here.settle()
-
-
-@pytest.mark.parametrize("size_bytes", [300 * KIB, 50])
-def test_journal_disk(disk: SmallDisk, mode: Mode, tmp_path: Path, size_bytes: int) -> None:
+@ONCE
+def test_journal_disk(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
     with shop(mode, split(disk, tmp_path), tmp_path / "cache") as here:
         disk.fill()
-        here.append_until_full(size_bytes)
+        here.append_until_full(50)
         here.still_full()
         here.verify()
         disk.free()
         here.settle()
         disk.fill()
-        here.append_until_full(size_bytes)
-        here.die_and_come_back(disk)
-
-
-def test_cache_disk_nearly_full(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
-    """The reserve (``cache_free_bytes_min``) makes it known before anything is written anywhere."""
-    make = lambda: FilesystemChunkStorage(tmp_path / "root", open_files_max=64)  # noqa: E731
-    with shop(mode, make, disk.path / "cache") as here:
-        disk.fill(leave_bytes=3 * MIB)
-        time.sleep(0.1)
-        here.append_until_full(50)
-        here.still_full()
-        here.verify()
-        disk.free()
-        time.sleep(0.1)
-        here.settle()
-        disk.fill(leave_bytes=3 * MIB)
-        time.sleep(0.1)
         here.append_until_full(50)
         here.die_and_come_back(disk)
 
 
-# The cache knows nothing of the journal's mode.
-@pytest.mark.parametrize(("disk", "mode"), [("tmpfs", "slot"), ("ext4", "append")], indirect=True)
+@ONCE
 def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
     """Without a reserve a commit may be decided before its cache fails: then the outcome is unknown, and never "lost"."""
     make = lambda: FilesystemChunkStorage(tmp_path / "root", open_files_max=64)  # noqa: E731
@@ -344,9 +285,16 @@ def test_cache_disk_full_to_the_last_byte(disk: SmallDisk, mode: Mode, tmp_path:
             assert problems(successor.check("deep")) == []
 
 
-@pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("cache", ["elsewhere", "same disk"])
+@pytest.mark.parametrize(
+    ("disk", "mode", "cache", "killed", "inline"),
+    [
+        ("tmpfs", "slot", "elsewhere", False, False),
+        ("tmpfs", "append", "same disk", True, False),
+        ("ext4", "slot", "same disk", True, True),
+        ("ext4", "append", "elsewhere", False, True),
+    ],
+    indirect=["disk", "mode"],
+)
 def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
     disk: SmallDisk, mode: Mode, tmp_path: Path, cache: str, killed: bool, inline: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,8 +355,7 @@ def let_the_spiller_try(store: ChunkedSegmentStorage) -> None:
     spiller._run, spiller._age_s = run, usual  # type: ignore[method-assign]
 
 
-# Each disk and each journal once.
-@pytest.mark.parametrize(("disk", "mode"), [("tmpfs", "slot"), ("ext4", "append")], indirect=True)
+@ONCE
 def test_a_disk_that_small_appends_have_filled_comes_back_by_itself(
     disk: SmallDisk, mode: Mode, tmp_path: Path
 ) -> None:

@@ -88,22 +88,5 @@ class TestSlot(InMemory):
         return super().allowed(work, request)
 
 
-@pytest.mark.proof
-class TestSlotRetrying(TestSlot):
-    retrying = True
-
-    def allowed(self, work: Work, request: str) -> tuple[Told, ...]:
-        return ("acknowledged",)
-
-
 class TestAppend(InMemory):
     mode = "append"
-
-
-@pytest.mark.proof
-class TestAppendRetrying(InMemory):
-    mode = "append"
-    retrying = True
-
-    def allowed(self, work: Work, request: str) -> tuple[Told, ...]:
-        return ("acknowledged",)

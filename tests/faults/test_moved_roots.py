@@ -6,8 +6,6 @@ the successor has is sound (protocol 3.6, schedule 52). On real files; mounting 
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,13 +21,11 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from tests.faults.ground import FULL_RUN, fast_folder
-from tests.faults.moved import CONTAINER, WAYS, Disk, Moment, Place, can_mount, files_of, is_refused
+from tests.faults.moved import CONTAINER, WAYS, Place, files_of, is_refused
 from tests.support.alone import alone
 from tests.support.hooked import within
 from tests.support.worlds import Mode
 
-ROUNDS = 500 if FULL_RUN else 30
 MOVED = "moved, unmounted"
 HASTY_S = 0.3
 
@@ -218,18 +214,3 @@ def test_a_tree_that_is_mounted_over_under_its_owner(whole: bool, bench: Bench, 
         n = bench.open(place.root if whole else place.other)
         n.append("s", b"b")
         check_zombie(z, n, place.root if whole else place.other, b"ab")
-
-
-@pytest.mark.proof
-def test_a_tree_that_is_moved_at_any_moment(mode: Mode, tmp_path: Path) -> None:
-    """At a random storage call of a change the tree is moved and a successor opens it: what is acknowledged, the successor has."""
-    seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
-    print(f"CHUNKSTORE_SEED={seed}")
-    chance, mounts = random.Random(seed), can_mount()
-    told = []
-    for number in range(ROUNDS // 2):
-        # In memory, so that a round takes no disk.
-        with fast_folder(tmp_path / f"round-{number}") as folder:
-            told.append(Moment(Disk(folder, mode, mounts=mounts), chance).run())
-    assert sum(item.moved_before_its_end for item in told) > 0
-    assert sum(item.acknowledged for item in told) < len(told)

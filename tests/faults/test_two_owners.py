@@ -22,17 +22,13 @@ from typing import IO, Any
 
 import pytest
 
-from chunkstore.assembly import open_store, open_store_on
+from chunkstore.assembly import open_store
 from chunkstore.config import Settings
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.metadata.memory import MemoryShelf
 from tests.faults import owners
 from tests.faults.ground import FULL_RUN
-from tests.faults.owners import SETTINGS, Owner, Verdict, prepare
-from tests.support.faulty import Dead, FaultyChunkStorage
-from tests.support.forwarding import Hooked
+from tests.faults.owners import SETTINGS, Verdict, prepare
 from tests.support.hooked import wait_for
-from tests.support.worlds import Mode, ShelfCache, World
+from tests.support.worlds import Mode
 
 ROUNDS = 300 if FULL_RUN else 5
 ENOUGH = 10 * ROUNDS
@@ -175,94 +171,6 @@ def test_processes(tmp_path: Path, mode: Mode, seed: int, record_property: Calla
     finally:
         duel.close()
     verdict = duel.verify()
-    assert len(verdict.acknowledged) > ENOUGH
-    record_property("rounds", ROUNDS)
-    print(f"{mode}: {kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
-
-
-class Way(Hooked):
-    """A process's way to the storage: may be blocked for a while, or cut for ever."""
-
-    def __init__(self, inner: FaultyChunkStorage) -> None:
-        super().__init__(inner)
-        self.cut = inner.kill
-        self._free = threading.Event()
-        self._free.set()
-        self.before = lambda operation, names: self._pass()
-        self.after = lambda operation, names: self._pass()
-
-    def _pass(self) -> None:
-        assert self._free.wait(90)
-
-    def block(self) -> None:
-        self._free.clear()
-
-    def free(self) -> None:
-        self._free.set()
-
-
-@pytest.fixture
-def quiet_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads of a process that was cut off die by ``Dead``, as they should."""
-    usual = threading.excepthook
-
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        if not issubclass(arguments.exc_type, Dead):
-            usual(arguments)
-
-    monkeypatch.setattr(threading, "excepthook", hook)
-
-
-@pytest.mark.usefixtures("quiet_deaths")
-def test_stores_of_one_process(
-    tmp_path: Path, mode: Mode, seed: int, record_property: Callable[[str, object], None]
-) -> None:
-    chance = random.Random(seed)
-    world = World("memory", mode, tmp_path)
-    notes: list[str] = []
-    shelf = MemoryShelf()
-
-    def open_it(shared: bool) -> tuple[ChunkedSegmentStorage, Way]:
-        way = Way(FaultyChunkStorage(world.raw_storage()))
-        cache = ShelfCache(way, "default", "owner", shelf if shared else MemoryShelf())
-        settings = Settings(journal_mode=mode, **{**SETTINGS, "resolve_s": chance.choice((0.0, 0.2))})
-        store = open_store_on(way, settings=settings, cache=cache)
-        return store, way
-
-    kinds = {"live": 0, "zombie": 0, "killed": 0}
-    store, way = open_it(True)
-    prepare(store)
-    owner = Owner(store, "r0", notes.append)
-    owner.start()
-    for number in range(1, ROUNDS + 1):
-        kind = chance.choices(("live", "zombie", "killed"), (6, 3, 1))[0]
-        kinds[kind] += 1
-        time.sleep(chance.uniform(0.0, 0.05))
-        if kind == "zombie":
-            way.block()
-        elif kind == "killed":
-            owner.stop.set()
-            way.cut()
-        newer_store, newer_way = open_it(chance.random() < 0.5)
-        assert newer_store.epoch > store.epoch
-        newer = Owner(newer_store, f"r{number}", notes.append)
-        newer.start()
-        if kind == "zombie":
-            time.sleep(chance.uniform(0.0, 0.02))
-            way.free()
-        if kind == "killed":
-            store._maintenance.stopping.set()
-        else:
-            assert owner.finish(60), "an older owner hangs"
-        owner, store, way = newer, newer_store, newer_way
-    wait_for(lambda: len(Verdict(notes[:]).acknowledged) > ENOUGH)
-    owner.stop.set()
-    assert owner.finish(60)
-    verdict = Verdict(notes)
-    successor, _ = open_it(False)
-    verdict.check(successor)
-    successor.close()
-    world.close()
     assert len(verdict.acknowledged) > ENOUGH
     record_property("rounds", ROUNDS)
     print(f"{mode}: {kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")

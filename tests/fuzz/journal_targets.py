@@ -1,4 +1,4 @@
-"""The journal's decoders: records, payloads, logs, small objects, frames, snapshots."""
+"""The journal's decoders: records, payloads, extents, logs, snapshots."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from typing import Any, cast
 
 import msgpack
 
-from chunkstore.asks import Answer, Request
-from chunkstore.config import LIMITS
-from chunkstore.errors import ChunkNotFound, Damaged, InvalidArgument, Unsupported
-from chunkstore.journal import RecordKind
+from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.names import chunk_id
 from chunkstore.storage import ChunkHandle, ChunkStorage
-from chunkstore_journal import asks, objects, payloads, record, snapshot_reader
+from chunkstore_journal import payloads, record
 from chunkstore_journal.extents import extents_of
-from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
 from chunkstore_journal.record import HEADER_BYTES, LogReader, decode_slot, peek_length
-from chunkstore_journal.snapshot_reader import SnapshotReader, decode_snapshot_header
+from chunkstore_journal.snapshot_reader import SnapshotReader
 from tests.fuzz.chance import Chance, Tree, grafted, mangled, packed, wire
 from tests.fuzz.sealing import Fields, digest_of, sealed_frame, sealed_record, sealed_snapshot
 from tests.fuzz.target import Gate, Spy, Target
-from tests.golden.journal_samples import ANSWERS, ASKS, CONTAINER, DIGEST, GOLDEN, HASH, OBJECTS, PAIRS, RECORDS, TOKEN
+from tests.golden.journal_samples import CONTAINER, DIGEST, HASH, PAIRS, RECORDS, TOKEN
 
 __all__ = ["JOURNAL_TARGETS"]
 
 _DIGEST = DIGEST.to_bytes(32, "big")
 _FIELDS = Fields(3, CONTAINER, 4, 44, 44, 43, HASH, _DIGEST, TOKEN, 1_700_000_000_000)
-_KINDS = {"open": (1,), "seal": (2,), "ops": (3, 6, 7), "note": (4, 5, 8, 9, 10)}
+_KINDS = {"open": (1,), "ops": (3, 6, 7)}
 _DAMAGED = (Damaged,)
 
 
@@ -110,11 +106,6 @@ def _open_again(found: object, embedded: bool = True) -> None:
             _within(error, value.embedded)
 
 
-def _seal_again(found: object) -> None:
-    value = cast("payloads.SealPayload", found)
-    assert payloads.decode_seal(payloads.encode_seal(value), object="again", position=0) == value
-
-
 def _ops_again(found: object) -> None:
     ops, rows = cast("tuple[tuple[Any, ...], list[Any]]", found)
     assert payloads.decode_ops(payloads.encode_ops(ops, rows), object="again", position=0) == (ops, rows)
@@ -126,22 +117,6 @@ def _decode_payload(
     found = decode_slot(data, object="slot", container=CONTAINER)
     gate.past()
     return partial(again, decode(found.payload, object="slot", position=HEADER_BYTES))
-
-
-def _decode_note(data: bytes, gate: Gate) -> Callable[[], None] | None:
-    found = decode_slot(data, object="slot", container=CONTAINER)
-    gate.past()
-    kind = found.header.kind
-    note = payloads.decode_note(kind, found.payload, object="slot", position=HEADER_BYTES)
-    payloads.decode_ops(found.payload, object="slot", position=HEADER_BYTES)
-    if kind not in (RecordKind.SNAPSHOT_NOTE, RecordKind.GC_NOTE):
-        return None
-
-    def again() -> None:
-        raw = payloads.encode_note(kind, note)
-        assert payloads.decode_note(kind, raw, object="again", position=0) == note
-
-    return again
 
 
 # --- extents ---------------------------------------------------------------------------------------------------------
@@ -251,121 +226,9 @@ def _decode_log(data: bytes, gate: Gate) -> None:
             assert header.epoch == 4
 
 
-# --- small objects and frames ----------------------------------------------------------------------------------------
-
-_OBJECT_TREES = {name: _tree(sample.raw[FRAME_HEADER_BYTES:]) for name, sample in OBJECTS.items()}
-_OBJECT_KINDS = {"format": 1, "claim": 2, "voided": 3, "latest": 4, "lease": 5, "released": 5}
-_ENCODERS: dict[str, Callable[[Any], bytes]] = {
-    "format": objects.encode_format,
-    "claim": objects.encode_claim,
-    "voided": objects.encode_voided,
-    "latest": objects.encode_latest,
-    "lease": objects.encode_lease,
-    "released": objects.encode_lease,
-}
-
-
-def _make_object(name: str, chance: Chance) -> bytes:
-    body = wire(chance, _OBJECT_TREES[name], chance.one_of(tuple(_OBJECT_TREES.values())))
-    kind = _OBJECT_KINDS[name] if chance.random() < 0.97 else chance.below(256)
-    version = 1 if chance.random() < 0.97 else chance.below(256)
-    length = None if chance.random() < 0.97 else chance.number(len(body))
-    raw = sealed_frame(b"CKSO", version, kind, body, length=length)
-    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
-
-
-def _decode_object(name: str, data: bytes, gate: Gate) -> Callable[[], None] | None:
-    try:
-        found = OBJECTS[name].decode(data, object=name)
-    except Damaged as error:
-        _within(error, data)
-        return None
-    return partial(_object_again, name, found, len(data))
-
-
-def _object_again(name: str, found: object, length: int) -> None:
-    try:
-        raw = _ENCODERS[name](found)
-    except InvalidArgument:
-        # Only what has no more room may be refused: a longer spelling of a number, in an object at its limit.
-        assert length > LIMITS.small_object_bytes_max // 2
-        return
-    assert OBJECTS[name].decode(raw, object="again") == found
-
-
-# --- requests and answers --------------------------------------------------------------------------------------------
-
-_ASK_TREES = tuple(_tree(GOLDEN[f"ask/{name}"][FRAME_HEADER_BYTES:]) for name in ASKS)
-_ANSWER_TREES = tuple(_tree(GOLDEN[f"answer/{name}"][FRAME_HEADER_BYTES:]) for name in ANSWERS)
-
-
-def _make_ask(kind: int, chance: Chance) -> bytes:
-    trees = _ASK_TREES if kind == 1 else _ANSWER_TREES
-    body = wire(chance, chance.one_of(trees), chance.one_of(trees))
-    version = 1 if chance.random() < 0.97 else chance.below(256)
-    raw = sealed_frame(b"CKSA", version, kind if chance.random() < 0.97 else chance.below(256), body)
-    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
-
-
-def _decode_ask(kind: int, data: bytes, gate: Gate) -> Callable[[], None] | None:
-    decode: Callable[..., object] = (
-        partial(asks.decode_request, container=CONTAINER) if kind == 1 else asks.decode_answer
-    )
-    try:
-        found = decode(data, object="ask")
-    except Damaged as error:
-        _within(error, data)
-        return None
-    except Unsupported:
-        return None
-    return partial(_ask_again, found)
-
-
-def _ask_again(found: object) -> None:
-    if isinstance(found, Request):
-        assert asks.decode_request(asks.encode_request(found, CONTAINER), CONTAINER, object="again") == found
-    elif isinstance(found, Answer):
-        again = asks.decode_answer(asks.encode_answer(found), object="again")
-        assert (again.epoch, again.result, repr(again.error)) == (found.epoch, found.result, repr(found.error))
-
-
-def _make_frame(chance: Chance) -> bytes:
-    body = chance.randbytes(chance.below(200))
-    zero = 0 if chance.random() < 0.9 else chance.below(1 << 16)
-    length = None if chance.random() < 0.8 else chance.number(len(body))
-    raw = sealed_frame(b"CKSS", chance.one_of((1, 1, 1, 2)), chance.below(256), body, zero=zero, length=length)
-    return mangled(chance, raw, raw) if chance.random() < 0.3 else raw
-
-
-def _decode_frame(data: bytes, gate: Gate) -> None:
-    try:
-        header = decode_frame_header(data, b"CKSS", 4096, object="frame", position=0)
-        gate.past()
-        body = data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + header.body_bytes]
-        check_frame(data[:FRAME_HEADER_BYTES], body, version=1, object="frame", position=0)
-    except Damaged as error:
-        _within(error, data)
-
-
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 _HEADER_TREE: Tree = (CONTAINER, 4, (41, HASH, 3, 42, 9000), _DIGEST, 1_700_000_000_000)
-
-
-def _make_snapshot_header(chance: Chance) -> bytes:
-    body = wire(chance, _HEADER_TREE, _ALL[0])
-    raw = sealed_frame(b"CKSS", 1, chance.one_of((1, 1, 1, 1, 1, 1, 1, 2, 3, 9)), body)
-    raw += chance.randbytes(chance.below(40))
-    return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
-
-
-def _decode_snapshot_header(data: bytes, gate: Gate) -> None:
-    try:
-        header = decode_snapshot_header(data, object="snapshot", container=None)
-    except Damaged as error:
-        _within(error, data)
-        return
-    assert header.link("name").lsn == header.position.lsn
 
 
 def _make_snapshot(chance: Chance) -> bytes:
@@ -441,29 +304,11 @@ JOURNAL_TARGETS: tuple[Target, ...] = (
         Target(name, "every checksum of the record around it", partial(_payload_maker, name), decode, _DAMAGED)
         for name, decode in (
             ("open", partial(_decode_payload, payloads.decode_open, _open_again)),
-            ("seal", partial(_decode_payload, payloads.decode_seal, _seal_again)),
             ("ops", partial(_decode_payload, payloads.decode_ops, _ops_again)),
-            ("note", _decode_note),
         )
     ),
     Target("extents", "every checksum of the record around it", _make_extents, _decode_extents, _DAMAGED),
     Target("log", "every checksum of one record", _make_log, _decode_log, ()),
-    *(
-        Target(
-            name, "the frame and its CRC", partial(_make_object, name), partial(_decode_object, name), (),
-            (Spy(objects, "unpack"),),
-        )
-        for name in _OBJECT_KINDS
-    ),
-    *(
-        Target(name, "the frame and its CRC", partial(_make_ask, kind), partial(_decode_ask, kind), (), (Spy(asks, "unpack"),))
-        for name, kind in (("request", 1), ("answer", 2))
-    ),
-    Target("frame", "magic and length", _make_frame, _decode_frame, ()),
-    Target(
-        "snapshot-header", "the frame and its CRC", _make_snapshot_header, _decode_snapshot_header, (),
-        (Spy(snapshot_reader, "unpack"),),
-    ),
     Target(
         "snapshot", "the header of a snapshot of this container", _make_snapshot, _decode_snapshot, (ChunkNotFound,),
         (Spy(SnapshotReader, "_block"), Spy(SnapshotReader, "_parts"), Spy(SnapshotReader, "_finish")),

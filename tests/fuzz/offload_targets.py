@@ -6,24 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from struct import Struct
-from typing import Any
 
-from chunkstore.codec.pulsar import offload_metadata, pip76_index, windows
+from chunkstore.codec.pulsar import pip76_index, windows
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
 from chunkstore.codec.pulsar.offload_metadata import (
-    DriverMetadata,
-    Ensemble,
     LedgerInfo,
-    LedgerMetadata,
-    OffloadContext,
-    OffloadSegment,
-    decode_ledger_info,
-    decode_ledger_metadata,
-    decode_offload_context,
     encode_ledger_info,
-    encode_ledger_metadata,
-    encode_offload_context,
 )
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
@@ -40,32 +29,9 @@ _FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "pulsar"
 _HEAD = Struct(">Iiqq")
 _GROUP = Struct(">qii")
 _BLOCK = Struct(">qiq")
-_HEADER = Struct(">Iqqqq92x")
 _FRAME = Struct(">iq")
 
 # --- protobuf --------------------------------------------------------------------------------------------------------
-
-_DRIVER = DriverMetadata(name="s3", properties=(("bucket", "b"), ("region", "")))
-_SEGMENT = OffloadSegment(
-    uid_msb=-1, uid_lsb=5, complete=True, assigned_ms=1, offloaded_ms=2, end_entry=3, driver=_DRIVER
-)
-_CONTEXT = OffloadContext(
-    uid_msb=1, uid_lsb=-(1 << 63), complete=False, bookkeeper_deleted=True, timestamp_ms=7, driver=_DRIVER,
-    segments=(_SEGMENT, OffloadSegment()),
-)  # fmt: skip
-_INFO = LedgerInfo(ledger=7, entries=5, size=1 << 40, timestamp_ms=9, offload=_CONTEXT, properties=(("k", "v"),))
-_METADATA = LedgerMetadata(
-    write_quorum=2, ensemble_size=3, length=1 << 33, last_entry=7, ensembles=(Ensemble(members=("a:1", "b"), first_entry=0),) * 2,
-    digest_type=3, ack_quorum=2, created_ms=1 << 40, custom=(("k", b"v"), ("pulsar/managed-ledger", b"t/n/persistent/x")),
-)  # fmt: skip
-_MESSAGES = {
-    "ledger-info": (encode_ledger_info(_INFO), encode_ledger_info(LedgerInfo(ledger=7))),
-    "ledger-metadata": (
-        encode_ledger_metadata(_METADATA),
-        encode_ledger_metadata(LedgerMetadata(write_quorum=1, ensemble_size=1, length=0)),
-    ),
-    "offload-context-proto": (encode_offload_context(_CONTEXT), encode_offload_context(OffloadContext())),
-}
 
 
 def _varint(number: int) -> bytes:
@@ -144,25 +110,6 @@ def damaged_message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
     else:
         fields[at] = (tag, chance.one_of((b"", b"\xff\xfe", value * 3, b"x" * 3000, raw)))
     return _joined(fields)
-
-
-def _make_message(name: str, chance: Chance) -> bytes:
-    raw = chance.one_of(_MESSAGES[name])
-    for _ in range(1 + chance.below(2)):
-        raw = damaged_message(chance, raw)
-    if chance.random() < 0.02:
-        raw = b"\x2a\xff\x7f" * 300 + raw  # messages in messages
-    return mangled(chance, raw) if chance.random() < 0.15 else raw
-
-
-def _decode_message(
-    decode: Callable[..., Any], encode: Callable[[Any], bytes], data: bytes, gate: Gate
-) -> Callable[[], None]:
-    return partial(_message_again, decode, encode, decode(data, object="metadata", position=0))
-
-
-def _message_again(decode: Callable[..., Any], encode: Callable[[Any], bytes], found: object) -> None:
-    assert decode(encode(found), object="again", position=0) == found
 
 
 # --- the index -------------------------------------------------------------------------------------------------------
@@ -390,21 +337,6 @@ def decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
 
 
 OFFLOAD_TARGETS: tuple[Target, ...] = (
-    Target(
-        "ledger-info", "protobuf's own parser", partial(_make_message, "ledger-info"),
-        partial(_decode_message, decode_ledger_info, encode_ledger_info), (Damaged,),
-        (Spy(offload_metadata, "_value_of"),),
-    ),
-    Target(
-        "ledger-metadata", "protobuf's own parser", partial(_make_message, "ledger-metadata"),
-        partial(_decode_message, decode_ledger_metadata, encode_ledger_metadata), (Damaged,),
-        (Spy(offload_metadata, "_value_of"),),
-    ),
-    Target(
-        "offload-context-proto", "protobuf's own parser", partial(_make_message, "offload-context-proto"),
-        partial(_decode_message, decode_offload_context, encode_offload_context), (Damaged,),
-        (Spy(offload_metadata, "_value_of"),),
-    ),
     Target(
         "pip76-index", "magic, both lengths, header length", _make_index, _decode_index, (),
         (Spy(pip76_index, "_read_group"),),

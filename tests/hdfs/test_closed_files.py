@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.errors import StorageUnavailable, Unsupported
+from chunkstore.errors import Unsupported
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from tests.hdfs.model import SHORT_S, made
-from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
 
@@ -18,15 +16,6 @@ def test_a_lease_is_waited_for(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> 
     fake.die_while_writing("/root/a", closes_after_s=0.3)
     storage.harden("a")
     assert fake.files["/root/a"].open is False
-
-
-def test_a_lease_that_never_ends_ends_at_the_deadline(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    hasty = made(fake, deadline_s=SHORT_S)
-    handle = storage.create("a", b"0123")
-    fake.die_while_writing("/root/a", closes_after_s=None)
-    fails_in_time(StorageUnavailable, lambda: hasty.read(handle, 0, 4), lambda: hasty.harden("a"))
-    assert storage.stat("a").length == 4
-    hasty.close()
 
 
 def test_nothing_that_was_closed_is_opened_again(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:

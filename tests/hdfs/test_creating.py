@@ -10,7 +10,6 @@ import pytest
 from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
-    ChunkstoreError,
     InvalidArgument,
     StorageFull,
     StorageUnavailable,
@@ -83,16 +82,6 @@ def test_the_name_is_taken_while_our_rename_is_lost(fake: FakeWebHdfs, storage: 
     other.close()
 
 
-def test_the_rename_is_sent_again_and_refused(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    """RENAME done, its reply lost, the look lost, too: the second RENAME misses its source, and the number says why."""
-    fake.lose_reply("RENAME", about="/root/a")
-    fake.lose_request("GETFILESTATUS", about="/root/a", times=2)
-    assert storage.create_if_absent("a", b"mine") is True
-    assert fake.asked("RENAME") == 2
-    assert fake.files["/root/a"].data == b"mine"
-    assert temporaries(fake) == []
-
-
 def test_an_undecided_rename_says_so_and_keeps_its_temporary(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     place = storage._atomic.place
 
@@ -107,15 +96,6 @@ def test_an_undecided_rename_says_so_and_keeps_its_temporary(fake: FakeWebHdfs, 
     assert [fake.files[path].data for path in temporaries(fake)] == [b"mine"]
 
 
-def test_a_gateways_error_page_decides_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    for status in (502, 504, 200):
-        fake.garble("RENAME", status)
-        assert storage.create_if_absent(f"a{status}", b"mine") is True
-    fake.garble("GETFILESTATUS", 503, times=2)
-    with pytest.raises(StorageUnavailable):
-        storage.exists("a200")
-
-
 @pytest.mark.parametrize("kind", ["FileAlreadyExistsException", "AlreadyBeingCreatedException"])
 def test_both_ways_to_say_taken_mean_lost(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str) -> None:
     fake.refuse("RENAME", kind)
@@ -123,17 +103,6 @@ def test_both_ways_to_say_taken_mean_lost(fake: FakeWebHdfs, storage: HdfsChunkS
     fake.refuse("RENAME", kind)
     with pytest.raises(ChunkExists):
         storage.create("a", b"mine")
-    assert temporaries(fake) == []
-
-
-def test_put_is_decided_too(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.put("hint", b"1")
-    fake.lose_reply("RENAME")
-    storage.put("hint", b"2")
-    assert fake.files["/root/hint"].data == b"2"
-    fake.lose_request("RENAME")
-    storage.put("hint", b"3")
-    assert fake.files["/root/hint"].data == b"3"
     assert temporaries(fake) == []
 
 
@@ -199,54 +168,6 @@ def test_full_is_full(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, m
         assert "free space" in str(caught.value)
         assert temporaries(fake) == []
     assert storage.create_if_absent("a", b"x")
-
-
-NO_NODE = "Failed to find datanode, suggest to check cluster health."
-
-
-@pytest.mark.parametrize(
-    ("nodes", "safe_mode", "error", "says"),
-    [
-        (
-            {"a": {"capacity": 1 << 40, "remaining": 1 << 20}, "b": {"capacity": 1 << 40, "remaining": 0}},
-            "",
-            StorageFull,
-            "room",
-        ),
-        ({"a": {"capacity": 1 << 40, "remaining": 1 << 30}}, "", StorageUnavailable, "Failed to find"),
-        (
-            {"a": {"capacity": 1 << 40, "remaining": 0}, "b": {"capacity": 0, "remaining": 0}},
-            "",
-            StorageUnavailable,
-            "find",
-        ),
-        ({"a": {"capacity": 0, "remaining": 0}}, "", StorageUnavailable, "Failed to find"),
-        ({"a": {"capacity": 0, "remaining": 0}}, "Safe mode is ON.", StorageUnavailable, "is in safe mode"),
-        ({}, "", StorageUnavailable, "Failed to find"),
-    ],
-    ids=["full", "room", "one has just come", "the only one has just come", "safe mode", "none"],
-)
-def test_why_no_data_node_is_named(
-    fake: FakeWebHdfs,
-    storage: HdfsChunkStorage,
-    nodes: dict[str, dict[str, int]],
-    safe_mode: str,
-    error: type[ChunkstoreError],
-    says: str,
-) -> None:
-    """A data node that has registered and not yet told of its disks has no room, and is not full."""
-    fake.live_nodes, fake.safe_mode = nodes, safe_mode
-    fake.refuse("CREATE", "IOException", NO_NODE)
-    with pytest.raises(error, match=says):
-        storage.create_if_absent("a", b"x")
-    assert storage.create_if_absent("a", b"x")
-
-
-def test_no_data_node_alive_is_not_full(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    text = "File /a could only be written to 0 of the 1 minReplication nodes. There are 0 datanode(s) running and 0 node(s)"
-    fake.refuse("CREATE", "RemoteException", text, where="datanode")
-    with pytest.raises(StorageUnavailable):
-        storage.create_if_absent("a", b"x")
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,13 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkExists, ChunkstoreError, Damaged, StorageUnavailable, Unsupported
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
-from chunkstore.storage import ConcatArgument, ReadRange
+from chunkstore.storage import ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.hdfs import rest as hdfs_rest
-from chunkstore_bindings.hdfs.rest import Body, Pieces
-from chunkstore_bindings.in_time import Deadline
 from chunkstore_bindings.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
 from tests.hdfs.model import FOLDER, PATIENT_S, made, temporaries
 from tests.support import hdfs_names
-from tests.support.clock import jumping_clock
-from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
 
 Answer = dict[str, object]
@@ -112,21 +107,6 @@ def test_every_open_asks_once_more(fake: FakeWebHdfs, tmp_path: Path, monkeypatc
     storage.close()
 
 
-def test_another_address_is_probed(fake: FakeWebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is every open of a container whose FORMAT names no address: it opens, and costs a probe."""
-    with monkeypatch.context() as patched:
-        patched.setattr("chunkstore_bindings.probe._server_of", lambda storage: None)
-        opened(fake, tmp_path).close()
-    storage = open_storage(fake.root(), Settings())
-    assert "endpoint" not in read_format(storage, ContainerNames("default")).probe
-    for opens in (1, 2):
-        before = probed(fake)
-        with opened(fake, tmp_path) as store:
-            assert store.epoch == 1 + opens
-        assert probed(fake) - before == PROBE_RACERS + 2
-    storage.close()
-
-
 # A refusal behind a lost reply
 
 
@@ -158,15 +138,6 @@ def test_a_refusal_decides_nothing_about_the_rename_before_it(
         assert storage.create_if_absent(asked, b"record") is False
 
 
-def test_no_folder_can_be_made_behind_a_lost_rename(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.create_if_absent("c/0", b"warm")
-    fake.lose_request("RENAME")
-    fake.refuse("MKDIRS", *LATE[0])
-    with pytest.raises(StorageUnavailable, match=LATE[0][0]):
-        storage.create_if_absent("c/new/folder", b"record")
-    assert len(temporaries(fake)) == 1
-
-
 def test_the_journal_is_not_told_that_a_late_record_did_not_happen(
     fake: FakeWebHdfs, storage: HdfsChunkStorage
 ) -> None:
@@ -195,21 +166,6 @@ def test_a_sweep_ends_at_the_first_silence(fake: FakeWebHdfs, storage: HdfsChunk
     assert fake.asked("DELETE") == 1
 
 
-def test_a_sweep_takes_a_small_share_of_the_time(fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave_stale(fake, 40)
-
-    def slow(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
-        clock.jump(1)
-        return hdfs_names._delete(fake, path, params)
-
-    becomes(monkeypatch, "DELETE", "DELETE", slow)
-    with jumping_clock() as clock:
-        storage = made(fake, deadline_s=40)  # of which a tenth is four seconds
-        assert storage.create_if_absent("a", b"x")
-        assert fake.asked("DELETE") <= 5
-        storage.close()
-
-
 def test_a_source_that_fails_while_it_is_copied_leaves_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     storage.create("f/a", b"start")
     storage.create("f/b", bytes(20 << 20))
@@ -228,27 +184,6 @@ def test_a_source_that_fails_while_it_is_copied_leaves_nothing(fake: FakeWebHdfs
 
 
 # Time
-
-
-def test_ranges_end_by_one_deadline(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    handle = storage.create("a", b"0123456789")
-    fake.shorten_reads("/root/a", 4, times=100_000)
-    hasty = made(fake, deadline_s=1)
-    # Nine at a time: each with a deadline of its own, they would take five minutes.
-    fails_in_time(StorageUnavailable, lambda: hasty.read_ranges(handle, [ReadRange(0, 10)] * 2700))
-    hasty.close()
-
-
-def test_what_is_sent_at_once_fits_into_the_time_for_it() -> None:
-    """While a body is sent, the socket still has the time that a connection may take."""
-    assert hdfs_rest._SENT_BYTES / hdfs_rest._CONNECT_S < 250_000
-    size = (20 << 20) + 7
-    data = bytes(range(251)) * (size // 251 + 1)
-    whole = memoryview(data)[:size]
-    for content in (whole, Pieces(size, lambda: iter([data[: 8 << 20], b"", data[8 << 20 : size]]))):
-        pieces = [bytes(piece) for piece in Body(content, Deadline(60))]
-        assert max(map(len, pieces)) <= hdfs_rest._SENT_BYTES
-        assert b"".join(pieces) == whole
 
 
 def test_a_data_node_that_looks_for_a_lost_block_says_nothing(

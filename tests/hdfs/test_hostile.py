@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, StorageUnavailable
-from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.hdfs.model import made
 from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
-from tests.support.servers.answering import Answering, drip
 from tests.support.servers.hdfs import hdfs_or_end
 
 HANDLE = ChunkHandle("a", True)
@@ -154,65 +152,11 @@ def test_an_answer_without_end(fake: FakeWebHdfs, storage: HdfsChunkStorage, mon
         storage.exists("a")
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    "head", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b""]
-)
-def test_a_byte_at_a_time_ends_at_the_deadline(head: bytes) -> None:
-    with Answering(lambda _: drip(head)) as server:
-        storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{server.port}/x", deadline_s=1)
-        fails_in_time(StorageUnavailable, lambda: storage.exists("a"))
-        storage.close()
-
-
-def test_offsets_beyond_everything(storage: HdfsChunkStorage) -> None:
-    for offset in (4, (1 << 63) - 2, (1 << 63) - 1, 1 << 63, 1 << 200):
-        assert storage.read(HANDLE, offset, 10) == b""
-        assert storage.read_into(HANDLE, offset, bytearray(3)) == 0
-    assert storage.read(HANDLE, 1, 1 << 200) == b"123"
-    storage.create("b", b"x")
-    with pytest.raises(InvalidArgument):
-        storage.concat([ConcatArgument("a", 1 << 200), ConcatArgument("b", 0)])
-    with pytest.raises(ChunkNotFound):
-        storage.read(ChunkHandle("none", False), 1 << 200, 1)
-
-
-def test_a_token_file_that_vanishes(fake: FakeWebHdfs, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("HAAEcm9vdA")
-    storage = made(fake, f"?token_file={token}")
-    storage.create("a", b"0123")
-    token.unlink()
-    calls: list[Callable[[], object]] = [
-        lambda: storage.exists("a"),
-        storage.list,
-        lambda: storage.read(HANDLE, 0, 4),
-        lambda: storage.create_if_absent("b", b"x"),
-        lambda: storage.put("hint", b"x"),
-        lambda: storage.delete("a"),
-    ]
-    for call in calls:
-        with pytest.raises(StorageUnavailable, match="cannot be read"):
-            call()
-    token.write_text("HAAEcm9vdA")
-    assert storage.create_if_absent("b", b"x")
-    assert storage.read(HANDLE, 0, 9) == b"0123"
-    storage.close()
-
-
 def test_the_rpc_port_is_called_that(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
     said = b"It looks like you are making an HTTP request to a Hadoop IPC port. This is not the correct port.\r\n"
     fake.say("GETFILESTATUS", said, status=404)
     with pytest.raises(StorageUnavailable, match=r"RPC port.*HTTP port \(9870"):
         storage.exists("a")
-
-
-def test_the_real_rpc_port_is_called_that() -> None:
-    cluster = hdfs_or_end()
-    storage = HdfsChunkStorage(f"hdfs://127.0.0.1:{cluster.rpc_port}/x", deadline_s=60)
-    with pytest.raises(StorageUnavailable, match="RPC port"):
-        storage.exists("a")
-    storage.close()
 
 
 @pytest.mark.parametrize(

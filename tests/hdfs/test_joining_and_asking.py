@@ -141,21 +141,6 @@ def test_a_composed_chunk_whose_rename_has_no_answer_is_recognised(
 # Who asks, and secrets
 
 
-def test_users_are_named(fake: FakeWebHdfs) -> None:
-    storage = made(fake, "?user=alice")
-    storage.create("a", b"x")
-    assert {item.params["user.name"] for item in fake.log} == {"alice"}
-    storage.close()
-
-
-def test_new_files_have_what_the_root_says(fake: FakeWebHdfs) -> None:
-    storage = made(fake, "?replication=2&block_size_bytes=1048576")
-    storage.create("a", b"x")
-    created = next(item for item in fake.log if item.op == "CREATE")
-    assert (created.params["replication"], created.params["blocksize"]) == ("2", "1048576")
-    storage.close()
-
-
 def test_a_token_is_sent_and_never_shown(fake: FakeWebHdfs, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret, renewed = "HAAEcm9vdARzZXNhbWU", "HAAEcm9vdAhyZW5ld2Vk"
     file = tmp_path / "token"

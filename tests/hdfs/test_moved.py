@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,8 +21,7 @@ from chunkstore_bindings.hdfs import HdfsChunkStorage, held
 from chunkstore_bindings.hdfs.atomic import Temporary
 from chunkstore_bindings.in_time import Deadline
 from tests.faults.ground import FULL_RUN
-from tests.faults.moved import Hdfs, Moment
-from tests.hdfs.model import FOLDER, made, temporaries
+from tests.hdfs.model import made
 from tests.hdfs.moving import WAYS, Tree, replaced_by_a_copy, served_from_a_copy
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.hooked import within
@@ -72,9 +69,6 @@ def refused(call: Callable[[], object]) -> ChunkstoreError:
     return caught.value
 
 
-WITHOUT_NUMBERS = ("renamed_root", "removed", "replaced_by_a_copy")
-
-
 def check_zombie(tree: Tree, home: str, way: Callable[[Tree, str], str], tmp_path: Path, query: str = "") -> None:
     zombie = opened(tree, f"{home}/old", tmp_path / "zombie", query=query)
     zombie.create("a")
@@ -116,20 +110,6 @@ def test_a_zombie_is_never_acknowledged(tree: Tree, home: str, way: str, tmp_pat
     check_zombie(tree, home, WAYS[way], tmp_path)
 
 
-# Every way with numbers, above; without them whatever was moved is looked for alike.
-@pytest.mark.proof
-@pytest.mark.parametrize("way", [way for name, way in WAYS.items() if FULL_RUN or name in WITHOUT_NUMBERS])
-def test_where_numbers_lead_nowhere_writes_look(way: Callable[[Tree, str], str], tmp_path: Path) -> None:
-    """A router, say: folders have numbers, which cannot be asked for."""
-    with FakeWebHdfs(inodes=False) as fake:
-        storage = made(fake)
-        storage.create_if_absent("default/x", b"x")
-        assert uses_paths(storage)
-        assert [name for name in fake.folders if "probe" in name] == []
-        storage.close()
-        check_zombie(Tree(fake), "/moved", way, tmp_path)
-
-
 def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_path: Path) -> None:
     with opened(tree, f"{home}/old", tmp_path) as store:
         store.create("a")
@@ -142,16 +122,6 @@ def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_pat
         tree.move(f"{home}/new", f"{home}/old")
         assert store.append("a", b" after") == 6
         assert store.read("a", 0, 100) == b"before after"
-
-
-@pytest.mark.proof
-def test_a_folder_that_is_moved_at_any_moment(tree: Tree, home: str) -> None:
-    """A share of ``python -m tests.faults.moved``."""
-    seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
-    print(f"CHUNKSTORE_SEED={seed}")
-    chance = random.Random(seed)
-    for number in range(500 if FULL_RUN else 2):
-        Moment(Hdfs(tree, f"{home}/{number}"), chance).run()
 
 
 # The storage alone
@@ -253,53 +223,6 @@ def test_a_rename_that_was_under_way(tree: Tree, home: str, way: Callable[[Tree,
     found[0].close()
 
 
-def test_a_sessions_chunk_does_not_make_a_container_anew(tree: Tree, home: str) -> None:
-    """Executors write chunks without having read anything of the container."""
-    storage = storage_of(tree, home)
-    with pytest.raises(StorageUnavailable, match=f"there is no folder {home}/c"):
-        storage.create("c/d/00/s1-1-00000000", b"x")
-    assert not tree.is_there(home)
-    storage.create("c/FORMAT", b"x")
-    storage.create("c/d/00/s1-1-00000000", b"x")
-    storage.close()
-
-
-def test_the_folder_of_temporaries_is_made_again(tree: Tree, home: str) -> None:
-    storage = storage_of(tree, home)
-    storage.create("c/a", b"x")
-    tree.remove(f"{home}/c/.chunkstore-tmp")
-    for number in range(3):
-        with contextlib.suppress(StorageUnavailable):
-            assert storage.create_if_absent(f"c/b{number}", bytes(3_000_000))
-    assert storage.exists("c/b2")
-    storage.close()
-
-
-def test_a_folder_that_only_a_snapshot_keeps_is_not_made_anew() -> None:
-    """The name node still leads its number to the path that it had."""
-    cluster = hdfs_or_end()
-    tree = Tree(cluster)
-    home = "/in-snapshots"
-    storage = storage_of(tree, f"{home}/root")
-    storage.create("c/e/a", b"x")
-    assert cluster.ask("PUT", home, "ALLOWSNAPSHOT").status_code == 200
-    assert cluster.ask("PUT", home, "CREATESNAPSHOT", snapshotname="s1").status_code == 200
-    storage.create("c/e/b", b"x")
-    before = storage_of(tree, f"{home}/.snapshot/s1/root")
-    assert [item.name for item in before.list().items] == ["c/e/a"]
-    # The folder in the snapshot has the number of the living one.
-    assert before.exists("c/e/a")
-    assert not before.exists("c/e/b")
-    before.close()
-    tree.remove(f"{home}/root")
-    for number in range(2):
-        for name in (f"c/{number}", f"c/new/{number}"):
-            with pytest.raises(StorageUnavailable):
-                storage.create_if_absent(name, b"x")
-    assert not tree.is_there(f"{home}/root")
-    storage.close()
-
-
 def test_a_gateway_without_numbers_is_refused_until_the_root_says_otherwise(tmp_path: Path) -> None:
     with FakeWebHdfs(numbers=False) as fake:
         tree = Tree(fake)
@@ -311,36 +234,6 @@ def test_a_gateway_without_numbers_is_refused_until_the_root_says_otherwise(tmp_
             assert store.append("a", b"x") == 0
         with pytest.raises(Unsupported, match="guard=none"):
             opened(tree, "/root", tmp_path)
-
-
-def test_numbers_are_tried_once_for_each_server(fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "_proven", set())
-    first = made(fake)
-    first.create("c/a", b"x")
-    assert fake.asked("SETPERMISSION") == 1
-    first.create("other/a", b"x")
-    second = made(fake)
-    second.create("c/b", b"x")
-    assert fake.asked("SETPERMISSION") == 1
-    assert temporaries(fake) == []
-    assert [name for name in fake.folders if "probe" in name] == []
-    assert not uses_paths(first)
-    first.close()
-    second.close()
-
-
-def test_another_server_at_a_known_address_is_asked_anew(fake: FakeWebHdfs) -> None:
-    """A router takes the address that a name node had: believed to go by numbers, it would say that nothing is there."""
-    first = made(fake)
-    assert first.create_if_absent("c/a", b"x")
-    assert not uses_paths(first)
-    first.close()
-    fake.inodes = False
-    second = made(fake)
-    assert second.exists("c/a")
-    assert second.create_if_absent("c/b", b"x")
-    assert uses_paths(second)
-    second.close()
 
 
 @pytest.mark.parametrize("op", ["CREATE", "RENAME", "MKDIRS", "SETPERMISSION", "LISTSTATUS_BATCH", "OPEN"])
@@ -357,26 +250,4 @@ def test_a_server_that_fails_one_operation_is_asked_by_path(
     with pytest.raises(StorageUnavailable):
         storage.create_if_absent("c/b", b"x")
     assert "/root" not in fake.folders
-    storage.close()
-
-
-def test_a_probe_that_is_cut_off_decides_nothing(fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "_proven", set())
-    fake.lose_request("SETPERMISSION", times=2)
-    storage = made(fake)
-    with pytest.raises(StorageUnavailable):
-        storage.create_if_absent("c/a", b"x")
-    assert storage.create_if_absent("c/a", b"x")
-    assert not uses_paths(storage)
-    storage.close()
-
-
-def test_what_former_versions_left_is_swept(fake: FakeWebHdfs) -> None:
-    with fake.lock:
-        fake.make_folders(FOLDER)
-        file = fake.new_file(f"{FOLDER}/old")
-        file.open, file.modified_ms = False, file.modified_ms - 25 * 3600_000
-    storage = made(fake)
-    storage.create("c/a", b"x")
-    assert temporaries(fake) == []
     storage.close()

@@ -13,7 +13,6 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.journal import Batch, RecordKind
 from chunkstore.metadata.codec import encode_pin
 from chunkstore.metadata.keys import pin_key
-from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.metadata.port import Commit
 from chunkstore.records import PinRecord
 from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
@@ -202,18 +201,6 @@ def test_a_pin_without_a_snapshot_below_keeps_everything(world: World) -> None:
     assert rows_at(world.storage, world.names, lsn) == there
 
 
-def test_a_pin_whose_lsn_nobody_knows_keeps_everything(world: World) -> None:
-    owner = epochs(world, 4, 1)
-    value = b"\xc0"
-    previous, digest = (
-        owner.journal.head,
-        (owner.store.head().digest + row_digest(pin_key("p"), b"\xc0")) % DIGEST_MODULUS,
-    )
-    position = owner.journal.append(Batch(RecordKind.PIN, [], [(pin_key("p"), value)], digest, 0, ("p",)))
-    assert owner.store.apply([Commit(position, previous.hash, digest, [], [(pin_key("p"), value)])], verify=True)
-    assert collect(owner) == (0, 0)
-
-
 def test_a_pin_does_not_rely_on_a_broken_snapshot(world: World) -> None:
     owner = epochs(world, 3, 1)
     world.overwrite(max(name for name in names(world) if name.endswith(".sn")), b"broken")
@@ -272,17 +259,6 @@ def test_the_horizon_keeps_what_time_travel_needs(world: World) -> None:
     owner.put("x")
     owner.snapshot()
     assert collect(owner) == (0, 0)
-
-
-def test_a_broken_snapshot_does_not_count(world: World) -> None:
-    owner = epochs(world, 4, 2)
-    snapshots = sorted(name for name in names(world) if name.endswith(".sn"))
-    world.overwrite(snapshots[-3], b"broken")
-    heir = world.process(MemoryShelf(), settings(world, 3)).open()
-    collect(heir)
-    left = sorted(name for name in names(world) if name.endswith(".sn"))
-    assert left == snapshots, "three good ones are kept, and the broken one lies between them"
-    assert owner.keys() == heir.keys()
 
 
 def test_it_can_be_ended_before_any_deletion_and_goes_on(world: World) -> None:

@@ -26,8 +26,7 @@ def test_probing_a_dense_sequence(end: int) -> None:
         assert len(asked) <= 20
 
 
-@pytest.mark.parametrize("same_machine", [True, False])
-def test_a_thousand_opened_and_empty_epochs(memory_world: World, same_machine: bool) -> None:
+def test_a_thousand_opened_and_empty_epochs(memory_world: World) -> None:
     world = memory_world
     owner = world.process().open()
     owner.put("a")
@@ -38,7 +37,7 @@ def test_a_thousand_opened_and_empty_epochs(memory_world: World, same_machine: b
     shelf = MemoryShelf()
     for _ in range(1000):
         world.process(shelf).open()
-    heir = world.process(shelf if same_machine else None)
+    heir = world.process(shelf)
     heir.open()
     assert heir.journal.epoch == 1002
     assert heir.keys() == {"a", "b"}
@@ -51,18 +50,16 @@ def test_a_thousand_opened_and_empty_epochs(memory_world: World, same_machine: b
     assert sleeper.catch_up().digest == heir.store.head().digest
 
 
-@pytest.mark.parametrize("same_machine", [True, False])
-def test_a_thousand_claimed_and_never_opened_epochs(memory_world: World, same_machine: bool) -> None:
+def test_a_thousand_claimed_and_never_opened_epochs(memory_world: World) -> None:
     world = memory_world
-    shelf = MemoryShelf()
-    owner = world.process(shelf).open()
+    owner = world.process().open()
     owner.put("a")
     owner.snapshot()
     for epoch in range(2, 1002):
         dead = world.process()
         dead.die_at_open(epoch)
         assert dead.wire.count() <= REQUESTS_MAX, dead.wire.calls
-    heir = world.process(shelf if same_machine else None)
+    heir = world.process()
     heir.open()
     assert (heir.journal.epoch, heir.report.previous_epoch) == (1002, 1)
     assert heir.keys() == {"a"}

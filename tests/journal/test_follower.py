@@ -24,10 +24,6 @@ def rotten() -> None:
     raise CacheDamaged("rotten", object="cache")
 
 
-def test_nothing_to_follow_yet(world: World) -> None:
-    assert world.follower().catch_up().position.lsn == 0
-
-
 def test_it_follows_commit_by_commit(world: World) -> None:
     follower = world.follower()
     owner = world.process().open()
@@ -36,14 +32,6 @@ def test_it_follows_commit_by_commit(world: World) -> None:
         head = follower.catch_up()
         assert head.position == position
         assert keys_of(follower.store) == owner.keys()
-
-
-def test_it_writes_nothing(world: World) -> None:
-    owner = world.process().open()
-    owner.put("a")
-    before = {info.name for info in world.storage.list("", limit=10_000).items}
-    world.follower().catch_up()
-    assert {info.name for info in world.storage.list("", limit=10_000).items} == before
 
 
 def test_a_record_whose_sync_failed_waits_for_the_next_open(append_world: World) -> None:
@@ -256,22 +244,6 @@ def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
     become(memory_world, newer)
     assert follower.catch_up() == shown
     assert keys_of(follower.store) == owner.keys()
-
-
-def test_the_newer_state_heals_what_an_older_one_has_shown(memory_world: World) -> None:
-    """Somebody who had seen nothing of the newer state opened the older one meanwhile: his epoch is not the newer state's."""
-    world = memory_world
-    _, follower, shown, newer = rolled_back_under(world, 9)
-    for _ in range(2):
-        world.process().open()
-    with pytest.raises(RolledBack):
-        follower.catch_up()
-    become(world, newer)
-    assert follower.catch_up() == shown
-    again = world.process().open()
-    again.put("c")
-    assert follower.catch_up().position == again.journal.head
-    assert keys_of(follower.store) == again.keys()
 
 
 @pytest.mark.parametrize("later", [0, 1, 3])

@@ -111,24 +111,3 @@ def test_damage_without_a_snapshot_is_reported_and_not_raised(world: World, what
     assert {found.object for found in check_journal(fresh(world)) if found.severity == "error"} >= {name}
     scratch = MemoryMetadataCache(world.format.uuid, "here", "replica", shelf=MemoryShelf())
     assert [found.object for found in check_replay(fresh(world), scratch)] == [name]
-
-
-def test_a_lost_seal_is_found(slot_world: World) -> None:
-    history(slot_world)
-    slot_world.storage.delete(slot_world.names.slot(1, 3))
-    assert {finding.invariant for finding in check_journal(fresh(slot_world))} == {25}
-
-
-def test_a_lost_record_is_found(slot_world: World) -> None:
-    history(slot_world)
-    slot_world.storage.delete(slot_world.names.slot(1, 2))
-    findings = list(check_journal(fresh(slot_world)))
-    assert {finding.invariant for finding in findings} >= {4}, findings
-
-
-def test_a_short_log_is_found(append_world: World) -> None:
-    history(append_world)
-    log = append_world.names.log(1)
-    append_world.overwrite(log, append_world.whole(log)[:100])
-    findings = list(check_journal(fresh(append_world)))
-    assert {finding.invariant for finding in findings} >= {5}, findings

@@ -11,7 +11,6 @@ from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Commit, Head, MetadataStore
 from chunkstore_journal.inspect import Finding, check_journal
-from chunkstore_journal.record import MAGIC, decode_slot, encode_record
 from chunkstore_journal.replay_check import check_replay
 from chunkstore_journal.snapshot import StoredSnapshot
 from tests.journal.test_inspect import fresh
@@ -116,31 +115,6 @@ def test_a_record_that_came_back_is_no_beginning(slot_world: World) -> None:
     assert replayed(slot_world) == []
 
 
-def test_nothing_to_replay_from(slot_world: World) -> None:
-    """Records are gone, and so are the snapshots that stood for them."""
-    history(slot_world)
-    for index in (1, 2):
-        slot_world.storage.delete(slot_world.names.slot(1, index))
-    for name in snapshots(slot_world):
-        slot_world.storage.delete(name)
-    assert {finding.invariant for finding in replayed(slot_world)} == {11}
-
-
-def test_a_label_of_time_that_goes_back(world: World) -> None:
-    """Invariant 30."""
-    owner = world.process().open()
-    owner.put("a")
-    owner.put("b")
-    append = world.mode == "append"
-    name = world.names.log(1) if append else world.names.slot(1, 2)
-    raw = world.whole(name)
-    at = raw.rindex(MAGIC) if append else 0
-    record = decode_slot(raw[at:], object=name, container=world.format.uuid)
-    earlier, _ = encode_record(record.header._replace(time_ms=5), record.payload)
-    world.overwrite(name, raw[:at] + earlier)
-    assert errors(world) == {30}
-
-
 @pytest.mark.parametrize("where", ["another hash", "behind the end", "nobody's epoch"])
 def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     """Invariant 12."""
@@ -154,13 +128,6 @@ def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     else:
         head = head._replace(position=head.position._replace(epoch=9))
     assert errors(world, head) == {12}
-
-
-def test_a_cache_behind_is_a_point_of_history(world: World) -> None:
-    owner = history(world)
-    head = owner.store.head()
-    owner.put("more")
-    assert errors(world, head) == set()
 
 
 @pytest.mark.parametrize("source", ["cache", "snapshot", "replay"])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.support.clock import JumpingClock, jumping_clock
 from tests.support.data import pattern, problems
 from tests.support.worlds import World
@@ -99,21 +95,3 @@ def test_a_clock_before_1970_is_the_beginning_of_1970(world: World, jump_s: int)
         assert store.collect().waiting == 3
         clock.jump(101)
         assert store.collect().chunks == 3
-
-
-def test_files_from_before_1970_are_as_old_as_1970(tmp_path: Path) -> None:
-    """As the clock is: a temporary file that is being written does not look as if it were left over from long ago."""
-    storage = FilesystemChunkStorage(tmp_path)
-    storage.create("a", b"x")
-    temporary = tmp_path / ".chunkstore-tmp" / "being-written"
-    temporary.parent.mkdir(exist_ok=True)
-    temporary.write_bytes(b"x")
-    for path in (tmp_path / "a", temporary):
-        os.utime(path, (-YEAR_MS, -YEAR_MS))
-    with jumping_clock() as clock:
-        clock.jump(-YEAR_MS - runtime.now_ms() // 1000)
-        again = FilesystemChunkStorage(tmp_path)
-        again.create("b", b"x")
-        assert temporary.exists()
-        assert again.stat("a").modified_ms == 0
-        assert [item.modified_ms for item in again.list("a").items] == [0]

@@ -17,12 +17,8 @@ from chunkstore.changes import Append
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
-from chunkstore.journal import Batch, RecordKind
-from chunkstore.metadata.port import GENESIS, Position
-from chunkstore.operations import pending
-from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue
-from chunkstore.operations.pending import PendingOp, PendingSegment, Waiter
+from chunkstore.errors import NotOwner, StorageUnavailable
+from chunkstore.operations.pending import PendingOp, Waiter
 from tests.support.data import problems
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_hooked, replace_steps, wait_for, within
@@ -163,32 +159,6 @@ def test_an_interrupt_anywhere_leaves_a_store_that_works(
     assert problems(store.check()) == []
 
 
-def test_a_foreign_exception_during_recovery_ends_with_an_answer(world: World) -> None:
-    """A binding with a bug (TypeError) when the journal fails and during the take-over that follows."""
-    store, gate = hooked(world, deadline_s=0.5)
-    with within(store, 600.0):
-        store.create("s")
-    broken = threading.Event()
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if broken.is_set() and "/d/" not in names[0]:
-            raise TypeError("a bug of the binding")
-
-    gate.before = before
-    broken.set()
-    began = time.monotonic()
-    with pytest.raises((StorageUnavailable, OutcomeUnknown, TypeError)) as caught:
-        store.append("s", b"aaaa")
-    assert time.monotonic() - began < 60, caught
-    broken.clear()
-    began = time.monotonic()
-    with within(store, 600.0):
-        offset = store.append("s", b"bbbb")
-        assert time.monotonic() - began < 60
-        assert store.read("s", offset, 4) == b"bbbb"
-    assert store._container.current.queue.idle
-
-
 def test_close_never_raises(world: World) -> None:
     """Whatever a binding does: everything is released, and the next owner goes on."""
     store, gate = hooked(world, deadline_s=0.5)
@@ -213,32 +183,6 @@ def test_close_never_raises(world: World) -> None:
     assert released == [1, 2]
     with world.open() as later:
         assert later.read("s", 0, 10) == b"aaaa"
-
-
-def test_failed_writes_are_remembered_as_long_as_they_matter(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """States of segments with a failed write were kept for ever, also of segments that were deleted since."""
-    if not world.appends:
-        return  # a chunk that failed is never met again
-    monkeypatch.setattr(pending, "_IDLE_SEGMENTS_MAX", 20)
-    store, storage = hooked(world)
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if operation in ("create", "write") and "/d/" in names[0]:
-            raise StorageFull("full")
-
-    for number in range(60):
-        store.create(f"s{number}")
-        store.append(f"s{number}", b"0")
-    storage.before = before
-    for number in range(60):
-        with pytest.raises(StorageFull):
-            store.append(f"s{number}", b"1")
-    storage.before = nothing
-    assert len(store._container.current.segments.all()) >= 60, "these chunks must not grow any more"
-    for number in range(60):
-        store.delete(f"s{number}")
-        store.create(f"t{number}")
-    assert len(store._container.current.segments.all()) <= 40
 
 
 def test_a_writers_last_event_on_a_segment_that_is_never_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,93 +232,6 @@ def test_a_writers_last_event_on_a_segment_that_is_never_idle(world: World, monk
 
 
 # The queue alone
-
-
-class Committing:
-    """What a queue needs: each record calls ``before``, and is committed."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.before: Callable[[], None] = lambda: None
-        self.queue = CommitQueue(
-            CommitEnvironment(
-                head=GENESIS,
-                sync=lambda names: None,
-                build=lambda batch, lsn: Batch(RecordKind.OPS, [], [], 0, 0, tuple(batch)),
-                append=self._append,
-                apply=lambda commits: True,
-                committed=lambda lsn: None,
-                failed=lambda failure: pytest.fail(f"{failure.error!r}"),
-                background=False,
-                linger_s=0.0,
-            )
-        )
-
-    def _append(self, batch: Batch) -> Position:
-        self.batches.append(batch)
-        self.before()
-        return GENESIS._replace(lsn=len(self.batches))
-
-    def enter(self, *states: PendingSegment, written: bool = True) -> PendingOp:
-        op = PendingOp([], {}, states, (), self.queue.generation)
-        op.written = written
-        self.queue.enter(op)
-        return op
-
-
-def test_who_leads_for_nobody_leads_only_for_those_who_are_there() -> None:
-    """The container's keeper did nothing else any more while others entered without a pause: no lease, no roll."""
-    committing = Committing()
-    queue = committing.queue
-    committing.enter()
-    others: list[PendingOp] = []
-    committing.before = lambda: others.append(committing.enter()) if len(others) < 100 else None
-    queue.lead_if_forsaken()
-    assert len(committing.batches) == 1
-    queue.wait(others[0], Deadline(60.0))
-    assert queue.head.lsn == 2 and not queue.idle
-
-
-def test_a_lead_handed_to_who_has_just_failed_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Woken to lead, he found that the data write before his had failed, and with it his own operation; nobody led."""
-    committing = Committing()
-    queue, state = committing.queue, PendingSegment("s")
-    reached, go = threading.Event(), threading.Event()
-    woken, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        reached.set()
-        assert go.wait(60)
-
-    committing.before = hold
-    first = committing.enter()
-    leader, led = in_thread(lambda: queue.wait(first, Deadline(60.0)))
-    assert reached.wait(60)
-    unwritten, behind, other = committing.enter(state, written=False), committing.enter(state), committing.enter()
-    wait = Waiter.wait
-
-    def slow(self: Waiter, timeout_s: float) -> bool:
-        in_time = wait(self, timeout_s)
-        if threading.current_thread() is victim:
-            woken.set()
-            assert go_on.wait(60)
-        return in_time
-
-    monkeypatch.setattr(Waiter, "wait", slow)
-    victim, refused = in_thread(lambda: queue.wait(behind, Deadline(60.0)))
-    wait_for(lambda: bool(behind.waiters))
-    waiting, answered = in_thread(lambda: queue.wait(other, Deadline(60.0)))
-    wait_for(lambda: bool(other.waiters))
-    go.set()
-    leader.join(60)
-    assert woken.wait(60)
-    with state.lock:
-        queue.not_written(unwritten, StorageFull("injected"))
-    go_on.set()
-    for thread in (victim, waiting):
-        thread.join(60)
-    assert isinstance(refused[0], StorageFull)
-    assert (led, answered) == ([None], [None])
 
 
 @pytest.mark.parametrize("moment", ["deciding", "leading", "entering"])

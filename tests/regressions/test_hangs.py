@@ -215,38 +215,6 @@ def test_a_failing_commit_goes_on_without_a_data_write_that_hangs(world: World) 
         assert problems(store.check("deep")) == []
 
 
-def test_table_rows_beside_a_commit_that_hangs(world: World) -> None:
-    with held(world, remote=False) as (store, hold):
-        store.create("s")
-        hold.where(is_data)
-        thread, found = in_thread(lambda: store.commit([changes.Append("s", b"x"), changes.TablePut("t", b"k", b"v")]))
-        assert hold.reached.wait(60)
-        with within(store, DEADLINE_S):
-            took_s, answer = timed(lambda: store.table("t").put(b"other", b"v"))
-        assert took_s < SOON_S
-        assert answer is None or isinstance(answer, DeadlineExceeded)
-        hold.release()
-        thread.join(60)
-        assert found == [[0, None]]
-        store.table("t").put(b"other", b"v")
-
-
-def test_a_second_snapshot_waits_no_longer_than_its_deadline(world: World) -> None:
-    with held(world, remote=False) as (store, hold):
-        store.create("s")
-        hold.where(lambda operation, name: operation in ("create", "create_if_absent", "put") and "/snap/" in name)
-        thread, found = in_thread(store.snapshot)
-        assert hold.reached.wait(60)
-        with within(store, DEADLINE_S):
-            took_s, answer = timed(store.snapshot)
-        assert isinstance(answer, DeadlineExceeded) and took_s < SOON_S
-        assert "snapshot" in str(answer)
-        hold.release()
-        thread.join(60)
-        assert not isinstance(found[0], BaseException)
-        assert store.snapshot().rows > 0
-
-
 WAYS: dict[str, Callable[[str, str], bool]] = {
     "data": is_data,
     "journal": is_commit,
@@ -332,29 +300,6 @@ def test_a_read_whose_heartbeat_hangs_has_not_happened(world: World) -> None:
     finally:
         hold.release()
     assert store.read("s", 0, 5) == b"bytes"
-
-
-def test_attaching_and_collecting_are_told_when_to_give_up(world: World) -> None:
-    """An Attach asks for its chunks with the segment's lock and the tables' held; a collection deletes chunk by chunk."""
-    with held(world, remote=True, op_deadline_s=700.0, gc_grace_s=0) as (store, hold):
-        left: list[tuple[str, float]] = []
-
-        def before(operation: str, names: tuple[str, ...]) -> None:
-            if "/d/" in names[0] and operation in ("stat", "delete"):
-                left.append((operation, left_s(3600)))
-
-        hold.gate.before = before
-        store.create("s")
-        with store.session("me") as session:
-            written = session.writer().write_chunk(hold.gate, 0, b"abc")
-            store.commit([changes.Attach("s", session.id, (written,))])
-        store.append("s", b"d")
-        store.truncate("s", 4)
-        assert store.collect().chunks > 0
-        assert {operation for operation, _ in left} == {"stat", "delete"}
-        assert all(600 < seconds <= 700 for _, seconds in left), left
-    with world.open() as local:
-        assert local.info("s").start_offset == 4
 
 
 @pytest.mark.parametrize("undecided_s", [0.2, AMPLE_S])

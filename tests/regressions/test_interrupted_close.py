@@ -10,13 +10,12 @@ import pytest
 from chunkstore import runtime
 from chunkstore.assembly import describe_owner, journal_records, open_store_on
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed, StorageFull
+from chunkstore.errors import Closed
 from chunkstore.journal import Ownership
 from chunkstore.metadata.lmdb import environment
 from chunkstore_journal.service import ContainerJournal
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_hooked
 from tests.support.worlds import World
 
 
@@ -120,49 +119,6 @@ def without_threads(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         return spawn(call, name)
 
     monkeypatch.setattr(runtime, "spawn", refusing)
-
-
-def test_no_thread_can_be_started_for_a_close(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, storage = opened(world)
-    without_threads(monkeypatch, "chunkstore-last")
-    store.close()
-    monkeypatch.undo()
-    check_closed(world, store, storage)
-
-
-def test_no_thread_can_be_started_to_mend_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, gate = open_hooked(world, Remote, op_deadline_s=60.0)
-    store.create("s")
-    full = True
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if full and is_commit(operation, names[0]):
-            raise StorageFull("injected")
-
-    gate.before = before
-    without_threads(monkeypatch, "chunkstore-mend")
-    with pytest.raises(StorageFull):
-        store.append("s", b"x")
-    full = False
-    length = store.info("s").length
-    assert store.append("s", b"y") == length
-
-
-def test_commits_go_on_where_no_thread_can_be_had(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread that could not be started took the lead of the queue with it: nothing was ever committed again."""
-    store, gate = open_hooked(world, Remote, op_deadline_s=60.0)
-    for name in ("s", "t"):
-        store.create(name)
-    committing, go = hold_first(gate, is_commit)
-    first, first_found = in_thread(lambda: store.append("s", b"1"))
-    assert committing.wait(60)
-    second, second_found = in_thread(lambda: store.append("t", b"2"))
-    without_threads(monkeypatch, "chunkstore-committer")
-    go.set()
-    for thread in (first, second):
-        thread.join(60)
-    assert (first_found, second_found) == ([0], [0])
-    assert store.append("s", b"3") == 1
 
 
 def test_an_owner_that_cannot_be_made_leaves_nothing_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
-from chunkstore import runtime
 from chunkstore.changes import Append, Seal, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
@@ -15,7 +11,7 @@ from chunkstore.operations.pending import PendingOp
 from tests.regressions.test_commit_queue import Interrupt
 from tests.support.data import problems
 from tests.support.forwarding import Hooked, nothing
-from tests.support.hooked import Remote, hold_first, in_thread, open_hooked, wait_for
+from tests.support.hooked import hold_first, in_thread, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -108,40 +104,4 @@ def test_a_change_interrupted_at_the_queue(world: World, monkeypatch: pytest.Mon
     store.seal("s")
     assert store.read("s", 0, 99) == b"01234567"
     assert store._container.current.queue.idle
-    assert problems(store.check("deep")) == []
-
-
-@moments
-def test_a_note_interrupted_at_the_queue(world: World, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    """It counted as under way for ever: no journal was rolled any more."""
-    store = world.open(op_deadline_s=60.0)
-    store.create("s")
-    interrupt_entering(monkeypatch, store, moment)
-    with pytest.raises(Interrupt):
-        store.snapshot()
-    assert store.append("s", b"x") == 0
-    assert store._maintenance._recovery.roll()
-    assert store.append("s", b"y") == 1
-
-
-@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
-def test_who_was_about_to_lead_is_interrupted(world: World, monkeypatch: pytest.MonkeyPatch, remote: bool) -> None:
-    """The lead was taken, and nobody led: whatever came later waited for a commit that never began."""
-    store, _ = open_hooked(world, Remote if remote else Hooked, op_deadline_s=60.0)
-    store.create("s")
-    target: tuple[object, str] = (runtime, "spawn") if remote else (store._container.current.queue, "_lead")
-    real: Callable[..., Any] = getattr(*target)
-
-    def interrupted(*arguments: Any) -> Any:
-        if remote and arguments[1] != "chunkstore-committer":
-            return real(*arguments)
-        monkeypatch.undo()
-        raise Interrupt
-
-    monkeypatch.setattr(*target, interrupted)
-    with pytest.raises(Interrupt):
-        store.append("s", b"AAAA")
-    assert store.append("s", b"BBBB") == 0
-    assert store.epoch == 2
-    assert store.read("s", 0, 99) == b"BBBB"
     assert problems(store.check("deep")) == []

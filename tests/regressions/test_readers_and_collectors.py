@@ -11,7 +11,6 @@ from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,
-    InvalidArgument,
     OutcomeUnknown,
     SegmentNotFound,
     SegmentTruncated,
@@ -138,18 +137,6 @@ def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> Non
     again.close()
     leader.join(60)
     assert store.read("s", 0, 100) == b"1234567"
-
-
-@pytest.mark.parametrize("timeout_s", [-1, 1 << 70, float("nan"), "1", b"", [], object()])
-def test_a_writers_timeouts_are_checked(world: World, timeout_s: float) -> None:
-    store = world.open()
-    store.create("s")
-    with store.writer("s") as writer:
-        with pytest.raises(InvalidArgument):
-            writer.append(b"x", timeout_s=timeout_s)
-        with pytest.raises(InvalidArgument):
-            writer.flush(timeout_s)
-    assert store.info("s").length == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.errors import Closed, DeadlineExceeded, StorageUnavailable
 from chunkstore.metadata.lmdb import environment
 from chunkstore.storage import ChunkStorage
@@ -21,7 +20,6 @@ from chunkstore_journal import recovery
 from chunkstore_journal.follower import Follower
 from tests.regressions.test_replica_rebuilds import sleeper
 from tests.support.data import refused
-from tests.support.forked import in_forked_child
 from tests.support.forwarding import Hooked
 from tests.support.hooked import Remote, in_thread, wait_for
 from tests.support.worlds import World
@@ -106,33 +104,6 @@ def test_nobody_waits_longer_than_he_said_for_a_storage_that_hangs(world: World)
     assert replica.read("s", 0, 9) == b"123"
 
 
-def test_where_no_thread_can_be_had_it_catches_up_in_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = world.open()
-    store.create("s")
-    replica = world.replica(wrap=Remote)
-    store.append("s", b"123")
-
-    def spawn(call: object, name: str) -> object:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(runtime, "spawn", spawn)
-    replica.refresh()
-    assert replica.read("s", 0, 9) == b"123"
-    monkeypatch.undo()
-
-
-def test_on_this_machine_the_second_waits_no_longer_than_his_deadline(world: World) -> None:
-    world.open().create("s")
-    hanging = Hanging(world, Hooked)
-    thread, found = in_thread(hanging.replica.refresh)
-    assert hanging.reached.wait(60)
-    hanging.hurry()
-    refused(DeadlineExceeded, hanging.replica.refresh)
-    hanging.go_on()
-    thread.join(60)
-    assert isinstance(found[0], int)
-
-
 @pytest.mark.parametrize("kind", [Hooked, Remote])
 @pytest.mark.parametrize("patient", [False, True])
 def test_closing_waits_for_who_catches_up(world: World, kind: type[Hooked], patient: bool) -> None:
@@ -179,25 +150,3 @@ def test_closing_during_a_rebuild_leaves_nothing(world: World, monkeypatch: pyte
         waiting.join(60)
         assert not waiting.is_alive()
     assert not [path for path in environments() if "/replica-" in path and str(world.tmp_path) in path]
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_in_a_forked_child_it_is_closed(world: World) -> None:
-    world.open().create("s")
-    hanging = Hanging(world, Hooked)
-    replica = hanging.replica
-    thread, _ = in_thread(replica.refresh)
-    assert hanging.reached.wait(60)
-
-    def child() -> str:
-        for call in (replica.refresh, lambda: replica.read("s", 0, 1), lambda: replica.wait("s", 0, 0.1)):
-            with pytest.raises(Closed, match="forked"):
-                call()
-        replica.close()
-        return "closed"
-
-    assert in_forked_child(child) == "closed"
-    hanging.go.set()
-    thread.join(60)
-    replica.refresh()
-    assert replica.exists("s")

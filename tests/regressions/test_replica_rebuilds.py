@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.errors import Damaged, StorageFull, StorageUnavailable
 from chunkstore.replica import Replica
 from chunkstore_journal import recovery
@@ -58,18 +57,6 @@ def test_readers_do_not_notice(world: World, monkeypatch: pytest.MonkeyPatch) ->
     replica.close()
     with world.replica() as again:
         assert again.read("a", 0, 99) == pattern(0, 60)
-
-
-def test_what_is_outlived_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    replica = sleeper(world)
-    before = replica._follower.store
-    replica.refresh()
-    now_s = runtime.monotonic_s()
-    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + 61.0)
-    replica.refresh()
-    with pytest.raises(Exception, match="closed"):
-        before.head()
-    assert replica.read("a", 0, 99) == pattern(0, 60)
 
 
 @pytest.mark.parametrize(

@@ -15,36 +15,6 @@ from tests.support.servers.s3server import S3Server
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
 
-SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=20_000)
-
-
-def test_from_a_disk_into_a_bucket_and_from_there_to_another(server: S3Server, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
-    bucket = server.make_bucket()
-    target, other = server.root(bucket, "backups"), server.root(bucket, "others")
-    content = os.urandom(100_000)
-    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
-        store.create("a", rolling=SMALL)
-        store.append("a", content)
-        first = backup.backup(store, target).backup
-        store.append("a", b"more")
-        store.create("b")
-        store.truncate("a", 50_000)
-        second = backup.backup(store, target)
-        assert first.copied_bytes == 100_000 and second.backup.copied_bytes < 30_000
-        assert backup.remove(target, first.run, settings=settings).chunks >= 2
-    assert backup.verify_copies(target, settings=settings).ok
-    with chunkstore.open_replica(target, settings=settings) as replica:
-        assert replica.read("a", 50_000, 60_000) == content[50_000:] + b"more"
-        assert replica.check("deep") == []
-    with chunkstore.open(server.root(bucket, "root"), settings=settings) as store:
-        store.create("a", rolling=SMALL)
-        store.append("a", content)
-        for root in (other, (tmp_path / "back").as_uri()):
-            backup.backup(store, root)
-            with chunkstore.open_replica(root, settings=settings) as replica:
-                assert replica.read("a", 0, 100_000) == content and replica.check("deep") == []
-
 
 def test_encryption_and_storage_class_go_with_every_object(
     moto: S3Server, proxied: Proxied, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +19,6 @@ from chunkstore.storage import ChunkHandle, ConcatArgument
 from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect, Proxied, begins_upload, is_completion, is_conditional, is_part
 from tests.support.data import fails_in_time, problems
-from tests.support.hooked import within
-from tests.support.servers.base import wait_until
 from tests.support.servers.faultproxy import FaultProxy, Request
 from tests.support.servers.s3server import S3Server
 
@@ -129,37 +125,6 @@ def test_an_upload_that_fails_is_aborted(rgw: S3Server, proxied: Proxied, connec
     assert not storage.exists("large")
 
 
-def test_connections_that_are_reset_in_the_middle(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(rgw)
-    storage = connect(rgw, proxy, tries_max=100, **PARTS)
-    content = data(12 * MIB)
-    stop = threading.Event()
-
-    def reset_often() -> None:
-        pause_s = 0.15
-        while not stop.wait(pause_s):
-            proxy.reset_connections()
-            # A request that takes longer than that, on a busy machine, would never get through.
-            pause_s *= 1.2
-
-    thread = threading.Thread(target=reset_often)
-    thread.start()
-    try:
-        for number in range(3):
-            assert storage.create_if_absent(f"claim-{number}", b"x" * 100_000)
-            buffer = bytearray(100_000)
-            assert storage.read_into(ChunkHandle(f"claim-{number}", False), 0, buffer) == 100_000
-    finally:
-        stop.set()
-        thread.join()
-    proxy.set(cut_after_bytes=3 * MIB)
-    with pytest.raises(StorageUnavailable):
-        connect(rgw, proxy, bucket=storage.options.bucket, tries_max=2, **PARTS).create("large", content)
-    proxy.heal()
-    storage.create("large", content)
-    assert storage.read(ChunkHandle("large", False), 0, 1 << 30) == content
-
-
 # Deadlines
 
 
@@ -180,64 +145,6 @@ def test_a_black_hole_ends_with_the_deadline(rgw: S3Server, proxied: Proxied, co
     )
     proxy.heal()
     assert patient.read(handle, 0, 10) == b"x" * 10
-
-
-def test_a_black_hole_ends_with_the_engines_deadline_too(rgw: S3Server, proxied: Proxied, tmp_path: Path) -> None:
-    """Whatever patience the root has with one request."""
-    proxy = proxied(rgw)
-    patience: dict[str, Any] = {"connect_timeout_s": 600, "read_timeout_s": 600, "deadline_s": 3600}
-    root = rgw.root(rgw.make_bucket(), port=proxy.port, **patience)
-    with chunkstore.open(root, settings=Settings(cache_dir=str(tmp_path), lease_s=0)) as store:
-        store.create("s")
-        store.append("s", b"x" * 1000)
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0, resolve_s=0.5)
-    with chunkstore.open(root, settings=settings) as store:
-
-        def is_back() -> bool:
-            try:
-                return store.read("s", 0, 10) == b"x" * 10
-            except ChunkstoreError:
-                return False
-
-        proxy.set(black_hole=True)
-        calls = lambda: store.read("s", 0, 10), lambda: store.info("s"), lambda: store.append("s", b"y")
-        with within(store, 4):
-            fails_in_time(ChunkstoreError, *calls, at_once=True)
-        proxy.heal()
-        wait_until(is_back, deadline_s=120, what="the same store's next answer")
-
-
-def test_a_slow_link_is_not_a_dead_one(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(rgw)
-    large = {"part_size_bytes": 16 * MIB, "multipart_bytes_min": 16 * MIB}
-    storage = connect(rgw, proxy, connect_timeout_s=3, read_timeout_s=3, tries_max=100, **large)
-    content = data(16 * MIB)
-    proxy.set(rate_bytes_s=4 * MIB)
-    storage.create("large", content)  # 4 s for the one part, more than any single wait may take
-    assert storage.read(ChunkHandle("large", False), 0, 1 << 30) == content
-
-
-def test_a_link_that_trickles_ends_with_the_deadline(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(rgw)
-    storage = connect(rgw, proxy, **QUICK, **PARTS)
-    connect(rgw, bucket=storage.options.bucket).create("large", data(6 * MIB))
-    proxy.set(rate_bytes_s=300_000)
-    # Without a deadline it would be seventeen seconds and more.
-    fails_in_time(
-        StorageUnavailable,
-        lambda: storage.read(ChunkHandle("large", False), 0, 1 << 30),
-        lambda: storage.create("new", data(6 * MIB)),
-    )
-
-
-def test_nobody_there(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(rgw)
-    storage = connect(rgw, proxy, tries_max=3)
-    proxy.set(refuse=True)
-    with pytest.raises(StorageUnavailable):
-        storage.create_if_absent("name", b"x")
-    proxy.heal()
-    assert storage.create_if_absent("name", b"x")
 
 
 # The engine: every conditional request of a life loses its reply once, in turn
@@ -334,11 +241,3 @@ if FULL_RUN:
         # Two asks of FORMAT, two claims, two OPENs, a SEAL; a create and four appends with a chunk and a record each; two CLOSEs.
         assert index >= 15
         lives.check()
-
-
-def test_a_container_whose_making_loses_its_reply(rgw: S3Server, proxied: Proxied, tmp_path: Path) -> None:
-    lives = Lives(rgw, proxied(rgw), tmp_path)
-    lost = lives.proxy.lose_reply(lambda request: is_conditional(request) and request.target.endswith("FORMAT"))
-    lives.live()
-    assert lost.fired == 1
-    lives.check()

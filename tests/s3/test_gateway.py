@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import time
 from collections.abc import Iterator
@@ -13,15 +12,12 @@ import pytest
 
 import chunkstore
 from chunkstore.config import Settings
-from chunkstore.errors import NotOwner, OutcomeUnknown
 from tests.faults.ground import FULL_RUN
 from tests.faults.test_two_owners import Duel
 from tests.support.data import problems
 from tests.support.real_servers import (
     Writer,
     check_command_line,
-    check_demonstration,
-    check_small_appends,
     finish,
     until_all_have,
 )
@@ -74,35 +70,5 @@ def test_processes_that_fight(rgw: S3Server, tmp_path: Path) -> None:
     assert len(verdict.acknowledged) > rounds
 
 
-def test_small_appends(rgw: S3Server, tmp_path: Path) -> None:
-    check_small_appends(rgw.root(rgw.make_bucket(), "small"), tmp_path)
-
-
 def test_the_command_line(rgw: S3Server, tmp_path: Path) -> None:
     check_command_line(rgw.root(rgw.make_bucket(), "cli"), tmp_path)
-
-
-def test_the_demonstration(rgw: S3Server, tmp_path: Path) -> None:
-    check_demonstration(rgw.root(rgw.make_bucket(), "demo"), tmp_path)
-
-
-def test_a_writer_with_a_window(rgw: S3Server, tmp_path: Path) -> None:
-    """Batches that grow with what waits, written at once and committed in order; then exactly once on another owner."""
-    root = rgw.root(rgw.make_bucket(), "window")
-    events = [bytes([number]) * (192 << 10) for number in range(48)]
-    with chunkstore.open(root, settings=Settings(cache_dir=str(tmp_path / "first"), lease_s=0)) as store:
-        store.create("log")
-        writer = store.writer("log", flush_bytes=256 << 10, flush_s=3_600, writer_id="w")
-        futures = [writer.append(event) for event in events]
-        with chunkstore.open(root, settings=Settings(cache_dir=str(tmp_path / "second"), lease_s=0)) as heir:
-            told = [future.exception(120) is None for future in futures]
-            assert told == sorted(told, reverse=True), "what is acknowledged is a prefix"
-            with contextlib.suppress(NotOwner, OutcomeUnknown):
-                writer.close()
-            with writer.resume(heir) as resumed:
-                assert resumed.event_number >= sum(told)
-                for event in events[resumed.event_number :]:
-                    resumed.append(event)
-            assert heir.read("log", 0, 48 * (192 << 10)) == b"".join(events)
-            assert heir.last_event_number("log", "w") == 48
-            assert problems(heir.check("deep")) == []

@@ -6,21 +6,17 @@ import datetime as dt
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-import chunkstore
-from chunkstore.config import Settings
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.s3.conftest import Answers, At, Proxied
+from tests.s3.conftest import Answers, At
 from tests.support.clock import stopped_clock
-from tests.support.data import fails_in_time, problems
-from tests.support.hooked import within
+from tests.support.data import fails_in_time
 from tests.support.servers.answering import http
 from tests.support.servers.s3server import S3Server
 
@@ -78,16 +74,6 @@ def test_a_name_of_just_1024_bytes(server: S3Server) -> None:
     assert [item.name for item in storage.list().items] == [name]
     storage.delete(name)
     storage.close()
-
-
-def test_a_prefix_that_leaves_no_room_for_names_is_refused_with_the_root() -> None:
-    """Or a container could be made there and not be written to."""
-    with pytest.raises(InvalidArgument, match="800 bytes") as caught:
-        parse_root(f"s3://bucket/{'x' * 801}")
-    assert caught.value.argument == "prefix"
-    assert parse_root(f"s3://bucket/{'x' * 800}")
-    with pytest.raises(InvalidArgument):
-        parse_root(f"s3://bucket/{'%C3%A9' * 401}")
 
 
 # Clocks and regions
@@ -193,78 +179,15 @@ def test_http_where_tls_is_spoken(at: At, answering: Answers, tls: ssl.SSLContex
     mistaken(at(answering(http("200 OK"), tls=tls)), "http://127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"Client sent an HTTP request to an HTTPS server.\n", b"<html>The plain HTTP request was sent to HTTPS port"],
-)
-def test_http_where_tls_is_spoken_and_it_says_so(at: At, answering: Answers, body: bytes) -> None:
-    mistaken(at(answering(http("400 Bad Request", body))))
-
-
 def test_https_where_none_is_spoken(at: At, answering: Answers) -> None:
     mistaken(at(answering(http("400 Bad Request")), scheme="https"), "https://127.0.0.1")
-
-
-def test_https_where_a_real_server_speaks_none(at: At, rgw: S3Server) -> None:
-    mistaken(at(rgw, scheme="https"))
-
-
-def test_https_where_a_whole_line_is_waited_for(at: At, answering: Answers) -> None:
-    mistaken(at(answering(None), scheme="https", connect_timeout_s=0.2, tries_max=1))
 
 
 def test_https_with_a_certificate_that_nobody_trusts(at: At, answering: Answers, tls: ssl.SSLContext) -> None:
     mistaken(at(answering(http("200 OK"), tls=tls), scheme="https"), "is its certificate trusted")
 
 
-def test_a_server_that_was_heard_is_the_right_one(at: At, answering: Answers) -> None:
-    def answer(_: str) -> bytes:
-        return http("200 OK", b"", 'ETag: "e"') if len(server.requests) == 1 else b"SSH-2.0\r\n"
-
-    server = answering(answer)
-    storage = at(server)
-    storage.put("n", b"x")
-    with pytest.raises(StorageUnavailable, match="not HTTP's") as caught:
-        storage.put("n", b"x")
-    assert "https://" not in str(caught.value)
-
-
-def test_a_head_refused_without_words_by_the_right_server_is_no_wrong_endpoint(at: At, answering: Answers) -> None:
-    """Credentials that ran out have a code of their own, but HEAD is told a number only."""
-
-    def answer(line: str) -> bytes:
-        if line.startswith("PUT"):
-            return http("200 OK", b"", 'ETag: "e"')
-        return http("400 Bad Request")
-
-    storage = at(answering(answer))
-    for _ in range(2):  # what was not understood makes nobody understood
-        with pytest.raises(InvalidArgument, match="is the root's endpoint right"):
-            storage.exists("n")
-    storage.put("n", b"x")
-    with pytest.raises(StorageUnavailable, match="check credentials"):
-        storage.exists("n")
-
-
 # Enough
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("status", ["503 Slow Down", "429 Too Many Requests"])
-def test_a_storm_of_slow_down_ends_at_the_deadline(at: At, answering: Answers, status: str) -> None:
-    server = answering(refusal(status, "SlowDown", "Please reduce your request rate."))
-    storage = at(server, tries_max=100, deadline_s=20)
-    with stopped_clock() as clock:  # what passes is what is waited between requests
-        fails_in_time(
-            StorageUnavailable,
-            lambda: storage.create_if_absent("n", b"x"),
-            lambda: storage.read(HANDLE, 0, 1),
-            lambda: storage.create("n", bytes(33 * MIB)),
-            match=r"SlowDown|503|429|no answer",  # a HEAD is not told in words
-        )
-        assert sum(clock.slept_s) <= 60
-    assert 3 <= len(server.requests) < 60
-    assert storage.pace_s > 0
 
 
 def test_behind_a_storm_short_operations_find_back(at: At, answering: Answers) -> None:
@@ -288,49 +211,4 @@ def test_behind_a_storm_short_operations_find_back(at: At, answering: Answers) -
     assert storage.pace_s < pace_s
 
 
-@pytest.mark.proof
-def test_a_storm_of_slow_down_ends_with_the_engines_operation(
-    rgw: S3Server, answering: Answers, proxied: Proxied, tmp_path: Path
-) -> None:
-    """Whatever patience the root has, and the layer above it."""
-    storm = answering(refusal("503 Slow Down", "SlowDown"))
-    proxy = proxied(rgw)
-    root = rgw.root(rgw.make_bucket(), port=proxy.port, tries_max=100, deadline_s=3600)
-    patient = Settings(cache_dir=str(tmp_path), lease_s=0)
-    with chunkstore.open(root, settings=patient) as store:
-        store.create("s")
-        store.append("s", b"before.")
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0, resolve_s=0)
-    with chunkstore.open(root, settings=settings) as store:
-        proxy.target_port = storm.port
-        proxy.reset_connections()
-        with within(store, 1):
-            fails_in_time(ChunkstoreError, lambda: store.read("s", 0, 10), lambda: store.append("s", b"meanwhile."))
-        proxy.target_port = rgw.port
-        proxy.reset_connections()
-        with within(store, 1):  # for the closing, which waits as long as the storm has made it slow
-            store.close()
-    with chunkstore.open(root, settings=patient) as store:
-        assert store.read("s", 0, 100) in (b"before.", b"before.meanwhile.")
-        assert problems(store.check("deep")) == []
-
-
 # Replies
-
-
-def test_replies_that_come_twice_answer_nothing_else(at: At, answering: Answers) -> None:
-    """What is already there before a request is sent is no answer to it."""
-
-    def answer(line: str) -> bytes:
-        name = line.split()[1].rpartition("/")[2]
-        if name.startswith("absent"):
-            return http("404 Not Found", b"", "x-amz-request-id: tx0", keep=True) * 2
-        body = name.encode()
-        range_ = f"Content-Range: bytes 0-{len(body) - 1}/{len(body)}"
-        return http("206 Partial Content", body, f'ETag: "{name}"', range_, keep=True) * 2
-
-    storage = at(answering(answer))
-    for number in range(20):
-        name = f"n-{number}"
-        assert storage.read(ChunkHandle(name, False), 0, 100) == name.encode()
-        assert not storage.exists(f"absent-{number}")

@@ -21,11 +21,8 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore_bindings.s3.client import _VERBS, _WITHOUT_PAYER
 from chunkstore_bindings.s3.lifecycle import expiring_rule
-from chunkstore_bindings.s3.options import S3Options
-from chunkstore_bindings.s3.refusals import Kind, Refusal, refusal_of
-from chunkstore_bindings.s3.session import sdk_client
+from chunkstore_bindings.s3.refusals import Kind, refusal_of
 from tests.s3.conftest import Answers, At, Serve
 from tests.support.servers.answering import ABSENT, http
 
@@ -114,17 +111,6 @@ def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(at: At, answ
                 storage.exists("n")
 
 
-def test_no_error_is_its_own_cause() -> None:
-    for in_doubt in (False, True):
-        with pytest.raises(Refusal) as caught:
-            try:
-                raise Refusal(Kind.DENIED, "no")
-            except Refusal as refusal:
-                refusal.conclude(in_doubt)
-        assert caught.value.__cause__ is not caught.value
-        assert caught.value.leaves_doubt == in_doubt
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -145,17 +131,6 @@ def test_silence(error: Exception, kind: Kind) -> None:
     refusal = refusal_of(error)
     assert refusal.kind is kind
     assert "sesame" not in refusal.text
-
-
-def test_an_answer_without_words_says_nothing_it_was_not_told() -> None:
-    error = answered("SignatureDoesNotMatch", 403)
-    error.response["Error"]["Message"] = None
-    assert refusal_of(error).text == "SignatureDoesNotMatch; check credentials and policies"
-
-
-def test_only_what_is_foreign_is_sorted() -> None:
-    with pytest.raises(KeyError):
-        refusal_of(KeyError("ours"))
 
 
 def test_nothing_secret_travels_with_an_error() -> None:
@@ -199,28 +174,6 @@ def test_rules_are_looked_at_where_the_requester_pays(at: At, answering: Answers
         storage.stat("n")
     paid = ["x-amz-request-payer: requester" in head.lower() for head in server.heads]
     assert paid[:2] == [False, True]
-
-
-def test_every_other_request_says_who_pays(s3_environment: None) -> None:
-    model = sdk_client(S3Options(bucket="bucket"), 1).meta.service_model
-    for operation in _VERBS:
-        name = "".join(map(str.capitalize, operation.split("_")))
-        takes = "RequestPayer" in model.operation_model(name).input_shape.members
-        assert takes == (operation not in _WITHOUT_PAYER), operation
-
-
-def test_rules_that_nobody_was_asked_about_are_not_unseen(
-    at: At, answering: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = answering(http("403 Forbidden"))
-    storage = at(server, request_payer="requester")
-    with monkeypatch.context() as patched, pytest.raises(InvalidArgument, match="the SDK refuses"):
-        patched.setattr("chunkstore_bindings.s3.client._WITHOUT_PAYER", ())
-        storage.check_root()
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    with pytest.raises(StorageUnavailable, match="no usable credentials"):
-        at(server).check_root()
-    assert server.requests == []
 
 
 @pytest.mark.parametrize(

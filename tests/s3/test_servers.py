@@ -15,7 +15,6 @@ from chunkstore.config import Settings
 from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
-    Closed,
     Damaged,
     InvalidArgument,
     StorageUnavailable,
@@ -25,7 +24,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument, ReadRange
 from chunkstore.testing.storage_basics import pattern
-from chunkstore_bindings.probe import PROBE_RACERS, confirm_storage, probe_storage
+from chunkstore_bindings.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from tests.s3.conftest import Connect
 from tests.support.servers.s3server import CREDENTIALS, S3Server
@@ -36,20 +35,6 @@ SMALL_PARTS = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}
 
 def counted(storage: Any, *verbs: str) -> dict[str, int]:
     return {verb: count for verb, count in storage.request_counts().items() if count and not verb.endswith("_bytes")}
-
-
-def test_one_put_per_object(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    for number in range(5):
-        assert storage.create_if_absent(f"claim-{number}", b"x" * 100)
-        storage.create(f"chunk-{number}", b"y" * 100_000)
-        storage.put("hint", b"z")
-    assert counted(storage) == {"PUT": 15}
-    assert storage.request_counts()["sent_bytes"] == 5 * 100_101
-    assert storage.create_if_absent("claim-0", b"x" * 100) is False
-    assert counted(storage) == {"PUT": 16}
-    assert storage.read(ChunkHandle("claim-0", False), 0, 1 << 20) == b"x" * 100
-    assert counted(storage) == {"PUT": 16, "GET": 1}
 
 
 def test_checksums_are_kept_and_looked_at(server: S3Server, connect: Connect) -> None:
@@ -189,23 +174,6 @@ def test_what_a_container_learns_about_its_server(server: S3Server, tmp_path: An
     assert not any(secret in repr(found) for secret in CREDENTIALS.values() if len(secret) > 10)
     assert not storage.list("default/tmp/").items
     storage.close()
-
-
-def test_every_open_asks_once_more(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    probed = probe_storage(storage, "c/tmp/")
-    assert storage.create_if_absent("c/FORMAT", b"format")
-    before = storage.request_counts()
-    confirm_storage(storage, "c/FORMAT", b"format", probed, "c/tmp/")
-    after = storage.request_counts()
-    assert {verb: after[verb] - before.get(verb, 0) for verb in ("PUT", "GET", "HEAD")} == {
-        "PUT": 1,
-        "GET": 1,
-        "HEAD": 0,
-    }
-    # Another server, or another way to it: everything again.
-    confirm_storage(storage, "c/FORMAT", b"format", {**probed, "endpoint": "http://elsewhere"}, "c/tmp/")
-    assert storage.request_counts()["PUT"] - after["PUT"] == 1 + 2 + PROBE_RACERS
 
 
 @pytest.mark.parametrize("look_alike", ["ignores", "races"], indirect=True)
@@ -366,11 +334,3 @@ def test_no_credential_in_logs_objects_or_names(
         for secret in (*secrets, CREDENTIALS["AWS_ACCESS_KEY_ID"]):
             assert secret.encode() not in answer["Body"].read()
             assert secret not in repr(answer["Metadata"])
-
-
-def test_what_is_closed_says_so(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    storage.close()
-    for call in (storage.sweep_uploads, storage.check_root):
-        with pytest.raises(Closed):
-            call()

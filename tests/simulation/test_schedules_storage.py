@@ -176,7 +176,7 @@ def test_46_webhdfs_rename_reply_lost(numbers: bool) -> None:
         renames = schedule_over_webhdfs(fake)
     first = PROBE_RACERS + 2  # those of the probe that race for one name are all the same
     assert renames >= first + 9
-    # A sample, where ``tests/hdfs/test_lost_replies.py`` asks for each in a full run: claims, records and the SEAL are all compared alike.
+    # A sample: claims, records and the SEAL are all compared alike.
     for lost in (1, 2, *range(first, renames + 1, 13 if numbers else 17)):
         with Renames(lost, numbers=numbers) as fake:
             schedule_over_webhdfs(fake)

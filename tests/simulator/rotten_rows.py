@@ -1,8 +1,7 @@
 """Rows of a metadata cache that rot: a bit of a row or of an index entry, under an owner or a replica, or behind one that has died.
 
 Nobody puts them right: whoever meets one throws the cache away and takes the state from the journal, and a caller at most has to try again.
-Only caches in LMDB check their rows, so runs that draw this keep theirs there. Leaves out: pages, and rows that vanish
-(``tests/faults/flips``).
+Only caches in LMDB check their rows, so runs that draw this keep theirs there. Leaves out: pages, and rows that vanish.
 """
 
 from __future__ import annotations

@@ -70,20 +70,6 @@ def test_rows_keep_their_order_and_are_attached_by_partition(
     assert store.epoch == 1
 
 
-def test_sliced_strings_and_large_offsets_are_written_where_they_lie(
-    store: chunkstore.ChunkedSegmentStorage, home: Path
-) -> None:
-    values = [f"zeile {number} é" for number in range(5000)]
-    table = rows(value=values)
-    write_batch(options(home, segments="s"), table.slice(7, 4000), table.slice(4007))
-    large = pa.table({"value": pa.array(values[:3]).cast(pa.large_string())})
-    messages = told(
-        BatchWriter(options(home, segments="t"), _schema([rows(value=["x"])]), overwrite=False), [large], {}
-    )
-    assert messages[0].outputs[0].chunks[0].length == sum(len(value.encode()) for value in values[:3])
-    assert text(store) == "".join(values[7:]).encode()
-
-
 def test_much_of_one_segment_does_not_keep_little_of_another_in_memory(
     store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,19 +280,6 @@ def test_a_query_is_told_once_that_its_rows_cannot_be_told_apart(
     for number in range(3):
         write_micro_batch(chosen, number, rows(value=["x"]))
     assert caplog.text.count("framing=none") == 1
-
-
-def test_a_session_that_is_there_is_not_asked_for(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A micro-batch makes three writers or doors, and asks once: when it commits."""
-    chosen = options(home, segments="s", checkpointlocation="/c")
-    write_micro_batch(chosen, 0, rows(value=["one"]))
-    writer = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
-    [session] = store.sessions()
-    monkeypatch.setattr("chunkstore.spark.owners.AskerDoor._asked", None)
-    again = StreamWriter(chosen, _schema([rows(value=["x"])]), overwrite=False)
-    assert writer._plan.session_id == again._plan.session_id == session.id
 
 
 def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:

@@ -106,19 +106,6 @@ def test_topics_and_tasks_in_any_order(
     assert store.check("deep") == []
 
 
-def test_little_of_many_topics_is_not_held_for_long(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chunkstore.spark.chunk_buffers._HELD_BYTES", 50_000)
-    topics = [f"t{number % 10}" for number in range(100)]
-    rows = [[(1, begin + number // 10, b"x" * 1000) for number in range(100)] for begin in range(0, 60, 10)]
-    write_batch(options(home, chunkBytes="50000"), pa.concat_tables(frame(part, topics) for part in rows))
-    for number in range(10):
-        assert stored(store, f"t{number}", 1) == [(1, entry, b"x" * 1000) for entry in range(60)]
-    assert [context.ranges[0].entries for context in iter_contexts(store, "t0")] == [50, 10]
-    assert store.info(iter_contexts(store, "t0")[0].data).chunk_count > 1
-
-
 @pytest.mark.parametrize(
     ("tasks", "argument", "says"),
     [

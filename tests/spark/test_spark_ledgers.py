@@ -60,15 +60,6 @@ def test_rows_are_the_entries(topic: Topic) -> None:
     assert sorted(rows) == topic.rows
 
 
-def test_chosen_ledgers_and_columns(topic: Topic) -> None:
-    found = topic.frame(ledgers="8,11", columns="entry,ledger").collect()
-    assert sorted((row.ledger, row.entry) for row in found) == [
-        (ledger, entry) for _, ledger, entry, _ in topic.rows if ledger in (8, 11)
-    ]
-    sums = topic.frame().groupBy("ledger").agg({"entry": "count"}).orderBy("ledger").collect()
-    assert [tuple(row) for row in sums] == [(7, 2000), (8, 900), (11, 1)]
-
-
 def test_a_missing_ledger_and_damage_reach_the_driver(topic: Topic) -> None:
     with pytest.raises(Exception, match="LedgerNotFound") as caught:
         topic.frame(ledgers="9").collect()

@@ -93,37 +93,6 @@ def test_several_segments_truncated_concatenated_and_growing(container: Containe
         assert contents(frame, "growing") == (0, b"0;1;2;3;4;5;6;7;8;9;")
 
 
-def test_empty_segments_have_no_rows(container: Container) -> None:
-    with container.open() as store:
-        store.create("empty")
-    assert container.frame(segments="empty").collect() == []
-
-
-def test_min_partitions(container: Container) -> None:
-    with container.open() as store:
-        fill(store, "a", 6 * MIB, 4 * MIB)
-    one = container.frame(segments="a")
-    five = container.frame(segments="a", minPartitions=5)
-    assert (one.rdd.getNumPartitions(), five.rdd.getNumPartitions()) == (1, 5)
-    assert contents(one, "a") == contents(five, "a") == (0, pattern(0, 6 * MIB))
-
-
-def test_columns(container: Container) -> None:
-    with container.open() as store:
-        fill(store, "a", 3 * MIB, 2 * MIB)
-    frame = container.frame(segments="a", columns="offset,segment")
-    assert frame.columns == ["offset", "segment"]
-    assert [tuple(row) for row in frame.orderBy("offset").collect()] == [(0, "a"), (MIB, "a"), (2 * MIB, "a")]
-    reader = container.spark.read.format("chunkstore").options(container="shop", segments="a")
-    own = reader.schema("value BINARY, offset LONG NOT NULL").load(container.url)
-    assert own.columns == ["value", "offset"]
-    assert own.selectExpr("sum(length(value))").first()[0] == 3 * MIB
-    wrong = reader.schema("value STRING").load(container.url)
-    assert failure(InvalidArgument, wrong.collect).to_fields() == {"argument": "schema"}
-    clash = reader.schema("offset LONG").option("columns", "value").load(container.url)
-    assert failure(InvalidArgument, clash.collect).to_fields() == {"argument": "columns"}
-
-
 @pytest.mark.proof
 def test_sql_over_a_temporary_view(container: Container) -> None:
     with container.open() as store:
@@ -208,12 +177,3 @@ def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
             writer.join()
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
-
-
-def test_planning_neither_claims_nor_writes(container: Container) -> None:
-    with container.open() as store:
-        fill(store, "a", 1000, 100)
-    before = sorted((path, path.stat().st_mtime_ns) for path in (container.path / "root").rglob("*") if path.is_file())
-    assert contents(container.frame(segments="a"), "a") == (0, pattern(0, 1000))
-    after = sorted((path, path.stat().st_mtime_ns) for path in (container.path / "root").rglob("*") if path.is_file())
-    assert before == after

@@ -2,7 +2,6 @@
 
 An append of one or more segments costs the same calls of the chunk storage (write to the chunks, sync them, look at the fence,
 write the record, sync it, look at the fence), one msgpack record with CRCs and hash, and one LMDB transaction of the same rows.
-``tests/engine/test_append_path.py`` compares every stored byte with the engine's.
 """
 
 from __future__ import annotations

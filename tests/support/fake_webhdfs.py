@@ -71,7 +71,6 @@ class FakeWebHdfs(NameSpace, Closing):
         self.too_much = 0
         """So many bytes more than were asked for are sent with every OPEN."""
         self._holders: list[socket.socket] = []
-        self._grows: dict[str, bytes] = {}
         self._cuts: dict[str, tuple[int, int]] = {}
 
     @property
@@ -121,17 +120,12 @@ class FakeWebHdfs(NameSpace, Closing):
         """A data node that does not know yet what was added last: only the file's first ``size`` bytes are there for it."""
         return self._add(Fault("OPEN", "datanode", "shorten", times, (size, "", ""), about=path))
 
-    def grow_after_reads(self, path: str, data: bytes) -> None:
-        """Each time a data node has read the file, somebody has added ``data``."""
-        self._grows[path] = data
-
     def cut_after(self, path: str, length: int, *, reads: int) -> None:
         """After so many reads of the file by a data node somebody cuts it to ``length``."""
         self._cuts[path] = (reads, length)
 
     def after_read(self, path: str) -> None:
         file = self.files[path]
-        file.data += self._grows.get(path, b"")
         reads, length = self._cuts.get(path, (0, 0))
         if reads:
             self._cuts[path] = (reads - 1, length)

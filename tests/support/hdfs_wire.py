@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -17,7 +17,7 @@ from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
 from tests.support.closing import Closing
 from tests.support.servers.faultproxy import FaultProxy, Request, Rule
 
-__all__ = ["HdfsWire", "changes", "op_of", "target_of"]
+__all__ = ["HdfsWire", "changes", "op_of"]
 
 _NAMENODE = frozenset({"RENAME", "MKDIRS", "DELETE", "TRUNCATE", "CONCAT", "SETPERMISSION"})
 _DATANODE = frozenset({"CREATE", "APPEND"})
@@ -26,12 +26,6 @@ _DATANODE = frozenset({"CREATE", "APPEND"})
 def op_of(request: Request) -> str:
     """The WebHDFS operation."""
     return parse_qs(urlsplit(request.target).query).get("op", [""])[0]
-
-
-def target_of(request: Request) -> str:
-    """The path it is about; of a rename, the new one."""
-    parts = urlsplit(request.target)
-    return parse_qs(parts.query).get("destination", [unquote(parts.path).removeprefix("/webhdfs/v1")])[0]
 
 
 def changes(request: Request) -> bool:

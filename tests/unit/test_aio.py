@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,32 +102,6 @@ def test_who_gives_up_waiting_for_a_follower_loses_nothing(root: str) -> None:
     run(main)
 
 
-def test_who_gives_up_waiting_for_a_list_is_told_so_only(root: str) -> None:
-    going_on = threading.Event()
-
-    def slow() -> Iterator[int]:
-        going_on.wait(60)
-        yield 1
-
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            store.wrapped.numbers = slow
-
-            async def read() -> None:
-                async for _ in store.numbers():
-                    pass
-
-            reading = asyncio.create_task(read())
-            await asyncio.sleep(0.1)
-            reading.cancel()
-            await asyncio.sleep(0.1)
-            going_on.set()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-
-    run(main)
-
-
 def test_errors_are_those_of_the_method(root: str) -> None:
     async def main() -> None:
         with pytest.raises(chunkstore.ContainerNotFound):
@@ -202,26 +174,3 @@ def test_what_a_cancelled_call_opens_is_closed(root: str, monkeypatch: pytest.Mo
     run(main)
     with pytest.raises(chunkstore.Closed):
         opened[0].create("a")
-
-
-def test_context_variables_are_the_callers(root: str) -> None:
-    said = ContextVar("said", default="nothing")
-
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            store.wrapped.look = said.get
-            said.set("something")
-            assert await store.look() == "something"
-
-    run(main)
-
-
-def test_a_call_that_nobody_awaits_is_not_made(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            call = store.create("a")
-            assert inspect.isawaitable(call) and asyncio.iscoroutine(call)
-            call.close()
-            assert not await store.exists("a")
-
-    run(main)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import chunkstore
 from chunkstore import attaching
 from chunkstore.asks import AskCommit, AskStage, Request
-from chunkstore.attaching import Written, attach_written, find_session
 from chunkstore.blocks import count_borders
 from chunkstore.changes import Concat, Create, TablePut
 from chunkstore.config import GIB, KIB, LIMITS, MIB
@@ -50,22 +48,3 @@ def test_a_change_of_the_last_commit_takes_no_more_than_is_reckoned() -> None:
         asked = len(encode_request(Request(AskCommit((change,), once), 1, 1), CONTAINER)) - nothing
         # Two rows of segments and two of chunks, and a header.
         assert asked < attaching._CHANGE_BYTES and attaching._CHANGE_BYTES > 2 * (256 + 100) + 2 * 120
-
-
-def test_many_chunks() -> None:
-    """Twenty thousand go in five commits and one that shows them."""
-    root = "memory://attach-many"
-    with (
-        chunkstore.open(root, settings=chunkstore.Settings(ask_s=0.01)) as store,
-        chunkstore.open_asker(root) as target,
-    ):
-        storage = store.read_context.storage
-        session = find_session(target, "many")
-        chunks = tuple(session.write_chunk(storage, number, b"%08d" % number) for number in range(20_000))
-        store.create("a")
-        written = [Written("a", chunks[:19_000]), Written("b", chunks[19_000:], Create("b"))]
-        once = TablePut("sink", b"q", b"1", 0)
-        attach_written(target, session.session_id, written, once, end_session=True)
-        assert store.info("a").chunk_count == 19_000 and store.info("b").length == 8_000
-        assert store.read("a", 8 * 18_999, 8) == b"00018999" and store.read("b", 0, 8) == b"00019000"
-        assert [item for item in store.check("exists") if item.severity == "damage"] == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 
-import pytest
-
 from chunkstore.buffers import filled, joined
 from chunkstore.config import MIB
 
@@ -47,11 +45,3 @@ def test_neither_makes_a_second_copy() -> None:
     assert _peak(lambda: filled(16 * MIB, len)) < 17 * MIB
     assert _peak(lambda: joined(bytes(MIB) for _ in range(16))) < 20 * MIB
     assert joined([]) == b""
-
-
-def test_an_error_is_the_callers() -> None:
-    def fill(_view: memoryview) -> int:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        filled(3, fill)

@@ -17,7 +17,6 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataView, Position
 from chunkstore.names import ContainerNames, chunk_id
 from chunkstore.operations import check as module
-from chunkstore.operations.id_set import IdSet
 from chunkstore.records import ChunkRecord, GarbageRecord
 from chunkstore.testing.metadata_basics import EVERYTHING, run_script
 
@@ -164,22 +163,3 @@ def test_it_finds_what_looking_everything_up_finds(monkeypatch: pytest.MonkeyPat
         "the previous pointer",
     ):
         assert words in said, words
-
-
-def test_where_all_is_in_turn_the_index_is_only_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``check_index`` costs four look-ups for each chunk: it is for an index that is wrong."""
-    monkeypatch.setattr(module, "check_index", None)
-    for seed in range(100):
-        left = stored(random_pairs(random.Random(seed)), findings)
-        assert not isinstance(left, str) and {item.invariant for item in left} <= {17}, (
-            "what was truncated has no garbage rows"
-        )
-
-
-def test_a_set_of_ids() -> None:
-    ids = [chunk_id(segment, 1, number, number * 7919 % 1000) for segment in range(50) for number in range(50)]
-    held = IdSet()
-    assert all(identity not in held for identity in ids)
-    assert all(held.add(identity) for identity in ids[::2])
-    assert not any(held.add(identity) for identity in ids[::2])
-    assert [identity in held for identity in ids] == [True, False] * (len(ids) // 2)

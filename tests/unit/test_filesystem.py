@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from chunkstore.errors import (
-    AccessDenied,
-    ChunkstoreError,
     InvalidArgument,
     StorageFull,
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.storage import ConcatArgument
 from chunkstore_bindings.filesystem import FilesystemChunkStorage, chunk_files, posix
 from chunkstore_bindings.filesystem.folders import TEMPORARY_FOLDER
-from chunkstore_bindings.filesystem.storage import SYNC_WORKERS
 from tests.faults.disks import small_disk
-from tests.support.files import failing, makers, temporaries
+from tests.support.files import failing, temporaries
 
 
 @pytest.fixture
@@ -169,19 +161,6 @@ def test_link_errors(
     assert isinstance(caught.value.__cause__, OSError)
 
 
-@pytest.mark.parametrize("call", ["mkdir", "open", "link"])
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_who_may_change_nothing_is_told_so(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
-) -> None:
-    storage.create_if_absent("b", b"x")
-    monkeypatch.setattr(os, call, failing(number))
-    with pytest.raises(AccessDenied, match=f"{root}: {os.strerror(number)}; "):
-        storage.create_if_absent("new/a", b"x")
-    monkeypatch.undo()
-    assert not storage.exists("new/a") and temporaries(root) == []
-
-
 # Failed syncs
 
 
@@ -208,30 +187,6 @@ def test_a_failed_sync_is_never_repeated(storage: FilesystemChunkStorage, monkey
     storage.delete("a")
     storage.create("a", b"anew")
     storage.sync(["a"])
-
-
-def test_one_failure_among_many_is_raised_and_the_others_are_synced(
-    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"c/{number}" for number in range(10)]
-    for name in names:
-        storage.create(name, b"x")
-    bad = storage._open["c/4"].fd
-    synced = []
-    real = posix.sync_data
-
-    def sync(fd: int) -> None:
-        if fd == bad:
-            raise OSError(errno.EIO, "disk on fire")
-        real(fd)
-        synced.append(fd)
-
-    monkeypatch.setattr(posix, "sync_data", sync)
-    with pytest.raises(StorageUnavailable, match="disk on fire") as caught:
-        storage.sync(names)
-    assert caught.value.object == "c/4"
-    assert len(synced) == 9
-    storage.sync([name for name in names if name != "c/4"])
 
 
 def synced_folders(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
@@ -266,60 +221,7 @@ def test_a_failed_sync_of_a_folder_is_tried_again(
     assert len(synced) == 1
 
 
-def test_folders_are_made_durable_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced = synced_folders(monkeypatch, root)
-    storage = FilesystemChunkStorage(root)
-    storage.create("c/d/00/x", b"x")
-    assert synced == ["..", ".", "c", "c/d"]
-    storage.create("c/d/00/y", b"x")
-    storage.create("c/d/01/y", b"x")
-    assert synced[4:] == ["c/d"]
-    synced.clear()
-    storage.sync(["c/d/00/x", "c/d/00/y", "c/d/01/y"])
-    assert sorted(synced) == ["c/d/00", "c/d/01"]
-    storage.close()
-    # Another process: what it finds may not be durable yet, so it is synced once more.
-    synced.clear()
-    second = FilesystemChunkStorage(root)
-    second.create("c/d/00/z", b"x")
-    assert synced == ["..", ".", "c", "c/d"]
-    second.close()
-
-
-def test_folders_that_somebody_removed_are_made_again(storage: FilesystemChunkStorage, root: Path) -> None:
-    for number, make in enumerate(makers(storage)):
-        name = f"c/d/{number}"
-        make(name, b"x")
-        subprocess.run(["rm", "-rf", str(root / "c/d"), str(root / TEMPORARY_FOLDER)], check=True)
-        make(name, b"again")
-        assert (root / name).read_bytes() == b"again"
-
-
 # Parallel syncs
-
-
-def test_many_files_are_synced_in_the_time_of_one(
-    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"c/{number}" for number in range(SYNC_WORKERS)]
-    for name in names:
-        storage.create(name, b"x")
-    storage.sync(names)
-    # Each waits for all others: in the time of one, whatever the machine makes of it.
-    together = threading.Barrier(len(names))
-    monkeypatch.setattr(posix, "sync_data", lambda _fd: together.wait(60))
-    storage.sync(names)
-    assert not together.broken
-
-
-def test_one_file_is_synced_in_the_callers_thread(
-    storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage.create("a", b"x")
-    threads: list[threading.Thread] = []
-    monkeypatch.setattr(posix, "sync_data", lambda _fd: threads.append(threading.current_thread()))
-    storage.sync(["a"])
-    assert threads == [threading.current_thread()]
 
 
 # Errors of the system
@@ -382,27 +284,6 @@ def test_short_reads_are_finished(storage: FilesystemChunkStorage, monkeypatch: 
     assert buffer == data[10:] + bytes(60)
 
 
-def test_a_short_read_past_the_page_cache_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins at whole blocks: a short one may end before what was asked for begins."""
-    data = bytes(range(256)) * 1000
-    (tmp_path / "a").write_bytes(data)
-    real, lengths = os.preadv, [100_000, 5, 40_000, 0x10000]
-
-    def short(fd: int, buffers: Sequence[Any], offset: int) -> int:
-        return min(lengths.pop(0) if lengths else len(data), real(fd, buffers, offset))
-
-    monkeypatch.setattr(os, "preadv", short)
-    fd = os.open(tmp_path / "a", os.O_RDONLY)
-    try:
-        assert posix.read_span_direct(fd, 70_000, 220_000) == data[70_000:220_000]
-        assert not lengths
-        for beyond in (len(data), len(data) + 100_000):
-            assert posix.read_span_direct(fd, beyond, beyond + 5) == b""
-        assert posix.read_span_direct(fd, len(data) - 1, len(data) + 100_000) == data[-1:]
-    finally:
-        os.close(fd)
-
-
 def test_a_torn_create_is_removed(storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
     with pytest.raises(StorageFull) as caught:
@@ -413,40 +294,6 @@ def test_a_torn_create_is_removed(storage: FilesystemChunkStorage, root: Path, m
         with pytest.raises(StorageFull):
             call("b", b"x")
     assert temporaries(root) == []
-
-
-def test_a_kept_error_keeps_no_descriptor(storage: FilesystemChunkStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = storage.create("a", b"x" * 10)
-    kept: list[BaseException] = []
-    storage.create("b", b"")
-    for name in ("pread", "preadv", "pwrite", "fdatasync", "ftruncate"):
-        monkeypatch.setattr(os, name, failing(errno.EIO))
-    both = [ConcatArgument("a", 1), ConcatArgument("b", 0)]
-    calls: list[Callable[[], object]] = [
-        partial(storage.read, handle, 0, 5),
-        partial(storage.read, handle, 0, 5 << 20),
-        partial(storage.read_into, handle, 0, bytearray(5)),
-        partial(storage.write, handle, 10, b"x"),
-        partial(storage.write, handle, 11, b"x"),
-        partial(storage.truncate, handle, 5),
-        partial(storage.truncate, handle, 50),
-        partial(storage.concat, both),
-        partial(storage.sync, ["a"]),
-        partial(storage.sync, ["a", "b"]),
-    ]
-    for call in calls:
-        try:
-            call()
-        except ChunkstoreError as error:
-            kept.append(error)
-    assert len(kept) == len(calls)
-    storage.delete("a")
-    storage.delete("b")
-    open_now = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # another thread's, closed meanwhile
-            open_now.add(os.readlink(f"/proc/self/fd/{fd}"))
-    assert not [path for path in open_now if path.endswith("(deleted)") and "/root/" in path]
 
 
 @pytest.fixture

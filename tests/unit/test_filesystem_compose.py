@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from chunkstore.errors import (
     InvalidArgument,
     StorageFull,
     StorageUnavailable,
-    Unsupported,
 )
 from chunkstore.storage import ChunkRange, Composed
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -68,23 +66,12 @@ def refusing(number: int) -> Callable[[Copy], Copy]:
     return change
 
 
-def test_no_byte_goes_through_the_process(storage: FilesystemChunkStorage, root: Path) -> None:
-    assert storage.compose("c/new", RANGES) == Composed(len(WHOLE), 0)
-    assert (root / "c/new").read_bytes() == WHOLE
-
-
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
 def test_where_the_kernel_does_not_copy_bytes_are_carried(
     storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     copying(monkeypatch, refusing(number))
     assert storage.compose("c/new", RANGES) == Composed(len(WHOLE), len(WHOLE))
-    assert (root / "c/new").read_bytes() == WHOLE
-
-
-def test_without_such_a_call(storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "copy_file_range")
-    assert storage.compose("c/new", RANGES).carried_bytes == len(WHOLE)
     assert (root / "c/new").read_bytes() == WHOLE
 
 
@@ -232,44 +219,3 @@ def test_it_stays_in_the_tree_that_was_opened(
     assert storage.compose("c/new", RANGES).length == len(WHOLE)
     assert (there / "new").read_bytes() == WHOLE
     assert sorted(path.name for path in (root / "c").iterdir()) == ["a"]
-
-
-def test_what_is_no_chunk_is_no_source(storage: FilesystemChunkStorage, root: Path) -> None:
-    (root / "c/link").symlink_to(root / "c/a")
-    os.mkfifo(root / "c/pipe")
-    (root / "c/folder").mkdir()
-    for name, kind in (("c/link", Unsupported), ("c/pipe", ChunkNotFound), ("c/folder", ChunkNotFound)):
-        with pytest.raises(kind):
-            storage.compose("c/new", [RANGES[0], ChunkRange(name, 0, 1)])
-    with pytest.raises(InvalidArgument, match="is a folder"):
-        storage.compose("c/folder", RANGES)
-    assert list((root / TEMPORARY_FOLDER).iterdir()) == []
-
-
-def opened_in(root: Path) -> list[str]:
-    """What descriptors of this process lead to below ``root``."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return sorted(path for path in found if path.startswith(str(root)))
-
-
-def test_no_descriptor_stays_and_the_cache_of_files_is_left_alone(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage.compose("c/first", RANGES)
-    before = opened_in(root)
-    cached = set(storage._open)
-    for number in range(20):
-        storage.create_if_absent(f"c/small-{number}", b"%02d" % number)
-    storage.compose("c/new", [ChunkRange(f"c/small-{number}", 0, 2) for number in range(20)])
-    assert (root / "c/new").read_bytes() == b"".join(b"%02d" % number for number in range(20))
-    for ranges in ([*RANGES, ChunkRange("c/none", 0, 1)], [*RANGES, ChunkRange("c/a", 0, 1 << 40)]):
-        with pytest.raises((ChunkNotFound, InvalidArgument)):
-            storage.compose("c/newer", ranges)
-    copying(monkeypatch, refusing(errno.EIO))
-    with pytest.raises(StorageUnavailable):
-        storage.compose("c/newer", RANGES)
-    assert opened_in(root) == before
-    assert set(storage._open) == cached

@@ -19,10 +19,6 @@ from tests.faults.ground import fast_folder
 from tests.support.scripts import run_script
 
 
-def ignore(_name: str, _file: OpenFile) -> None:
-    """A sync that finds nothing to do."""
-
-
 def open_descriptors(folder: Path) -> int:
     """How many files this process has open there (elsewhere other threads may open and close what they like)."""
     gc.collect()
@@ -35,41 +31,6 @@ def open_descriptors(folder: Path) -> int:
 
 def make_file(tmp_path: Path, name: str, *, writable: bool = False) -> OpenFile:
     return OpenFile(os.open(tmp_path / name, os.O_RDWR | os.O_CREAT), writable=writable, recheck=False)
-
-
-def is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
-
-
-def test_a_file_in_use_is_not_closed_by_eviction(tmp_path: Path) -> None:
-    cache = FileCache(2, ignore)
-    held = cache.add("held", make_file(tmp_path, "held"))
-    for number in range(5):
-        cache.add(str(number), make_file(tmp_path, str(number)))
-    assert "held" not in cache.files
-    assert len(cache.files) == 2
-    assert held.retired
-    assert is_open(held.fd)
-    fd = held.fd
-    del held
-    assert not is_open(fd)
-    cache.close()
-
-
-def test_what_was_used_of_late_stays(tmp_path: Path) -> None:
-    cache = FileCache(4, ignore)
-    for number in range(4):
-        cache.add(str(number), make_file(tmp_path, str(number)))
-    for step in range(4, 20):
-        cache.files["2"].used = True
-        cache.add(str(step), make_file(tmp_path, str(step)))
-        assert "2" in cache.files
-        assert str(step) in cache.files
-        assert len(cache.files) == 4
 
 
 def test_clean_files_go_before_dirty_ones_and_dirty_ones_are_synced(tmp_path: Path) -> None:
@@ -85,35 +46,6 @@ def test_clean_files_go_before_dirty_ones_and_dirty_ones_are_synced(tmp_path: Pa
     cache.add("c", make_file(tmp_path, "c"))
     assert len(synced) == 1
     assert synced[0] not in cache.files
-
-
-def test_a_file_being_written_or_synced_is_not_evicted(tmp_path: Path) -> None:
-    cache = FileCache(1, ignore)
-    busy = cache.add("busy", make_file(tmp_path, "busy", writable=True))
-    for lock in (busy.lock, busy.sync_lock):
-        with lock:
-            cache.add("other", make_file(tmp_path, "other"))
-            assert set(cache.files) == {"busy", "other"}
-            assert not busy.retired
-        cache.drop("other")
-    cache.add("other", make_file(tmp_path, "other"))
-    cache.shrink()
-    assert cache.files == {}
-    assert busy.retired
-
-
-def test_one_writable_file_per_name(tmp_path: Path) -> None:
-    cache = FileCache(8, ignore)
-    reader = cache.add("x", make_file(tmp_path, "x"))
-    assert cache.add("x", make_file(tmp_path, "x")) is reader
-    writer = cache.add("x", make_file(tmp_path, "x", writable=True))
-    assert writer is not reader
-    assert cache.add("x", make_file(tmp_path, "x", writable=True)) is writer
-    assert cache.add("x", make_file(tmp_path, "x")) is writer
-    cache.drop("x", reader)
-    assert cache.files["x"] is writer
-    cache.drop("x")
-    assert cache.files == {}
 
 
 def test_many_chunks_through_eight_handles(tmp_path: Path) -> None:
@@ -230,36 +162,6 @@ def test_eviction_of_dirty_files_reports_its_error_to_the_next_sync(
     storage.close()
 
 
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
-storage = FilesystemChunkStorage(sys.argv[1], open_files_max=int(sys.argv[2]))
-names = [f"c/{number % 16:02x}/{number}" for number in range(5000)]
-for name in names:
-    storage.create(name, name.encode())
-for name in names:
-    handle = storage.open_write(name)
-    assert storage.read(handle, 0, 99) == name.encode()
-    assert storage.write(handle, len(name), b"+") == 1
-storage.sync(names[:500])
-assert len(storage.list("c/", limit=10_000).items) == 5000
-for name in reversed(names):
-    assert storage.read(storage.open_read(name), 0, 99) == name.encode() + b"+"
-print("done", len(storage._open))
-"""
-
-
-@pytest.mark.parametrize("open_files_max", [8, 128, 100_000])
-def test_five_thousand_files_under_a_low_limit(tmp_path: Path, open_files_max: int) -> None:
-    """Also with a bound above the system's: running out of descriptors evicts, and the call succeeds."""
-    # It is about descriptors; thirty thousand syncs of a disk would only take time.
-    with fast_folder(tmp_path) as folder:
-        done, still_open = run_script(LIMITED, folder, open_files_max).split()
-    assert done == "done"
-    assert int(still_open) <= min(open_files_max, 256)
-
-
 FULL = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
@@ -308,27 +210,6 @@ def test_when_no_descriptor_is_left_idle_files_give_way_to_folders_too(tmp_path:
         assert run_script(FULL, folder) == "done\n"
 
 
-def test_a_writer_who_waited_for_a_retired_file_looks_it_up_again(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path)
-    handle = storage.create("x", b"start")
-    old = storage._open["x"]
-    answers: list[int] = []
-    with old.lock:
-        writer = threading.Thread(target=lambda: answers.append(storage.write(handle, 5, b"+end")))
-        writer.start()
-        # The writer has found the old file and waits; meanwhile its descriptor becomes another file's.
-        storage._cache.drop("x")
-        elsewhere = os.open(tmp_path / "elsewhere", os.O_RDWR | os.O_CREAT)
-        os.pwrite(elsewhere, b"other", 0)
-        os.dup2(elsewhere, old.fd)
-        os.close(elsewhere)
-    writer.join()
-    assert answers == [4]
-    assert (tmp_path / "x").read_bytes() == b"start+end"
-    assert (tmp_path / "elsewhere").read_bytes() == b"other"
-    storage.close()
-
-
 @pytest.mark.parametrize("replaced", [True, False])
 def test_a_file_that_changes_hands_while_it_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
@@ -357,15 +238,4 @@ def test_a_file_that_changes_hands_while_it_is_opened(
         else:
             with pytest.raises(ChunkNotFound):
                 storage.read(handle, 0, 3)
-    storage.close()
-
-
-def test_a_parallel_sync_leaves_no_more_open_than_allowed(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path, open_files_max=8)
-    names = [f"c/{number}" for number in range(100)]
-    for name in names:
-        storage.create(name, b"x")
-    for _ in range(5):
-        storage.sync(names)
-        assert len(storage._open) <= 8
     storage.close()

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from chunkstore.errors import ChunkNotFound, Closed, StorageUnavailable
+from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore.storage import ChunkHandle
-from chunkstore_bindings.filesystem import FilesystemChunkStorage, held
-from tests.support.forked import in_forked_child
-
-
-def open_descriptors(folder: Path) -> int:
-    gc.collect()
-    count = 0
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            count += os.readlink(f"/proc/self/fd/{fd}").startswith(str(folder))
-    return count
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
 
 def writing(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], object]]:
@@ -143,41 +130,4 @@ def test_a_folder_that_was_only_looked_at_may_be_deleted_and_made_by_others(tmp_
         with pytest.raises(StorageUnavailable, match="open it again"):
             write()
     assert not (tmp_path / "c").exists()
-    storage.close()
-
-
-def test_descriptors_are_bounded_and_closed(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    for number in range(3 * held._LOOKED_AT_MAX):
-        (root / f"c{number}").mkdir(parents=True)
-        (root / f"c{number}/a").write_bytes(b"x")
-    storage = FilesystemChunkStorage(root, open_files_max=8)
-    for _ in range(2):
-        for number in range(3 * held._LOOKED_AT_MAX):
-            assert storage.exists(f"c{number}/a")
-    for number in range(10):
-        storage.create(f"c{number}/new", b"x")
-    assert len(storage.list().items) == 3 * held._LOOKED_AT_MAX + 10
-    assert open_descriptors(root) <= 1 + held._LOOKED_AT_MAX + 10 + 8
-    storage._make_room()
-    assert open_descriptors(root) <= 1 + 10
-    storage.close()
-    assert open_descriptors(root) == 0
-    with pytest.raises(Closed):
-        storage.exists("c1/a")
-
-
-def test_a_forked_child_has_the_same_directories_and_closes_its_own(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path / "root")
-    storage.create("c/a", b"x")
-
-    def child() -> str:
-        (tmp_path / "root").rename(tmp_path / "moved")
-        assert storage.stat("c/a").length == 1
-        storage.close()
-        return "closed"
-
-    assert in_forked_child(child) == "closed"
-    assert storage.stat("c/a").length == 1
-    assert storage.create("c/b", b"x")
     storage.close()

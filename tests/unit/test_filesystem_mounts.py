@@ -53,20 +53,6 @@ def test_types(path: str, device: str, kind: str, local: bool) -> None:
     assert is_local(found, mount) is local
 
 
-def test_the_latest_of_equal_mount_points_is_on_top() -> None:
-    text = "1 0 0:1 / /a rw - ext4 x rw\n2 0 0:2 / /a rw - nfs y rw\n"
-    mount = find_mount(parse_mountinfo(text), "/a/b", "9:9")
-    assert mount is not None
-    assert mount.kind == "nfs"
-
-
-def test_a_mount_hidden_under_a_later_one() -> None:
-    text = "1 0 0:1 / /a/b rw - nfs x rw\n2 0 0:2 / /a rw - ext4 y rw\n"
-    mount = find_mount(parse_mountinfo(text), "/a/b/c", "0:2")
-    assert mount is not None
-    assert mount.kind == "ext4"
-
-
 def test_an_overlay_is_what_its_upper_directory_is(tmp_path: Path) -> None:
     upper = tmp_path / "up per"
     upper.mkdir()
@@ -78,12 +64,6 @@ def test_an_overlay_is_what_its_upper_directory_is(tmp_path: Path) -> None:
         )
         found = parse_mountinfo(text)
         assert is_local(found, find_mount(found, "/merged/x", "0:9")) is local
-
-
-def test_no_mount_is_unknown_and_not_local() -> None:
-    assert find_mount([], "/x", "0:1") is None
-    assert is_local([], None) is False
-    assert mounts.file_system_of("/no/such/path/at/all") == (mounts.UNKNOWN, False)
 
 
 def test_this_machine(tmp_path: Path) -> None:

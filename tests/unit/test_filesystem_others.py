@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -15,13 +14,12 @@ from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
     InvalidArgument,
-    StorageUnavailable,
     Unsupported,
 )
-from chunkstore.storage import ChunkHandle, ConcatArgument
+from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.filesystem.file_cache import OpenFile
-from tests.support.files import failing, makers, temporaries
+from tests.support.files import makers, temporaries
 
 
 @pytest.fixture
@@ -85,16 +83,6 @@ def test_links_are_never_followed(storage: FilesystemChunkStorage, root: Path, t
     assert (outside / "secret").read_bytes() == b"secret"
 
 
-def test_a_root_behind_a_link_is_fine(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    storage = FilesystemChunkStorage(tmp_path / "link")
-    storage.create("a/b", b"x")
-    assert (tmp_path / "real/a/b").read_bytes() == b"x"
-    assert storage.url == f"file://{tmp_path}/real"
-    storage.close()
-
-
 def test_forged_handles_cannot_leave_the_root(storage: FilesystemChunkStorage, tmp_path: Path) -> None:
     storage.create("a", b"x")
     (tmp_path / "outside").write_bytes(b"secret")
@@ -131,28 +119,6 @@ def test_pipes_and_folders_are_no_chunks(storage: FilesystemChunkStorage, root: 
             make("folder/x/y", b"x")
     assert [item.name for item in storage.list().items] == ["folder/x"]
     assert temporaries(root) == []
-
-
-def test_names_that_no_file_can_have(storage: FilesystemChunkStorage) -> None:
-    for name in ("x" * 256, "a/" + "é" * 128 + "/b"):
-        for make in makers(storage):
-            with pytest.raises(InvalidArgument, match="too long"):
-                make(name, b"x")
-        with pytest.raises(InvalidArgument):
-            storage.exists(name)
-        with pytest.raises(InvalidArgument):
-            storage.stat(name)
-    for name in ("bad\ud800", "bad\udc80/x"):
-        for call in (storage.exists, storage.stat, storage.open_read, storage.delete):
-            with pytest.raises(InvalidArgument, match="UTF-8"):
-                call(name)
-
-
-def test_strangers_that_are_not_utf8_are_not_listed(storage: FilesystemChunkStorage, root: Path) -> None:
-    storage.create("a", b"x")
-    with open(os.fsencode(root) + b"/bad\xff", "wb"):
-        pass
-    assert [item.name for item in storage.list().items] == ["a"]
 
 
 # Other processes (two storages on one root)
@@ -261,21 +227,3 @@ def test_read_only_marks_of_another_process_count(storage: FilesystemChunkStorag
     storage.set_read_only(handle, read_only=False)
     assert stat.S_IMODE((root / "a").stat().st_mode) & 0o200
     assert storage.write(handle, 1, b"y") == 1
-
-
-def test_concat_keeps_its_sources_and_works_without_kernel_copies(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage.create("s1", b"source one")
-    storage.create("s2", bytes(5 << 20))
-    for target, number in [("kernel", 0), ("plain", errno.EXDEV), ("other", errno.ENOSYS)]:
-        storage.create(target, b"target")
-        if number:
-            monkeypatch.setattr(os, "copy_file_range", failing(number))
-        arguments = [ConcatArgument(target, 6), ConcatArgument("s1", 6), ConcatArgument("s2", 5 << 20)]
-        assert storage.concat(arguments) == 12 + (5 << 20)
-        assert (root / target).read_bytes() == b"targetsource" + bytes(5 << 20)
-    monkeypatch.setattr(os, "copy_file_range", failing(errno.EIO))
-    with pytest.raises(StorageUnavailable):
-        storage.concat([ConcatArgument("plain", 6), ConcatArgument("s1", 6)])
-    assert (root / "s1").read_bytes() == b"source one"

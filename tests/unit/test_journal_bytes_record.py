@@ -95,18 +95,6 @@ def test_every_cut_is_damage(name: str) -> None:
             decode_record(memoryview(raw)[:length], 0, object="x", container=CONTAINER)
 
 
-def test_a_slot_holds_one_record_and_nothing_else() -> None:
-    raw = GOLDEN["record/ops"]
-    with pytest.raises(Damaged) as caught:
-        decode_slot(raw + b"\0", object="slot", container=CONTAINER)
-    assert caught.value.position == len(raw)
-
-
-def test_another_container_is_refused() -> None:
-    with pytest.raises(Damaged, match="another container"):
-        decode_record(GOLDEN["record/ops"], 0, object="x", container=OTHER)
-
-
 @pytest.mark.parametrize(("at", "value"), [(4, b"\x02"), (5, b"\x00"), (5, b"\x0b"), (5, b"\xff"), (6, b"\x02")])
 def test_versions_types_and_algorithms_we_do_not_know_are_refused_even_if_intact(at: int, value: bytes) -> None:
     raw = _reheadered(GOLDEN["record/ops"], at, value)
@@ -126,24 +114,6 @@ def test_a_payload_crc_that_disagrees_with_the_payload_is_refused_though_hash_an
     raw = _reheadered(GOLDEN["record/ops"], 136, b"\0\0\0\0")
     with pytest.raises(Damaged, match="payload"):
         decode_record(raw, 0, object="x", container=CONTAINER)
-
-
-def test_unknown_flags_are_handed_on() -> None:
-    header, payload = RECORDS["ops"]
-    raw, _ = encode_record(header._replace(flags=0x81), payload)
-    assert decode_record(raw, 0, object="x", container=CONTAINER).header.flags == 0x81
-
-
-def test_peek_length_needs_a_whole_intact_header_only() -> None:
-    raw = GOLDEN["record/ops"]
-    assert peek_length(b"zz" + raw[:HEADER_BYTES], 2) == len(raw)
-    assert peek_length(memoryview(raw), 0) == len(raw)
-    assert peek_length(raw[: HEADER_BYTES - 1], 0) is None
-    assert peek_length(b"", 0) is None
-    assert peek_length(raw[1:], 0) is None
-    # An empty payload leaves 16 bytes of hash behind the header; those must be counted, too.
-    empty, _ = encode_record(RECORDS["ops"].header, b"")
-    assert peek_length(empty[:HEADER_BYTES], 0) == len(empty) == OVERHEAD_BYTES
 
 
 @pytest.mark.parametrize(
@@ -303,24 +273,6 @@ def test_a_follower_goes_on_where_it_stopped() -> None:
     assert [record.header.lsn for record in reader] == [3, 4, 5]
     assert (reader.ended, reader.tail_bytes, reader.reason) == ("clean", 0, "")
     assert list(reader) == []
-
-
-def test_reads_stay_within_a_window_or_one_record() -> None:
-    header = RecordHeader(RecordKind.OPS, 0, CONTAINER, 4, 1, 1, 0, bytes(16), 0, bytes(16), 0)
-    large, _ = encode_record(header, bytes(100_000))
-    small, _ = encode_record(header, b"x")
-    data = small * 10 + large + small * 10 + b"torn" * 5_000
-    asked: list[int] = []
-
-    def read(at: int, length: int) -> bytes:
-        asked.append(length)
-        return data[at : at + length]
-
-    reader = LogReader(read, object="log.a", container=CONTAINER, window_bytes=1000)
-    assert len(list(reader)) == 21
-    assert reader.tail_bytes == 20_000
-    assert max(asked) == len(large)
-    assert sum(asked) < 4 * len(data)
 
 
 @given(st.lists(st.sampled_from(NAMES), max_size=6), st.binary(max_size=300), st.integers(OVERHEAD_BYTES, 5000))

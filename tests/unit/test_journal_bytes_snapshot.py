@@ -12,7 +12,7 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
-from chunkstore.config import KIB, LIMITS, MIB
+from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import is_row
@@ -26,14 +26,12 @@ from chunkstore_journal.snapshot import (
     delete_snapshot,
     load_snapshot,
     main_name,
-    read_snapshot,
     read_snapshot_header,
     write_snapshot,
 )
 from chunkstore_journal.snapshot_reader import FrameKind
 from chunkstore_journal.wire import pack
 from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH, PAIRS
-from tests.support.recording import Recording
 
 NAMES = ContainerNames("orders")
 Pair = tuple[bytes, bytes]
@@ -123,22 +121,6 @@ def test_what_is_written_is_loaded(append: bool, pairs: list[Pair]) -> None:
     assert storage.list("orders/").items == ()
 
 
-def test_two_snapshots_of_one_point_have_two_names() -> None:
-    storage = _storage()
-    assert _write(storage, PAIRS).name != _write(storage, PAIRS).name
-
-
-def test_deleting_one_snapshot_leaves_its_neighbours() -> None:
-    storage = _storage(append=False)
-    first, second = (_write(storage, _many(3000, 500), part_bytes=MIB) for _ in range(2))
-    storage.put(first.name + "x", b"stranger")
-    delete_snapshot(storage, first.name)
-    left = {info.name for info in storage.list("orders/").items}
-    assert first.name + "x" in left
-    assert {main_name(name) for name in left} == {first.name + "x", second.name}
-    _load(storage, second.name, Loaded())
-
-
 @pytest.mark.parametrize("append", [True, False])
 def test_rows_without_the_heads_digest_are_never_published(append: bool) -> None:
     storage = _storage(append=append)
@@ -203,23 +185,6 @@ def test_a_store_that_stops_early_gets_no_head() -> None:
     with pytest.raises(Damaged, match="end"):
         _load(storage, report.name, store)
     assert store.finished is None
-
-
-def test_memory_is_bounded_by_windows_and_round_trips_are_few() -> None:
-    storage = _storage()
-    pairs = _many(60_000, 400)
-    report = _write(storage, pairs)
-    assert report.size_bytes > 24 * MIB
-    recording = Recording(storage)
-    tracemalloc.start()
-    try:
-        for _ in read_snapshot(recording, report.name, container=CONTAINER):
-            pass
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 14 * MIB
-    assert len(recording.take()) <= 10
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -303,14 +268,6 @@ def test_a_missing_part_or_snapshot_is_not_found_rather_than_damaged() -> None:
         read_snapshot_header(storage, "none.sn", container=CONTAINER)
 
 
-def test_another_containers_snapshot_is_refused() -> None:
-    storage, _ = _golden_storage("snapshot/whole")
-    with pytest.raises(Damaged, match="another container"):
-        _load(storage, "s.sn", Loaded(), container=bytes(16))
-    with pytest.raises(Damaged, match="another container"):
-        read_snapshot_header(storage, "s.sn", container=bytes(16))
-
-
 def _frame(kind: int, body: object) -> bytes:
     return encode_frame(b"CKSS", 1, kind, pack(body))
 
@@ -359,13 +316,3 @@ def test_frames_with_right_checksums_and_wrong_contents_are_damage(frames: list[
         tracemalloc.stop()
     assert store.finished is None
     assert peak < 16 * MIB
-
-
-def test_a_header_can_be_read_from_its_first_bytes_alone() -> None:
-    raw = GOLDEN["snapshot/whole"]
-    whole = decode_snapshot_header(raw, object="x", container=None)
-    size = len(_header_frame()) + 4 * KIB
-    assert decode_snapshot_header(raw[:size], object="x", container=None) == whole
-    for length in range(len(_header_frame()) - 8):
-        with pytest.raises(Damaged):
-            decode_snapshot_header(raw[:length], object="x", container=None)

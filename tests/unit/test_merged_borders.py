@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkstore import blocks
-from chunkstore.blocks import ROWS_OF_A_CHUNK_MAX, Borders, Piece, borders_inside, in_rows, known_pieces, merged_borders
+from chunkstore.blocks import Borders, Piece, borders_inside, in_rows, known_pieces, merged_borders
 from chunkstore.config import KIB, MIB
 from chunkstore.metadata.blocks import border_rows
 from tests.unit.test_metadata_blocks import CHUNK, find, record
@@ -90,24 +89,3 @@ def test_chunks_of_one_length_have_rows_as_a_new_chunk_has(lengths: list[int], r
     assert len([*in_rows(merged)]) == rows <= len([*in_rows(new.borders)]) + 1
     widest = max(high - low for low, high in pairwise(new.borders.at))
     assert max(high - low for low, high in pairwise(merged.at)) <= 1.5 * widest
-
-
-@pytest.mark.parametrize(("count", "least", "most"), [(2000, 1, 64 * KIB), (20_000, 1, 3000), (120, MIB, MIB + 999)])
-def test_no_chunk_gets_more_rows_than_it_may_have(count: int, least: int, most: int) -> None:
-    chance = random.Random(count)
-    lengths = [chance.randint(least, most) for _ in range(count)]
-    merged = merged_borders(whole(lengths))
-    rows = border_rows(CHUNK, merged)
-    assert 20 < len(rows) <= ROWS_OF_A_CHUNK_MAX
-    assert sum(len(key) + len(row.value) for key, row in rows.items()) < 40 * KIB
-    assert max(high - low for low, high in pairwise(merged.at)) < 3 * 64 * KIB * (1 + sum(lengths) // (32 * MIB))
-
-
-def test_a_chunk_without_borders_is_a_block() -> None:
-    """Chunks without borders: between two of them there is a border, from the CRCs of their records."""
-    first, second = b"a" * 70_000, b"b" * 90_000
-    pieces = [
-        Piece(0, 70_000, borders_of(first, ())),
-        Piece(0, 90_000, borders_of(second, ())),
-    ]
-    assert merged_borders(pieces) == borders_of(first + second, (70_000,))

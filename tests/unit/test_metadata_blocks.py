@@ -17,7 +17,7 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata import blocks as rows
 from chunkstore.metadata.blocks import add_borders, find_borders, last_row_key
-from chunkstore.metadata.codec import decode_table, encode_table
+from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import block_key
 from chunkstore.metadata.memory import MemoryMetadataStore
 from chunkstore.metadata.port import GENESIS, Commit
@@ -143,15 +143,6 @@ def test_what_lies_between_known_borders_is_a_block() -> None:
     assert whole is not None and [*whole.at] == expected
 
 
-def test_chunks_without_rows() -> None:
-    for length in (1, blocks.BLOCK_BYTES):
-        assert find({}, record(b"x", length), 0, 1) == Borders([0, length], [0, value(b"x")])
-    longer = record(b"x", blocks.BLOCK_BYTES + 1)
-    assert find({}, longer, 0, 1) is None and find({}, longer, 1, longer.length) is None
-    assert find({}, longer, 0, longer.length) == Borders([0, longer.length], [0, value(b"x")])
-    assert find({}, record(b"x")._replace(crc32c=None), 0, 1) is None
-
-
 @pytest.mark.parametrize(
     "raw",
     [
@@ -169,11 +160,6 @@ def test_chunks_without_rows() -> None:
 def test_a_row_that_cannot_be_is_damage(raw: bytes) -> None:
     with pytest.raises(Damaged):
         find({block_key(CHUNK, 1 << 40): TableRecord(0, raw)}, record(bytes(1000)), 10, 1000)
-
-
-def test_older_versions_keep_the_rows_as_tables() -> None:
-    raw = encode_table(TableRecord(9, bytes.fromhex(GOLDEN)))
-    assert decode_table("row", raw) == TableRecord(9, bytes.fromhex(GOLDEN))
 
 
 def test_the_borders_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

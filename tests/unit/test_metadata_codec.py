@@ -89,11 +89,6 @@ def test_golden_file_has_no_strangers() -> None:
     assert set(GOLDEN) == set(SAMPLES)
 
 
-def test_attributes_are_sorted_whatever_their_order() -> None:
-    turned = SEGMENT._replace(attributes=dict(reversed(list(SEGMENT.attributes.items()))))
-    assert codec.encode_segment(turned) == codec.encode_segment(SEGMENT)
-
-
 def test_a_newer_minor_version_survives_a_rewrite() -> None:
     plain = msgpack.unpackb(codec.encode_chunk(CHUNK), use_list=False)
     newer = msgpack.packb((1, 3, *plain[2:], 1, b"two", ("three",)))
@@ -187,23 +182,6 @@ def test_hostile_lengths_cost_nothing(kind: str) -> None:
         DECODERS[kind](b"key", b"\x00" * (2 << 20))
 
 
-def test_invalid_text_is_damage() -> None:
-    raw = codec.encode_segment(SEGMENT).replace(b"orders-0", b"\xff" * 8)
-    with pytest.raises(Damaged):
-        codec.decode_segment("orders-0", raw)
-
-
-def test_too_many_attributes() -> None:
-    for count in (128, 129, 400):
-        attributes: dict[str, int | str | bytes] = {f"{number:04}": number for number in range(count)}
-        raw = codec.encode_segment(SEGMENT._replace(attributes=attributes))
-        if count <= 128:
-            assert codec.decode_segment(b"S", raw).attributes == attributes
-        else:
-            with pytest.raises(Damaged):
-                codec.decode_segment(b"S", raw)
-
-
 def test_what_cannot_be_stored_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="too long"):
         codec.encode_table(TableRecord(1, b"x" * (1 << 20)))
@@ -212,11 +190,6 @@ def test_what_cannot_be_stored_is_refused() -> None:
     with pytest.raises(InvalidArgument):
         codec.encode_segment(SEGMENT._replace(attributes={"a": object()}))  # type: ignore[dict-item]
     assert codec.decode_segment(b"S", codec.encode_segment(SEGMENT)) == SEGMENT  # the packer is as it was
-
-
-def test_names_and_keys_in_errors() -> None:
-    with pytest.raises(Damaged, match="'a name'"):
-        codec.decode_segment("a name", b"")
 
 
 numbers = st.integers(0, U63)
@@ -271,14 +244,6 @@ def test_hostile_rows_take_memory_in_proportion(kind: str, raw: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 200 * len(raw) + (64 << 10)
-
-
-def test_many_attributes_and_long_fields_of_a_newer_version() -> None:
-    attributes: dict[str, int | str | bytes] = {f"{number:04}": number for number in range(128)}
-    record = SEGMENT._replace(attributes=attributes, extra=tuple(range(64)))
-    assert codec.decode_segment(b"S", codec.encode_segment(record)) == record
-    chunk = CHUNK._replace(extra=(tuple(range(300)), *range(63)))
-    assert codec.decode_chunk(b"C", codec.encode_chunk(chunk)) == chunk
 
 
 @pytest.mark.parametrize("kind", DECODERS)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from chunkstore.errors import ChunkNotFound, Unsupported
-from chunkstore.metrics import LATENCY_BOUNDS_S, storage_collector, total_of
+from chunkstore.errors import ChunkNotFound
+from chunkstore.metrics import storage_collector, total_of
 from chunkstore.storage import ChunkRange, Composed, ConcatArgument, ReadRange
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
@@ -81,25 +78,6 @@ def test_what_composing_carries_is_counted_each_way(binding: MemoryChunkStorage)
     assert storage.snapshot()["compose"][:4] == (2, 1, 6, 6)
 
 
-def test_what_a_block_costs(binding: MemoryChunkStorage) -> None:
-    storage = MeteredChunkStorage(binding)
-    storage.put("a", b"12")
-    with storage.counting() as cost:
-        assert cost.requests == {}
-        storage.put("a", b"123")
-        assert cost.requests == {"put": 1}
-        with storage.counting() as inner:
-            thread = threading.Thread(target=storage.exists, args=("a",))
-            thread.start()
-            thread.join()
-        storage.stat("a")
-    storage.put("a", b"1234")
-    assert cost.requests == {"put": 1, "exists": 1, "stat": 1}
-    assert inner.requests == {"exists": 1}
-    assert cost.calls["put"].sent_bytes == 3
-    assert cost.total.requests == 3
-
-
 def slow(clock: StoppedClock, binding: MemoryChunkStorage, seconds: list[float]) -> MeteredChunkStorage:
     """A storage whose calls take the given times, one after the other."""
     behind = Hooked(binding)
@@ -113,22 +91,6 @@ def slow(clock: StoppedClock, binding: MemoryChunkStorage, seconds: list[float])
 
 
 TIMES = [0.0, 0.0003, 0.003, 0.003, 0.7, 61.0, 5000.0]
-
-
-def test_latency_buckets(binding: MemoryChunkStorage) -> None:
-    with stopped_clock() as clock:
-        storage = slow(clock, binding, TIMES)
-        for _ in TIMES:
-            storage.exists("a")
-        counts = storage.snapshot()["exists"]
-    assert len(counts.latency_buckets) == len(LATENCY_BOUNDS_S) + 1
-    filled = {
-        (LATENCY_BOUNDS_S[number] if number < len(LATENCY_BOUNDS_S) else None): count
-        for number, count in enumerate(counts.latency_buckets)
-        if count
-    }
-    assert filled == {0.0005: 2, 0.005: 2, 1.0: 1, None: 2}
-    assert counts.seconds == pytest.approx(sum(TIMES))
 
 
 def test_prometheus(binding: MemoryChunkStorage) -> None:
@@ -149,17 +111,3 @@ def test_prometheus(binding: MemoryChunkStorage) -> None:
         assert 'chunkstore_storage_seconds_bucket{le="0.005",operation="exists",storage="orders"} 3.0' in lines
         assert 'chunkstore_storage_seconds_bucket{le="+Inf",operation="exists",storage="orders"} 6.0' in lines
         assert f"chunkstore_storage_seconds_count{of_exists} 6.0" in lines
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *rest: Any, **named: Any) -> Any:
-        if name.startswith("prometheus_client"):
-            raise ImportError(name)
-        return real(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(Unsupported, match=r"chunkstore-engine\[prometheus\]") as caught:
-        storage_collector("x", dict)
-    assert caught.value.feature == "prometheus"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
+from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
 from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, build_index, read_index
 from chunkstore.errors import Damaged, InvalidArgument
@@ -28,25 +28,6 @@ def index(*groups: bytes, data_length: int = 1000, length: int | None = None, he
 
 
 GOOD = index(group(9, [(0, 7, 300), (10, -2, 800)]), group(4, [(3, 1, 0)]))
-
-
-def test_groups_in_any_order_and_any_part_numbers() -> None:
-    found = read_index(GOOD)
-    assert [item.ledger for item in found.ledgers] == [4, 9]
-    assert found.group(9).blocks == (BlockRef(0, 7, 300), BlockRef(10, -2, 800))
-    assert found.spans() == [
-        BlockSpan(4, 3, 1 << 63, 0, 300),
-        BlockSpan(9, 0, 10, 300, 800),
-        BlockSpan(9, 10, 1 << 63, 800, 1000),
-    ]
-    with pytest.raises(InvalidArgument, match="it holds 4, 9"):
-        found.group(5)
-
-
-def test_no_ledgers() -> None:
-    assert read_index(index(data_length=0)) == SegmentIndex(0, ())
-    with pytest.raises(InvalidArgument, match="none"):
-        SegmentIndex(0, ()).group(1)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, Entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
 from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.codec.pulsar.windows import iter_entries
-from chunkstore.errors import Closed, Damaged, InvalidArgument
-from tests.support.pip76 import Encoded, Sink, encode, source_of
+from chunkstore.errors import Closed, InvalidArgument
+from tests.support.pip76 import Encoded, Sink, encode
 
 ENTRY_SIZES = st.integers(0, 300) | st.sampled_from([0, 3956, 3957, 4000, 9000])
 
@@ -147,43 +146,6 @@ def test_several_windows_and_pieces(size_max: int) -> None:
     assert rows(batches) == [Entry(1, 100 + number, payload) for number, payload in enumerate(payloads)]
 
 
-def test_entries_longer_than_windows_and_blocks() -> None:
-    entries = [
-        Entry(1, number, bytes([number]) * size) for number, size in enumerate([10, 1 << 20, 0, 3 << 20, 5, 70_000, 9])
-    ]
-    for block_max in (4096, 1 << 16, 8 << 20):
-        encoded = encode(entries, block_bytes_max=block_max)
-        for window in (4096, 1 << 20):
-            assert encoded.entries(window) == entries
-            assert by_arrow(encoded, window) == entries
-
-
-def test_batches_outlive_a_buffer_that_is_used_again() -> None:
-    encoded = encode([Entry(1, number, b"%05d" % number) for number in range(5000)], block_bytes_max=1 << 15)
-    buffer = bytearray(1 << 20)
-
-    def read(at: int, length: int) -> memoryview:
-        buffer[:length] = encoded.data[at : at + length]
-        return memoryview(buffer)[:length]
-
-    reader = SegmentReader(source_of(encoded.data)._replace(read=read), encoded.index, window_bytes=4096)
-    assert rows(list(read_batches(reader, 1))) == encoded.entries()
-
-
-def test_many_reads_ask_for_windows_only() -> None:
-    encoded = encode([Entry(1, number, bytes(100)) for number in range(20_000)])
-    asked: list[tuple[int, int]] = []
-
-    def read(at: int, length: int) -> bytes:
-        asked.append((at, length))
-        return encoded.data[at : at + length]
-
-    reader = SegmentReader(source_of(encoded.data)._replace(read=read), encoded.index, window_bytes=1 << 16)
-    assert sum(batch.num_rows for batch in read_batches(reader, 1)) == 20_000
-    assert max(length for _, length in asked) == 1 << 16
-    assert sum(length for _, length in asked) < len(encoded.data) + 200 * len(asked)
-
-
 def encoder_of(**options: int) -> tuple[SegmentEncoder, Sink]:
     sink = Sink()
     return SegmentEncoder(sink, **options), sink
@@ -206,15 +168,6 @@ def test_blocks_are_cut_at_their_size() -> None:
     assert not sink.blocks
     exact.append(2, b"")
     assert [block.length for block in sink.blocks] == [4096]
-
-
-def test_padding_to_the_least_size() -> None:
-    encoder, sink = encoder_of(block_bytes_min=4096)
-    for ledger in (1, 2):
-        encoder.begin_ledger(ledger)
-        encoder.append(0, b"x" * ledger)
-    read_index(encoder.finish())
-    assert [block.length for block in sink.blocks] == [4096, 4096]
 
 
 def test_refused_calls_change_nothing() -> None:
@@ -300,17 +253,6 @@ def test_metadata_of_open_and_closed_ledgers() -> None:
     ]
 
 
-def test_payload_buffers_may_be_reused() -> None:
-    encoder, sink = encoder_of()
-    encoder.begin_ledger(1)
-    buffer = bytearray(b"first")
-    encoder.append(0, buffer)
-    buffer[:] = b"other"
-    encoder.append(1, memoryview(buffer))
-    index = encoder.finish()
-    assert [entry.payload for entry in Encoded(sink.data, index).entries()] == [b"first", b"other"]
-
-
 def test_wrong_ranges_and_ledgers() -> None:
     reader = encode([Entry(3, 5, b"x")]).reader()
     for arguments in ((4,), (3, -1), (3, 6, 5)):
@@ -320,11 +262,3 @@ def test_wrong_ranges_and_ledgers() -> None:
     assert list(iter_entries(reader, 3, 0, 4)) == []
     with pytest.raises(InvalidArgument):
         encode([Entry(3, 5, b"x")]).reader(100)
-
-
-def test_an_entry_over_the_readers_limit_is_refused() -> None:
-    encoded = encode([Entry(1, 0, b"ok"), Entry(1, 1, bytes(5000))])
-    reader = SegmentReader(source_of(encoded.data), encoded.index, window_bytes=4096, entry_bytes_max=4999)
-    with pytest.raises(Damaged, match="entry_bytes_max") as caught:
-        list(iter_entries(reader, 1))
-    assert caught.value.position == 128 + 14

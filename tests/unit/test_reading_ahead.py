@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkstore import runtime
 from chunkstore.errors import BadOffset, Damaged, SegmentTruncated
 from chunkstore.handles import SegmentHandle
 from chunkstore.reader import StorageReader
@@ -139,27 +138,6 @@ def test_several_at_a_time_and_no_more_than_may_be_held() -> None:
     assert store.reads == 41, "one finds the end"
 
 
-def test_a_follower_that_is_behind_reads_several_at_a_time() -> None:
-    store = Store(20 * PIECE, [], pause_s=0.001)
-    together = threading.Barrier(2)
-
-    def before(offset: int) -> None:
-        if offset < 2 * PIECE:
-            together.wait(60)
-
-    store.before = before
-    got = bytearray()
-    with reader(store, follow=True) as pieces:
-        for piece in pieces:
-            got += piece
-            if len(got) == 20 * PIECE:
-                assert store.most_reading > 1
-                store.length += 6 * PIECE + 5
-            elif len(got) == store.length:
-                store.sealed = True
-    assert bytes(got) == pattern(0, 26 * PIECE + 5)
-
-
 def test_a_truncation_in_the_middle_is_told_in_its_place() -> None:
     store = Store(20 * PIECE, [], pause_s=0.001)
     with reader(store, ahead=3) as pieces:
@@ -170,10 +148,3 @@ def test_a_truncation_in_the_middle_is_told_in_its_place() -> None:
                 got.append(next(pieces))
         assert b"".join(got) == pattern(0, pieces.position)
         assert caught.value.offset == pieces.position < 15 * PIECE
-
-
-def test_without_more_threads_it_reads_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(20 * PIECE, [])
-    monkeypatch.setattr(runtime, "spawn_if_possible", lambda *_: None)
-    assert outcome(reader(store)) == (pattern(0, 20 * PIECE), [], None)
-    assert store.most_reading == 1

@@ -18,12 +18,11 @@ from chunkstore.errors import (
     Damaged,
     DeadlineExceeded,
     InvalidArgument,
-    InvalidOffset,
     StorageFull,
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, ConcatArgument, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, ReadRange
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.retrying import RetryCounts, RetryingChunkStorage, RetryPolicy
@@ -151,15 +150,6 @@ def test_the_budget_of_seconds(clock: StoppedClock) -> None:
     assert len(made.script.calls) > 8
 
 
-def test_one_try_is_no_retry(clock: StoppedClock) -> None:
-    made = Set(append=False, policy=RetryPolicy(tries_max=1))
-    made.script.always = StorageUnavailable("down")
-    with pytest.raises(StorageUnavailable):
-        made.storage.put("a", b"x")
-    assert made.script.calls == ["put"]
-    assert clock.slept_s == []
-
-
 def test_the_operation_under_way_sets_an_end(made: Set, clock: StoppedClock) -> None:
     made.script.always = StorageUnavailable("down")
     began_s = clock.now_s
@@ -168,12 +158,6 @@ def test_the_operation_under_way_sets_an_end(made: Set, clock: StoppedClock) -> 
     assert clock.now_s - began_s < 0.5
     with until(clock.now_s - 1), pytest.raises(StorageUnavailable):
         made.storage.exists("a")
-
-
-@pytest.mark.parametrize("policy", [RetryPolicy(tries_max=0), RetryPolicy(budget_s=-1), RetryPolicy(pause_s_max=-1)])
-def test_bad_policies(policy: RetryPolicy) -> None:
-    with pytest.raises(InvalidArgument):
-        RetryingChunkStorage(MemoryChunkStorage("memory://never"), policy)
 
 
 # Creating
@@ -264,12 +248,6 @@ def test_large_chunks_are_compared_whole(made: Set, size: int) -> None:
             made.storage.create(f"b{number}", data)
 
 
-def test_create_that_meets_a_stranger_at_once(made: Set) -> None:
-    made.binding.create("a", b"theirs")
-    with pytest.raises(ChunkExists):
-        made.storage.create("a", b"theirs")
-
-
 # What is the same twice
 
 
@@ -342,13 +320,6 @@ def test_what_the_look_meets_says_nothing_about_the_change(clock: StoppedClock, 
     assert made.storage.counts().given_up == {"write": 1, "truncate": 1}
 
 
-def test_a_wrong_offset_is_an_answer(clock: StoppedClock) -> None:
-    made, handle = growing()
-    with pytest.raises(InvalidOffset):
-        made.storage.write(handle, 7, b"x")
-    assert made.script.calls == ["write"]
-
-
 def test_cutting(clock: StoppedClock) -> None:
     made, handle = growing()
     made.fail(AFTER)
@@ -361,16 +332,6 @@ def test_cutting(clock: StoppedClock) -> None:
     assert made.content("a") == b"0"
 
 
-def test_concat_is_not_repeated(made: Set) -> None:
-    for name in "ab":
-        made.binding.create(name, name.encode())
-    made.fail(AFTER)
-    with pytest.raises(StorageUnavailable):
-        made.storage.concat([ConcatArgument("a", 1), ConcatArgument("b", 1)])
-    assert made.script.calls == ["concat"]
-    assert made.content("a") == b"ab"
-
-
 def test_composing_is_not_repeated(made: Set) -> None:
     """Not even where nothing happened: behind a lost reply "exists" may be our own chunk or somebody else's."""
     made.binding.create("a", b"abc")
@@ -381,15 +342,6 @@ def test_composing_is_not_repeated(made: Set) -> None:
         assert made.script.calls == ["compose"]
         assert made.binding.exists(f"n{number}") is (there is not None)
     assert made.content("n0") == b"bc"
-
-
-def test_sync_only_where_a_server_answers_for_it(made: Set, tmp_path: object) -> None:
-    made.binding.create("a", b"x")
-    made.fail(BEFORE, None, AFTER)
-    made.storage.sync(["a"])
-    made.storage.harden("a")
-    assert made.script.calls == ["sync", "sync", "harden", "harden"]
-    assert made.storage.counts().retries == {"sync": 1, "harden": 1}
 
 
 def test_above_a_page_cache_nothing_is_believed(tmp_path: object, clock: StoppedClock) -> None:

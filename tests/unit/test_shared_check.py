@@ -11,7 +11,6 @@ from types import FrameType
 
 import pytest
 
-from chunkstore.errors import StorageUnavailable
 from chunkstore.operations.shared_check import SharedCheck
 from tests.support.hooked import wait_for
 
@@ -37,10 +36,6 @@ class Asked:
             assert self.go_on.acquire(timeout=600)
         if error is not None:
             raise error
-
-
-def gathered(shared: SharedCheck) -> bool:
-    return shared._gathering is not None
 
 
 def waiting() -> int:
@@ -102,30 +97,6 @@ def test_no_answer_is_older_than_the_question() -> None:
     assert len(began) < 400, "nothing was shared"
 
 
-def test_a_failure_is_told_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 600.0)
-    asked = Asked()
-    asked.held = False
-    shared = SharedCheck(asked, 600.0)
-    asked.errors = [StorageUnavailable("mine")]
-    with pytest.raises(StorageUnavailable, match="mine"):
-        shared()
-    asked.held = True
-    asked.entered = threading.Semaphore(0)
-    with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(shared)
-        assert asked.entered.acquire(timeout=60)
-        asked.errors = [StorageUnavailable("the leader's")]
-        others = [pool.submit(shared) for _ in range(3)]
-        wait_for(lambda: waiting() == 3)
-        asked.held = False
-        asked.go_on.release()
-        first.result(60)
-        told = [other.exception(60) for other in others]
-    assert len([error for error in told if error is not None]) == 1
-    assert shared._gathering is None and shared._under_way is None
-
-
 def test_a_check_that_hangs_holds_up_nobody() -> None:
     asked = Asked()
     shared = SharedCheck(asked, 0.2)
@@ -139,20 +110,3 @@ def test_a_check_that_hangs_holds_up_nobody() -> None:
         assert not hanging.done()
         asked.go_on.release()
         hanging.result(60)
-
-
-def test_a_leader_that_hangs_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 600.0)
-    asked = Asked()
-    shared = SharedCheck(asked, 0.1)
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(shared)
-        assert asked.entered.acquire(timeout=60)
-        leader = pool.submit(shared)
-        wait_for(lambda: gathered(shared))
-        asked.held = False
-        shared()  # joined the leader, which waits for the first one, and has asked by itself in the end
-        assert not first.done() and not leader.done()
-        asked.go_on.release()
-        first.result(60)
-        leader.result(60)

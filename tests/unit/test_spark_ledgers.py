@@ -102,29 +102,6 @@ def test_every_entry_once_and_in_order(ground: Ground, chunk_bytes: int, min_par
     assert all(piece.borders is not None for task in tasks for run in task.runs for piece in run.pieces)
 
 
-def test_only_the_ledgers_asked_for(ground: Ground) -> None:
-    ground.write("o", {ledger: entries_of(ledger, 200) for ledger in (1, 2, 3)}, chunk_bytes=30_000)
-    assert read(ground.plan(2)) == ground.expected(2)
-    assert read(ground.plan(1, 3)) == ground.expected(1, 3)
-
-
-def test_columns_in_the_order_asked_for(ground: Ground) -> None:
-    ground.write("o", {5: entries_of(5, 200)}, chunk_bytes=30_000)
-    rows = read(ground.plan(), ("entry", "ledger"))
-    assert rows == [(entry, 5) for entry, _ in ground.entries[5]]
-
-
-def test_entries_longer_than_windows_and_blocks(ground: Ground) -> None:
-    chance = random.Random(1)
-    long = [(0, b"a"), (1, chance.randbytes(2_500_000)), (2, b"b"), (3, chance.randbytes(300_000))]
-    ground.write("o", {5: long}, chunk_bytes=777_777)
-    rows: list[tuple[object, ...]] = []
-    for task in ground.plan():
-        for batch in read_task(task, [Column("entry"), Column("payload")]):
-            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    assert rows == long
-
-
 def test_only_the_entries_that_the_plan_names(ground: Ground) -> None:
     ground.write("o", {5: entries_of(5, 500)}, chunk_bytes=30_000)
     [task] = ground.plan()

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import chunkstore
-from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentTruncated, Unsupported
+from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentTruncated
 from tests.support.data import pattern
 from tests.support.spark import missing
-from tests.support.spark_ground import MIB, Ground, filled
+from tests.support.spark_ground import Ground, filled
 
 if "Java" not in missing() and missing():
     pytest.skip(missing(), allow_module_level=True)
@@ -27,10 +26,8 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 
 from chunkstore.spark import plan as planning
-from chunkstore.spark import stream_source
 from chunkstore.spark.source import DefaultSource
 
-Store = chunkstore.ChunkedSegmentStorage
 Row = tuple[str, int, bytes]
 
 
@@ -107,28 +104,6 @@ def test_a_longer_line_is_named(lined: tuple[Ground, bytes], parts: str, monkeyp
     assert caught.value.argument == "framing"
 
 
-def test_the_last_line_needs_no_newline_in_a_batch(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
-    with ground.open() as store:
-        store.create("a")
-        store.append("a", b"one\r\n\ntwo")
-        store.create("empty")
-        rows = read(ground, segments="a,empty", framing="lines")
-    assert rows == [("a", 0, b"one\r"), ("a", 5, b""), ("a", 6, b"two")]
-
-
-def test_lines_of_more_than_a_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground = Ground(tmp_path)
-    data = b"x" * (3 * MIB) + b"\n" + b"y" * 10 + b"\n" + b"z" * (2 * MIB)
-    with ground.open() as store:
-        filled(store, "a", 0, 700_000)
-        store.append("a", data)
-        assert read(ground, segments="a", framing="lines", minPartitions="4") == lines_of(data)
-        monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 2 * MIB)
-        with pytest.raises(InvalidArgument, match="offset 0 of"):
-            read(ground, segments="a", framing="lines", minPartitions="4")
-
-
 def test_patterns_and_positions_of_batches(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
     with ground.open() as store:
@@ -200,26 +175,6 @@ def test_limits_come_from_spark(tmp_path: Path) -> None:
         assert reader.reportLatestOffset()["segments"]["a"]["at"] == 100
         reader.stop()
         reader.stop()
-
-
-def test_before_spark_4_2_limits_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_source, "HAS_LIMITS", False)
-    ground = Ground(tmp_path)
-    with ground.open() as store:
-        filled(store, "a", 100, 30)
-        with pytest.raises(Unsupported, match=r"needs Spark 4\.2") as caught:
-            stream_reader(ground, maxBytesPerTrigger="5")
-        assert caught.value.feature == "maxBytesPerTrigger"
-        reader = stream_reader(ground)
-        start = reader.initialOffset()
-        end = reader.latestOffset()
-        assert end["segments"]["a"]["at"] == 100
-        assert reader.latestOffset() == end
-        again = stream_reader(ground)
-        assert again.latestOffset()["segments"]["a"]["at"] == 100
-        for planner in (reader, again):
-            assert len(planner.partitions(start, end)) == 1
-            planner.stop()
 
 
 # Functions over batches

@@ -16,13 +16,12 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
 from chunkstore.pulsar import Block, LedgerRange
 from chunkstore.registry import open_storage
-from chunkstore.spark import runs as planning
 from chunkstore.spark.pieces import PieceReader
 from chunkstore.spark.plan import plan_read
-from chunkstore.spark.runs import ROW_BYTES, LedgerRun, Piece, ReadTask, share
+from chunkstore.spark.runs import ROW_BYTES, ReadTask, share
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
-from tests.support.spark_ground import MIB, Ground, filled, flip, whole
+from tests.support.spark_ground import MIB, Ground, filled, flip
 
 
 def read_rows(tasks: Sequence[ReadTask]) -> list[tuple[str, int, bytes]]:
@@ -73,13 +72,6 @@ def test_shares_are_neighbours_and_none_is_empty(sizes: list[int], parts: int) -
     assert all(begin < end for begin, end in groups)
 
 
-def test_shares_are_about_equal() -> None:
-    sizes = [10] * 100
-    assert {end - begin for begin, end in share(sizes, 10)} == {10}
-    sums = [sum([3, 4, 5, 6, 7, 8, 9, 10][begin:end]) for begin, end in share([3, 4, 5, 6, 7, 8, 9, 10], 4)]
-    assert max(sums) - min(sums) <= 10
-
-
 # Raw segments
 
 
@@ -112,14 +104,6 @@ def test_small_chunks_share_batches_and_partitions(ground: Ground) -> None:
     assert sum(batch.num_rows for batch in batches) == 315
 
 
-def test_nothing_to_read_is_no_partition(ground: Ground) -> None:
-    with ground.open() as store:
-        store.create("empty")
-        filled(store, "gone", 1000, 100)
-        store.truncate("gone", 1000)
-    assert ground.plan("empty", "gone", min_partitions=4) == []
-
-
 @pytest.mark.parametrize("min_partitions", [1, 3, 40])
 def test_a_truncated_segment_begins_at_its_start(ground: Ground, min_partitions: int) -> None:
     start = 2 * MIB + MIB // 2 + 7
@@ -146,17 +130,6 @@ def test_concat_is_read_in_order(ground: Ground) -> None:
     check_bytes(rows, "a", 1500, pattern(1500, 1500, 1) + pattern(0, 2500, 2))
 
 
-def test_a_growing_chunk_is_read_as_far_as_the_snapshot_knows(ground: Ground) -> None:
-    with ground.open() as store:
-        store.create("a")
-        store.append("a", b"first;")
-        tasks = ground.plan("a")
-        store.append("a", b"second;" * 1000)
-        assert read_rows(tasks) == [("a", 0, b"first;")]
-        assert ends_verified(tasks).total() == 1
-        assert tasks[0].lsn < ground.plan("a")[0].lsn
-
-
 @pytest.mark.parametrize("min_partitions", [1, 2, 3, 5, 8, 13, 100])
 def test_as_many_partitions_as_asked_for_and_the_same_rows(ground: Ground, min_partitions: int) -> None:
     with ground.open() as store:
@@ -172,17 +145,6 @@ def test_as_many_partitions_as_asked_for_and_the_same_rows(ground: Ground, min_p
     check_bytes(rows, "a", 0, pattern(0, 9 * MIB + 5))
     assert set(ends_verified(tasks).values()) == {1}
     assert len(ends_verified(tasks)) == 3
-
-
-def test_partitions_follow_bytes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "PARTITION_BYTES", MIB)
-    with ground.open() as store:
-        filled(store, "a", 4 * MIB, 100_000)
-        filled(store, "b", 4 * MIB, 4 * MIB)
-    tasks = ground.plan("a", "b")
-    assert 5 <= len(tasks) <= 8
-    runs = [run for task in tasks for run in task.runs if run.segment == "b"]
-    assert len(runs) == 1, "a chunk is not cut without being asked: it would be read twice to be verified"
 
 
 def test_columns_without_bytes_need_no_storage(ground: Ground) -> None:
@@ -351,45 +313,6 @@ def ledger_tasks(ground: Ground, *parts: LedgerRange, min_partitions: int = 1) -
     with ground.replica() as replica:
         options = ground.options(topic="t", min_partitions=min_partitions)
         return plan_read(replica, options, parts_planner(*parts))
-
-
-def test_blocks_become_runs_and_chunks_wanted_whole_are_verified(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "d", 1000, 300)
-        chunks = list(store.layout("d"))
-    first = LedgerRange("t", 7, 0, 19, "d", (Block(0, 0, 200), Block(10, 200, 400)), True)
-    second = LedgerRange("t", 8, 0, 9, "d", (Block(0, 400, 700),), True)
-    tail = LedgerRange("t", 9, 0, 9, "d", (Block(0, 800, 1000),), True)
-    [task] = ledger_tasks(ground, first, second, tail)
-    assert [(run.ledger, len(run.blocks)) for run in task.runs if isinstance(run, LedgerRun)] == [
-        (7, 2),
-        (8, 1),
-        (9, 1),
-    ]
-    wanted = [(piece.chunk, piece.borders) for run in task.runs for piece in run.pieces]
-    numbers = [0, 1, 1, 2, 2, 3]
-    assert wanted == [(chunks[number].name, whole(chunks[number])) for number in numbers], (
-        "all of a block verifies its parts"
-    )
-    assert len(ledger_tasks(ground, first, second, tail, min_partitions=99)) == 4, "a block is never cut"
-
-
-def test_blocks_with_a_hole_between_them_are_runs_of_their_own(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "d", 1000, 1000)
-    [task] = ledger_tasks(ground, LedgerRange("t", 7, 0, 19, "d", (Block(0, 0, 200), Block(10, 300, 400)), True))
-    assert [run.pieces[0].start for run in task.runs] == [0, 300]
-    assert all(piece.borders is not None for run in task.runs for piece in run.pieces)
-
-
-def test_a_chunk_cut_by_truncation_is_wanted_whole_where_all_that_is_left_is_wanted(ground: Ground) -> None:
-    with ground.open() as store:
-        filled(store, "d", 1000, 1000)
-        store.truncate("d", 400)
-        [chunk] = store.layout("d")
-    [task] = ledger_tasks(ground, LedgerRange("t", 7, 0, 19, "d", (Block(0, 400, 1000),), True))
-    [piece] = task.runs[0].pieces
-    assert piece == Piece(chunk.name, 400, 1000, 1000, 400, whole(chunk))
 
 
 def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:

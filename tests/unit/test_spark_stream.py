@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +19,6 @@ from tests.support.spark_ground import MIB, Ground, filled
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's streams are not tested")
 
-from chunkstore.spark.batches import Column, read_task
 from tests.support.spark_streams import Stream
 
 Store = chunkstore.ChunkedSegmentStorage
@@ -53,25 +50,6 @@ def test_a_stream_follows_its_segments(ground: Ground, store: Store) -> None:
     assert stream.bytes_of("a") == pattern(0, 1000, 1) + b"behind a restart"
     assert stream.bytes_of("b") == pattern(0, 10, 2) + b"more"
     stream.replay()
-
-
-def test_segments_that_are_left_out_for_a_while(ground: Ground, store: Store) -> None:
-    """They go on where they were. They were forgotten, and read from byte 0 when they were chosen again."""
-    for name in ("a", "z", "gone"):
-        filled(store, name, 10, 10)
-    store.seal("gone")
-    stream = Stream(ground.url, segmentsPattern=".*", startingOffsets="earliest")
-    stream.drain()
-    store.append("z", b"unread")
-    stream.restart(segmentsPattern="a")
-    assert stream.step() == []
-    store.append("a", b"more")
-    store.delete("gone")
-    assert stream.step() == [("a", 10, b"more")]
-    assert stream.step() == []
-    stream.restart(segmentsPattern=".*")
-    assert stream.step() == [("z", 10, b"unread")]
-    assert stream.step() == []
 
 
 def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
@@ -107,15 +85,6 @@ def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store
     assert stream.bytes_of("a", 3) == pattern(3, 2 * MIB + 2)
     assert store.defrag("a", policy=MERGES).chunks_after == 1
     stream.replay()
-
-
-def test_columns_without_bytes_are_the_same_rows(ground: Ground, store: Store) -> None:
-    filled(store, "a", 2 * MIB + 5, 700_000)
-    stream = Stream(ground.url, segments="a", startingOffsets="3")
-    rows = stream.step()
-    [task] = stream.planner.tasks(json.loads(stream.log[0]), json.loads(stream.log[1]))
-    [batch] = read_task(task, [Column("offset")])
-    assert batch.column("offset").to_pylist() == [row[1] for row in rows]
 
 
 # Limits
@@ -176,14 +145,6 @@ def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store, monkeypa
     store.append("a", b"y" * 41)
     with pytest.raises(InvalidArgument, match="segment 'a'"):
         stream.step()
-
-
-def test_latest_of_lines_is_behind_the_last_finished_one(ground: Ground, store: Store) -> None:
-    store.create("a")
-    store.append("a", b"old\nbeg")
-    stream = Stream(ground.url, segments="a", framing="lines")
-    store.append("a", b"un\n")
-    assert stream.step() == [("a", 4, b"begun")]
 
 
 # Segments that come and go
@@ -286,14 +247,6 @@ def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:
     stream.drain()
     assert stream.bytes_of("a1") == pattern(0, 30) + b"later"
     assert stream.bytes_of("a2") == pattern(0, 5)
-
-
-def test_the_report_is_where_segments_end(ground: Ground, store: Store) -> None:
-    filled(store, "a", 30, 10)
-    stream = Stream(ground.url, segments="a")
-    store.append("a", b"lag")
-    stream.step(size_bytes=1)
-    assert stream.planner.report()["segments"]["a"]["at"] == 33
 
 
 # The model

@@ -186,19 +186,6 @@ def test_tasks_are_ranges_of_keys(ground: Tables, monkeypatch: pytest.MonkeyPatc
     assert ground.tasks("ledgers") == []
 
 
-def test_a_null_where_there_may_be_none_is_refused(ground: Tables) -> None:
-    ground.settings = replace(ground.settings, inline_bytes_max=None, spill_s=3600)
-    with ground.open() as store:
-        store.create("a")
-        store.append("a", b"small")
-        store.spill()
-    (task,) = ground.tasks("garbage", ["first"])
-    with pytest.raises(InvalidArgument, match="'first' of metadata=garbage"):
-        list(table_batches(task, [("first", False)]))
-    (batch,) = table_batches(task, [("first", True)])
-    assert batch.num_rows == 1
-
-
 @pytest.mark.parametrize("table", TABLES)
 def test_options_that_say_nothing_are_refused(table: str) -> None:
     values = {"ledgers": "1", "startingOffsets": "latest", "framing": "lines", "minPartitions": "2", "lsnAsOf": "1"}

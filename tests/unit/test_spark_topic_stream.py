@@ -68,21 +68,6 @@ def test_a_stream_follows_a_topic(ground: Ground, store: Store) -> None:
         Stream(ground.url, topic=TOPIC, startingOffsets="7")
 
 
-def test_topics_that_are_left_out_for_a_while(ground: Ground, store: Store) -> None:
-    one, two = Writer(store, "t/n/persistent/one"), Writer(store, "t/n/persistent/two")
-    one.add(1, 0, 20)
-    two.add(5, 0, 3)
-    stream = Stream(ground.url, topicsPattern="t/n/.*", startingOffsets="earliest", columns="topic,ledger,entry")
-    stream.drain()
-    two.add(5, 3, 1)
-    stream.restart(topicsPattern=".*one")
-    assert stream.step() == []
-    one.add(1, 20, 1)
-    assert [row[2] for row in stream.step()] == [20]
-    stream.restart(topicsPattern="t/n/.*")
-    assert [row[:3] for row in stream.step()] == [row[:3] for row in two.rows[3:]]
-
-
 def test_topics_by_pattern_and_limits(ground: Ground, store: Store) -> None:
     one, two = Writer(store, "t/n/persistent/one"), Writer(store, "t/n/persistent/two")
     one.add(1, 0, 200)

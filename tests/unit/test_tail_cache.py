@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from chunkstore.journal import OpCode
-from chunkstore.tail_cache import TailCache, TailCounts, extents_of
+from chunkstore.tail_cache import TailCache, extents_of
 
 APPEND = int(OpCode.APPEND)
 MIB = 1 << 20
@@ -84,22 +84,6 @@ def test_what_was_spilled_goes_first() -> None:
     for number in range(56, 300):
         cache.put(5, number * 100, bytes(100))
         assert cache.counts().held_bytes <= 20_000
-
-
-def test_off_it_holds_nothing() -> None:
-    cache = TailCache(0)
-    cache.put(1, 0, b"x")
-    cache.put_record([(APPEND, 1, 0, 1, ((0, b"c"),), 1)], b"x")
-    assert cache.is_off and cache.find(1, 0, 1) is None and cache.counts() == TailCounts(0, 0, 0)
-
-
-def test_hits_and_misses() -> None:
-    cache = TailCache(MIB)
-    cache.put(1, 0, b"xy")
-    cache.find(1, 0, 1)
-    cache.find(1, 0, 3)
-    cache.missed()
-    assert cache.counts()[:2] == (1, 1)
 
 
 def test_the_extents_of_a_record_by_its_operations() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -21,7 +20,6 @@ from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, Thrott
 from tests.simulator import World
 from tests.support.clock import stopped_clock
 from tests.support.forwarding import Carrying
-from tests.support.hooked import wait_for
 
 
 def test_a_bucket_fills_at_its_rate() -> None:
@@ -36,30 +34,6 @@ def test_a_bucket_fills_at_its_rate() -> None:
         clock.now_s += 3600
         # However long nothing happened, no more than a second's worth was saved.
         assert [bucket.take(5, 0) for _ in range(4)] == [True, True, True, False]
-
-
-def test_what_is_larger_than_the_bucket_goes_whole_and_is_paid_for() -> None:
-    with stopped_clock() as clock:
-        bucket = TokenBucket(10.0)
-        assert bucket.take(1000, 0)
-        assert not bucket.take(1, 98.9)
-        clock.now_s += 98.9
-        assert not bucket.take(1, 0)
-        clock.now_s += 0.2
-        assert bucket.take(1, 0)
-
-
-def test_paying_afterwards() -> None:
-    with stopped_clock() as clock:
-        bucket = TokenBucket(10.0)
-        assert bucket.take(0, 0)
-        bucket.pay(30)
-        assert not bucket.take(0, 1.9)
-        clock.now_s += 2.01
-        assert bucket.take(0, 0)
-        bucket.pay(50)
-        bucket.pay(-50)
-        assert bucket.take(0, 0)
 
 
 def test_no_limit() -> None:
@@ -80,35 +54,6 @@ def test_bad_numbers(bad: Any) -> None:
     with pytest.raises(InvalidArgument):
         storage.set_limits(ThrottleLimits(7, 7, bad, 7))
     assert storage.limits == ThrottleLimits(read_bytes_per_s=5)
-
-
-def run(calls: list[Callable[[], object]]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-def end(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def test_the_rate_holds_for_many_threads() -> None:
-    bucket = TokenBucket(2000.0, burst_s=0.0)
-    start = threading.Barrier(8)
-    done: list[bool] = []
-    began_s = time.monotonic()
-
-    def client() -> None:
-        start.wait(60)
-        done.extend(bucket.take(5, 60) for _ in range(20))
-
-    end(run([client] * 8))
-    assert done == [True] * 160
-    # The last one goes whole.
-    assert (160 * 5 - 5) / 2000 <= time.monotonic() - began_s < 60
 
 
 # Who is served when depends on who comes when: in virtual time, where nobody is taken off his processor in between.
@@ -136,50 +81,6 @@ def test_the_rate_holds_and_nobody_starves(simulated: World) -> None:
     assert max(ends) == pytest.approx((160 * 5 - 5) / 2000, abs=0.001)
     # First come, first served: nobody is done long before the others.
     assert min(ends) > 0.9 * max(ends)
-
-
-def test_first_come_first_served(simulated: World) -> None:
-    process = simulated.process("n")
-    bucket = process.run(lambda: TokenBucket(20.0, burst_s=0.0))
-    order: list[int] = []
-    assert process.run(lambda: bucket.take(12, 0))
-
-    def client(number: int, amount: int) -> None:
-        assert bucket.take(amount, 5)
-        order.append(number)
-
-    jobs = []
-    for number, amount in enumerate((8, 2, 2, 4, 2)):
-        jobs.append(process.start(partial(client, number, amount)))
-        simulated.advance(0.001)
-    for job in jobs:
-        job.run_to_end()
-    assert order == [0, 1, 2, 3, 4]
-
-
-def test_a_higher_rate_helps_those_who_wait() -> None:
-    bucket = TokenBucket(0.001, burst_s=0.0)
-    assert bucket.take(1, 0)
-    done = threading.Event()
-    threads = run([lambda: bucket.take(1, 2000) and done.set()])  # type: ignore[func-returns-value]
-    assert not done.wait(0.05)
-    bucket.set_rate(1e9)
-    assert done.wait(60)
-    end(threads)
-
-
-def test_a_lower_rate_ends_waits_that_became_hopeless() -> None:
-    bucket = TokenBucket(10.0, burst_s=0.0)
-    assert bucket.take(600, 0)
-    answers: list[bool] = []
-    threads = run([lambda: answers.append(bucket.take(5000, 120.0))])
-    wait_for(lambda: bucket._taken == 5600, 30)
-    bucket.set_rate(0.001)
-    end(threads)
-    assert answers == [False]
-    # What it had reserved is free again: only the first six hundred are to be paid for.
-    bucket.set_rate(6000.0)
-    assert bucket.take(1, 0.5)
 
 
 # The storage
@@ -216,26 +117,6 @@ def test_reads_and_writes_are_limited_apart(binding: MemoryChunkStorage) -> None
         storage.delete("a")
 
 
-def test_requests_are_limited(binding: MemoryChunkStorage) -> None:
-    with stopped_clock() as clock:
-        storage = ThrottledChunkStorage(
-            binding, ThrottleLimits(read_requests_per_s=3, write_requests_per_s=1), wait_s_max=0.0
-        )
-        for _ in range(4):
-            assert not storage.exists("a")
-        with pytest.raises(DeadlineExceeded):
-            storage.list()
-        storage.put("a", b"x")
-        storage.put("a", b"x")
-        with pytest.raises(DeadlineExceeded):
-            storage.put("a", b"x")
-        clock.now_s += 1.01
-        storage.put("a", b"x")
-        storage.set_limits(ThrottleLimits())
-        for _ in range(1000):
-            storage.put("a", b"x")
-
-
 def test_a_refused_call_leaves_nothing_behind(binding: MemoryChunkStorage) -> None:
     """Its request is given back when its bytes cannot be had in time; nothing was sent."""
     with stopped_clock():
@@ -251,14 +132,6 @@ def test_a_refused_call_leaves_nothing_behind(binding: MemoryChunkStorage) -> No
         storage.set_limits(ThrottleLimits(write_requests_per_s=5))
         for _ in range(5):
             storage.put("a", b"x")
-
-
-def test_who_may_not_wait_needs_not_wait(binding: MemoryChunkStorage) -> None:
-    """On a clock that goes: asking for the second turn takes some of the time that the first one left."""
-    storage = ThrottledChunkStorage(binding, ThrottleLimits(), wait_s_max=0.0)
-    for _ in range(100):
-        storage.put("a", b"x")
-    assert storage.exists("a")
 
 
 def test_the_operation_under_way_sets_an_end(binding: MemoryChunkStorage) -> None:

@@ -12,41 +12,14 @@ import pytest
 import chunkstore
 from chunkstore.config import Settings
 from chunkstore.metadata.codec import encode_segment
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
+from chunkstore.metadata.lmdb import LmdbMetadataStore
 from chunkstore.metadata.lmdb.rows import sealed
 from chunkstore.metadata.port import NO_TOTALS, Totals
 from chunkstore.metadata.totals import changed
-from chunkstore_journal.container import read_format
 from tests.golden.metadata_samples import SEGMENT
 from tests.support.data import pattern
 
 HEAD = b"\0head"
-
-
-def test_a_cache_of_the_former_version_is_made_anew(tmp_path: Path) -> None:
-    root = f"file://{tmp_path}/root"
-    settings = Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, lmdb_map_bytes=1 << 26)
-    with chunkstore.open(root, settings=settings) as store:
-        store.create("a")
-        store.append("a", pattern(0, 50))
-        store.truncate("a", 7)
-        storage = store._container.storage
-        uuid = read_format(storage, store._container.names).uuid
-    cache = LmdbMetadataCache(str(tmp_path / "cache"), uuid, storage.address, settings=settings)
-    rows = cache.open_current()
-    assert isinstance(rows, LmdbMetadataStore)
-    with rows.environment.handle.begin(write=True) as txn:
-        raw = txn.get(HEAD)
-        assert raw is not None
-        txn.put(HEAD, sealed(HEAD, b"\x02" + raw[1:113]))
-    with pytest.raises(chunkstore.StorageUnavailable, match="version; delete it"):
-        rows.head()
-    rows.close(clean=True)
-    cache.close()
-    with chunkstore.open(root, settings=settings) as store:
-        assert store.report.source != "cache"
-        used = store.usage()
-        assert (used.live_bytes, used.dead_head_bytes, used.segments) == (43, 7, 1)
 
 
 def test_an_audit_compares_totals_with_a_recount(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.support.closing import Closing
-from tests.support.servers.base import wait_until
 
 __all__ = ["FaultProxy", "Faults", "Request", "Rule"]
 
@@ -161,10 +160,6 @@ class FaultProxy(Closing):
             links, self._links = self._links, set()
         for link in links:
             link.reset()
-
-    def wait_until_idle(self, deadline_s: float = 120.0) -> None:
-        """Until no connection is left: what clients had sent that are gone by now was answered, or will not be."""
-        wait_until(lambda: not self._links, deadline_s=deadline_s, what="the end of all connections")
 
     def lose_reply(self, when: Callable[[Request], bool], *, times: int = 1) -> Rule:
         """The server carries the request out; its answer is swallowed and the connection reset."""
