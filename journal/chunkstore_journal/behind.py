@@ -82,8 +82,8 @@ def _of_open(streams: Streams, epoch: int, lsn: int) -> Iterator[Behind | Unread
     except Damaged as damage:
         yield Unreadable(name, damage.position, damage.message)
         return
-    if opened.payload.ops or opened.payload.rows:
-        yield Behind(opened.header.lsn, opened.payload.ops, opened.payload.rows, name, 0)
+    if opened.payload.rows:
+        yield Behind(opened.header.lsn, (), opened.payload.rows, name, 0)
 
 
 def _behind(record: Record, name: str, position: int, begin: int | None) -> Behind | Unreadable:

@@ -104,6 +104,11 @@ def _checked(names: ContainerNames, data: bytes) -> ContainerFormat:
             "Upgrade it",
             feature="container_version",
         )
+    if found.version < CONTAINER_FORMAT_VERSION:
+        raise Unsupported(
+            f"container {names.container!r} was made by an unreleased version of chunkstore, which no program reads: make a new one",
+            feature="container_version",
+        )
     if found.name != names.container:
         # A FORMAT that was copied by hand: names of objects would not fit its uuid.
         raise Damaged(f"this FORMAT belongs to container {found.name!r}", object=names.format)

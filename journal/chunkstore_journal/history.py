@@ -91,7 +91,7 @@ class Opened(NamedTuple):
     @property
     def is_quiet(self) -> bool:
         """Whether neither this OPEN nor the record it embeds changes a row."""
-        if self.payload.ops or self.payload.rows:
+        if self.payload.rows:
             return False
         if self.embedded is None:
             return True

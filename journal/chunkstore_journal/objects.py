@@ -43,8 +43,8 @@ __all__ = [
 
 MAGIC = b"CKSO"
 OBJECT_VERSION = 1
-CONTAINER_FORMAT_VERSION = 1
-"""The version of the container's layout that this program writes; a higher one in FORMAT must be refused by ``open``."""
+CONTAINER_FORMAT_VERSION = 2
+"""The version of the container's layout that this program writes and opens. Number 1 was never released."""
 
 _TEXT_MAX = 255
 _PLAIN_DEPTH_MAX = 8

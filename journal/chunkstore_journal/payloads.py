@@ -134,7 +134,7 @@ class OpenPayload(NamedTuple):
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
     ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_REPAIR`` (the
     predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
-    ``ops`` and ``rows``: reconciliation that takes effect with the OPEN.
+    ``rows``: reconciliation that takes effect with the OPEN.
     """
 
     epoch: int
@@ -152,7 +152,6 @@ class OpenPayload(NamedTuple):
     pid: int
     boot_id: str
     flags: int = 0
-    ops: Sequence[Op] = ()
     rows: Sequence[RowChange] = ()
 
 
@@ -359,7 +358,7 @@ def _base(value: object, object: str, position: int) -> BaseLink:
 
 def encode_open(payload: OpenPayload) -> bytes:
     """The payload of OPEN. Raises ``InvalidArgument`` for what ``decode_open`` would refuse."""
-    if flaw := _flaw(payload.ops, payload.rows):
+    if flaw := _flaw((), payload.rows):
         raise _unreadable(flaw)
     if payload.mode not in MODE_NUMBERS:
         raise InvalidArgument(f"mode must be 'slot' or 'append', not {payload.mode!r}", argument="mode")
@@ -381,7 +380,6 @@ def encode_open(payload: OpenPayload) -> bytes:
             payload.pid,
             payload.boot_id,
             payload.flags,
-            tuple(payload.ops),
             tuple(payload.rows),
         )
     )
@@ -391,7 +389,7 @@ def encode_open(payload: OpenPayload) -> bytes:
 
 
 def embedded_at(payload: OpenPayload) -> int:
-    """Where ``embedded`` begins in what ``encode_open`` makes; operations and rows, which lie behind it, change nothing."""
+    """Where ``embedded`` begins in what ``encode_open`` makes; the rows, which follow it, change nothing."""
     fields = (PAYLOAD_VERSION, *payload[:8])
     assert fields[-1] is payload.embedded
     whole = pack(fields)
@@ -413,10 +411,10 @@ def decode_open(payload: bytes, *, object: str, position: int) -> OpenPayload:
         fields.wrong("a journal mode")
     host, pid, boot_id = fields.text(_HOST_CHARACTERS_MAX), fields.whole(), fields.text(_HOST_CHARACTERS_MAX)
     flags = fields.whole()
-    ops, rows = _changes(fields.array(), fields.array(), object, position)
+    _, rows = _changes((), fields.array(), object, position)
     return OpenPayload(
         epoch, token, previous_epoch, end_index, end_byte, last_lsn, last_hash, embedded, base, snapshot, mode, host, pid,
-        boot_id, flags, ops, rows,
+        boot_id, flags, rows,
     )  # fmt: skip
 
 

@@ -178,9 +178,7 @@ def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
         if embedded:
             ops, rows = decode_ops(inner.payload, object=opened.object, position=0)
             commits.append(Commit(opened.before_open, inner.header.previous_hash, inner.header.digest, ops, rows))
-    commits.append(
-        Commit(opened.position, header.previous_hash, header.digest, opened.payload.ops, opened.payload.rows)
-    )
+    commits.append(Commit(opened.position, header.previous_hash, header.digest, (), opened.payload.rows))
     return commits
 
 

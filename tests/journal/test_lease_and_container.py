@@ -167,9 +167,10 @@ def test_a_damaged_or_foreign_format(tmp_path: Path) -> None:
     storage.put("other/FORMAT", encode_format(made))
     with pytest.raises(Damaged):
         read_format(storage, ContainerNames("other"))
-    storage.put(NAMES.format, encode_format(made._replace(version=99)))
-    with pytest.raises(Unsupported):
-        read_format(storage, NAMES)
+    for version, remedy in ((99, "Upgrade it"), (1, "unreleased version of chunkstore")):
+        storage.put(NAMES.format, encode_format(made._replace(version=version)))
+        with pytest.raises(Unsupported, match=remedy):
+            read_format(storage, NAMES)
     storage.put(NAMES.format, b"x")
     with pytest.raises(Damaged):
         read_format(storage, NAMES)

@@ -342,7 +342,7 @@ class StoredHistory:
         if opened is None:
             ops, rows, snapshot = decode_payload(record)
         else:
-            ops, rows, snapshot = opened.ops, opened.rows, opened.snapshot
+            ops, rows, snapshot = [], opened.rows, opened.snapshot
             self._put(self.open_lsns, record.epoch, record.lsn)
         if snapshot is not None:
             self._put(self.snapshots, *snapshot)

@@ -98,7 +98,6 @@ class Open(NamedTuple):
     last_hash: bytes
     embedded: bytes
     snapshot: tuple[str, int] | None
-    ops: list[Any]
     rows: list[Any]
 
 
@@ -187,13 +186,13 @@ def decode_payload(record: Record) -> tuple[list[Any], list[Any], tuple[str, int
 def decode_open(record: Record) -> Open:
     """What an OPEN says."""
     fields = _fields(record.payload[:10], int, int, bytes, int, int, int, int, bytes, bytes, list)
-    link, (*_, ops, rows) = record.payload[10:11], _fields(record.payload[11:18], int, str, int, str, int, list, list)
+    link, (*_, rows) = record.payload[10:11], _fields(record.payload[11:17], int, str, int, str, int, list)
     snapshot = None
     if link != [None]:
         name, lsn = _fields(*(_fields(link, list)), str, int)
         snapshot = name, lsn
-    _changes(ops, rows)
-    return Open(*(*fields[1:9], snapshot, ops, rows))
+    _changes([], rows)
+    return Open(*(*fields[1:9], snapshot, rows))
 
 
 def _small_object(data: bytes, number: int) -> list[Any]:
