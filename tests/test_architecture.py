@@ -128,7 +128,7 @@ CEILINGS = {
     "chunkstore/testing": 1_998,
     "chunkstore/upkeep": 3_089,
     "journal": 8_529,
-    "tests": 1_115,
+    "tests": 1_113,
     "tests/backup": 2_163,
     "tests/backup_restore": 1_486,
     "tests/chaos": 2_384,
