@@ -141,7 +141,7 @@ def why_absent(
         present.close()
         room.close()
     lsn = state.store.head().position.lsn
-    return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
+    return PastCollected(f"{chunk} was removed after lsn {lsn} and has been collected", lsn=lsn, chunk=chunk)
 
 
 def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
@@ -150,8 +150,6 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     name = routed[2] if routed is not None and routed[0] == OWN_ROOT else name
     log = names.parse_log(name)
     return names.parse_slot(name) if log is None else (log, 0)
-
-
 
 
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:

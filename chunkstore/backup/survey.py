@@ -170,7 +170,7 @@ class _Place(NamedTuple):
 def _chunks_behind(
     source: Source, place: _Place, borders: bool, view: MetadataView
 ) -> tuple[int, list[FoundChunk], _Place | None]:
-    """The next chunks, how many segments end with them, and where to go on; None: that was all."""
+    """The next chunks, how many segments end with them, and where to continue; None: that was all."""
     found: list[FoundChunk] = []
     after, offset, identity, count = place
     ended = 0
@@ -297,12 +297,12 @@ def _comes(plan: NamePlan, namespace: str) -> bool:
 
 
 def _key(source: Source, namespace: str, key: bytes, value: bytes, view: MetadataView) -> bytes | None:
-    """The key of a row as it is to be; None: it stays behind."""
+    """The key of a row as it is to be; None: it is left out."""
     plan = source.plan
     if namespace == RETENTION_NAMESPACE:
         return _key_of_policy(source, key, view)
     if namespace == _OFFLOAD and not (plan.is_everything and plan.keeps_names):
-        # Here, because with ledgers comes protobuf, which nobody else should wait for.
+        # Here, because ledgers load protobuf, which no other import needs.
         from chunkstore.backup.topics import named_by
 
         named = named_by(key, value)

@@ -180,7 +180,7 @@ def test_inline_waits_behind_an_error(opened: Opened) -> None:
 
 
 def test_inline_alone_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="give defrag=DefragPolicy"):
+    with pytest.raises(InvalidArgument, match="needs defrag=DefragPolicy"):
         OptimiserPolicy(defrag_inline=True)
 
 

@@ -133,7 +133,7 @@ def test_more_than_was_asked_for_is_no_answer(fake: FakeWebHdfs, storage: HdfsCh
 def test_missing_replicas_are_named(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, message: str) -> None:
     handle = storage.create("a", b"0123456789")
     refusal = fake.refuse("OPEN", kind, message, times=1000)
-    with pytest.raises(StorageUnavailable, match=r"replica.*start those that are down.*fsck") as caught:
+    with pytest.raises(StorageUnavailable, match=r"replica.*start the stopped ones.*fsck") as caught:
         storage.read(handle, 0, 4)
     assert message in str(caught.value)
     assert refusal.fired < 10, "the file is closed: waiting does not help"
@@ -220,7 +220,7 @@ def test_no_data_node_left() -> None:
             lambda: storage.put("c", b"x"),
         ]
         for call in calls:
-            with pytest.raises(StorageUnavailable, match="data nodes are up"):
+            with pytest.raises(StorageUnavailable, match="data nodes are reachable"):
                 call()
         assert storage.stat("a").length == 4
         storage.close()

@@ -37,7 +37,7 @@ ASKING_MUTANTS: Final = (
         ),
         Patch(
             _ASK,
-            '            raise _unknown("the owner says it is done, and history does not show it", ask)',
+            '            raise _unknown("the owner reports it as done, but history does not show it", ask)',
             "            return answer.result[0]",
         ),
     ),
@@ -107,7 +107,7 @@ ASKING_MUTANTS: Final = (
     _mutant(
         "ask-unseen-is-refused",
         "what fails while an asker looks what came of it, it is told as a refusal",
-        Patch(_ASK, 'raise _unknown(f"what came of it cannot be seen ({error.message})", ask) from error', "raise"),
+        Patch(_ASK, 'raise _unknown(f"its outcome is unknown ({error.message})", ask) from error', "raise"),
         tests=("tests/simulation/test_asks.py",),
     ),
     _mutant(
