@@ -237,7 +237,7 @@ def check_kept_folder(folder: object) -> None:
     except InvalidArgument:
         good = False
     if not good:
-        text = f"{folder!r} is no folder to keep chunks in: use letters, digits, '.', '_' or '-', such as 'lost'"
+        text = f"{folder!r} cannot be a folder for chunks: use letters, digits, '.', '_' or '-', such as 'lost'"
         raise InvalidArgument(text, argument="keep_in")
 
 

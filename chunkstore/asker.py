@@ -237,7 +237,7 @@ class Asker:
                 replaced = answer is not None and refusal is not None and self._box.is_succeeded(answer.epoch)
             except ChunkstoreError as error:
                 # The request lies there: whatever fails now, it is no answer to it.
-                raise _unknown(f"what came of it cannot be seen ({error.message})", ask) from error
+                raise _unknown(f"its outcome is unknown ({error.message})", ask) from error
             if done is not None:
                 return done
             if answer is None:
@@ -247,7 +247,7 @@ class Asker:
             if refusal is not None:
                 raise refusal
             if read is None:
-                raise _unknown("the owner says it is done, and history does not show it", ask)
+                raise _unknown("the owner reports it as done, but history does not show it", ask)
             return _read(read, answer)
         finally:
             # The network may repeat the request: what was refused stays so, and a pin that was given up is not made again.
@@ -287,7 +287,9 @@ class Asker:
 
 def _unknown(why: str, ask: Ask) -> OutcomeUnknown:
     what = type(ask).__name__.removeprefix("Ask").lower()
-    return OutcomeUnknown(f"asking the owner ({what}): {why}; it may happen yet: ask again, the same", subject=what)
+    return OutcomeUnknown(
+        f"asking the owner ({what}): {why}; it may still happen; repeat the same request", subject=what
+    )
 
 
 def _read(read: Callable[..., T], answer: Answer) -> T:

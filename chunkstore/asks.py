@@ -171,7 +171,7 @@ def check_ask(ask: Ask) -> None:
             check_changes((*changes, once))
             check_version(once.expected_version)
             if once.expected_version is None:
-                text = "once must expect a version (0: the row is absent): it is what makes the commit happen one time only"
+                text = "once must expect a version (0: the row is absent): the commit happens only once because of it"
                 raise InvalidArgument(text, argument="once")
             for change in changes:
                 if not isinstance(change, ASKED_CHANGES):

@@ -114,8 +114,9 @@ def attach_written(
         if not _fits([*last, once], _LAST_BYTES):
             chunks = sum(len(item.chunks) for item in written)
             text = (
-                f"{chunks} chunks for {len(written)} segments do not fit one commit, not even by {len(steps)} that stage them before: "
-                f"write longer chunks, or to fewer segments at once (of {LIMITS.batch_ops_max} changes each takes one, a new one two)"
+                f"{chunks} chunks for {len(written)} segments do not fit one commit, even after {len(steps)} staging "
+                f"commits; write longer chunks, or to fewer segments at once (of {LIMITS.batch_ops_max} changes each "
+                "takes one, a new one two)"
             )
             raise InvalidArgument(text, argument="written")
     has_moved = False
@@ -131,7 +132,7 @@ def attach_written(
         if not isinstance(error, SegmentNotFound) or staged_session(error.segment) is None:
             raise
         if has_moved:
-            text = f"the row {once.key!r} was seen as it is put here, and is gone again; do the same again"
+            text = f"the row {once.key!r} had the expected version and has changed again; repeat the commit"
             raise OutcomeUnknown(text, subject="commit") from error
         # It was there a moment ago: the session has ended, and a collection came.
         raise Conflict(f"session {session_id:x}", expected="open", found="ended") from error

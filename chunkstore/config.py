@@ -332,7 +332,7 @@ class OptimiserPolicy:
         for name in ("retention", "defrag_inline"):
             _require(self, type(getattr(self, name)) is bool, name, "a bool")
         if self.defrag_inline and self.defrag is None:
-            text = "OptimiserPolicy.defrag_inline says when merging begins: give defrag=DefragPolicy(), too"
+            text = "OptimiserPolicy.defrag_inline needs defrag=DefragPolicy(), too"
             raise InvalidArgument(text, argument="defrag_inline")
         good = self.defrag is None or isinstance(self.defrag, DefragPolicy)
         _require(self, good, "defrag", "a DefragPolicy or None")

@@ -142,7 +142,7 @@ class SegmentExists(_OfSegment):
 class SegmentNotFound(_OfSegment):
     """No segment of this name, or the handle's segment was deleted (a new one of the name may exist)."""
 
-    _text = "no segment {!r} here (or the handle is of one that was deleted)"
+    _text = "segment {!r} does not exist (or the handle's segment was deleted)"
 
 
 class SegmentSealed(_OfSegment):
@@ -328,7 +328,7 @@ class ChunksMissing(ChunkstoreError):
             f"{count} of {chunks} chunks are missing, the first of them {first['chunk']} ({first['reason']}), bytes {first['start']} to "
             f"{first['stop']} of segment {first['segment']!r}"
         )
-        super().__init__(f"{text}. Nothing was begun; bring them back, or choose another moment")
+        super().__init__(f"{text}. Nothing was begun; put them back, or choose another moment")
         self.missing = [dict(item) for item in missing]
         self.count = count
         self.chunks = chunks
@@ -344,7 +344,7 @@ class PastCollected(ChunkstoreError):
     fields = ("lsn", "oldest_lsn", "chunk")
 
     def __init__(self, message: str, *, lsn: int, oldest_lsn: int | None = None, chunk: str = "") -> None:
-        super().__init__(f"{message}. A pin, or Settings(pitr_horizon_s=...), keeps what a later moment needs")
+        super().__init__(f"{message}. Choose a later moment; a pin or Settings(pitr_horizon_s=...) keeps future ones")
         self.lsn = lsn
         self.oldest_lsn = oldest_lsn
         self.chunk = chunk

@@ -64,7 +64,7 @@ def segment_findings(
 
     first_offset = segment.start_offset - segment.first_chunk_skip
     if not 0 <= segment.start_offset <= segment.length:
-        yield finding(16, f"start offset {segment.start_offset} lies outside [0, {segment.length}]")
+        yield finding(16, f"start offset {segment.start_offset} is outside [0, {segment.length}]")
     if (segment.chunk_count == 0) != (segment.first_chunk == NO_CHUNK) or (segment.chunk_count == 0) != (
         segment.last_chunk == NO_CHUNK
     ):
@@ -157,7 +157,7 @@ def _chunk_findings(
         yield finding(18, f"unknown state {record.state}", identity, offset)
     named = chunk_epoch(identity)
     if record.epoch > epoch or (named and named != record.epoch):
-        yield finding(18, f"epoch {record.epoch}, its name says {named}, the container has {epoch}", identity, offset)
+        yield finding(18, f"epoch {record.epoch}, its name has {named}, the container has {epoch}", identity, offset)
     if record.state == ACTIVE and record.epoch == epoch:
         if identity != segment.last_chunk and not spills:
             yield finding(18, "a growing chunk that is not the last one, nor in front of extents", identity, offset)

@@ -36,34 +36,33 @@ UPKEEP_PARTS: Final = ("collect", "retention", "sweep", "defrag", "scrub", "ask"
 """What upkeep counts its runs under."""
 UPKEEP_COUNTERS: Final = {
     "runs": "Runs, and steps of the optimiser, that ended, also in an error; no dry runs",
-    "errors": "Of these, those that ended in an error",
-    "chunks": "Chunks dealt with: deleted (collect, sweep), given up (retention), merged (defrag), read (scrub), extents (spill)",
+    "errors": "Operations that ended in an error",
+    "chunks": "Chunks processed: deleted (collect, sweep), truncated (retention), merged (defrag), read (scrub), extents (spill)",
     "reclaimed_bytes": "Bytes deleted from the storage, of chunks and of the journal",
     "moved_bytes": "Bytes of chunks that were made of others (defrag), or of appends in the journal's records (spill)",
     "read_bytes": "Bytes of chunks that were read (scrub)",
-    "findings": "Damage that was found (scrub)",
-    "tail_hits": "Reads that memory answered: of what was appended last",
-    "tail_misses": "Reads that went to the journal's records for what was appended last",
+    "findings": "Damage found by scrub",
+    "tail_hits": "Reads of recent appends that memory answered",
+    "tail_misses": "Reads of recent appends that the journal's records answered",
 }
 """By part, since the container was opened."""
 UPKEEP_GAUGES: Final = {
-    "live_bytes": "What can be read",
+    "live_bytes": "Readable bytes",
     "dead_head_bytes": "Bytes of first chunks below the start offset",
-    "backlog_bytes": "By part, what waits to be done: garbage (collect), bytes of appends in the journal's records (spill), about",
+    "backlog_bytes": "Pending work by part, about: garbage (collect), bytes of appends in the journal's records (spill)",
     "backlog_appends": "Appends in the journal's records that wait to be spilled, about",
-    "tail_bytes": "Memory that holds what was appended last",
-    "oldest_garbage_seconds": "Age of the oldest garbage, by the clock of who removed it; 0 where there is none",
+    "tail_bytes": "Memory used for recent appends",
+    "oldest_garbage_seconds": "Age of the oldest garbage, by the clock of its remover; 0 without garbage",
     "pins": "Pins",
-    "oldest_pin_seconds": "Age of the oldest pin, by the clock of who made it; 0 where there is none",
+    "oldest_pin_seconds": "Age of the oldest pin, by the clock of its maker; 0 without pins",
     "quota_bytes": "The quota; 0 where there is none",
     "free_bytes": "Left on a local storage's disk; not there elsewhere",
-    "safe_mode": "1 while what adds bytes is refused",
+    "safe_mode": "1 while operations that add bytes are refused",
 }
 """As they are when asked."""
 BACKUP_GAUGES: Final = {
-    "age_s": "Seconds since the newest backup that counts, and whose metadata are there, began, by the clock of who made it; not there "
-    "where there is none",
-    "count": "Backups that count, and whose metadata are there",
+    "age_s": "Seconds since the newest complete backup began, by the clock of its maker; absent without backups",
+    "count": "Complete backups",
 }
 """As a backup root tells when asked."""
 

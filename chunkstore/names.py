@@ -425,7 +425,7 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
     name = names.chunk(identity)
     if record.object not in ("", name) or record.kind != KIND_OBJECT or record.object_offset:
         what = f"kind {record.kind}, object {record.object[:200]!r} from byte {record.object_offset}"
-        raise Damaged(f"the chunk's row leads elsewhere: {what}; run check", object=name)
+        raise Damaged(f"the chunk's row names another object: {what}; run check", object=name)
     return record
 
 

@@ -140,7 +140,7 @@ def why_absent(
         present.close()
         room.close()
     lsn = state.store.head().position.lsn
-    return PastCollected(f"{chunk} was removed behind lsn {lsn}, and collected since", lsn=lsn, chunk=chunk)
+    return PastCollected(f"{chunk} was removed after lsn {lsn} and has been collected", lsn=lsn, chunk=chunk)
 
 
 def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:

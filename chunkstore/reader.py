@@ -316,7 +316,7 @@ class _Pieces:
             self._condition.notify_all()
 
     def _read_whole_blocks(self, position: int, length: int) -> bytes | SkippedRange:
-        """What can be read up to the first bad block; where that is at ``position``, it is raised or skipped."""
+        """Readable bytes up to the first bad block; where that is at ``position``, it is raised or skipped."""
         while True:
             try:
                 return self._read_at(position, length)

@@ -1,4 +1,4 @@
-"""What can be read of a container, shared by the owner and by replicas.
+"""Readable bytes of a container, shared by the owner and by replicas.
 
 Promises: every method is thread-safe, reads one consistent point of history and never writes to the container.
 A segment is named by its name or by a handle; a handle of a deleted segment gets ``SegmentNotFound`` even if the name

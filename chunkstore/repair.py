@@ -82,7 +82,7 @@ def _repair(
             position = found.store.head().position
             lease, ends = read_lease(storage, names), tuple[Finding, ...]()
             if lease is not None and contradicts(lease, position):
-                text = f"{missing(position, lease.lsn)}, says the lease of epoch {position.epoch}. {WAY_ON}"
+                text = f"{missing(position, lease.lsn)}, according to the lease of epoch {position.epoch}. {WAY_ON}"
                 ends = (Finding(5, "damage", "", "", names.lease, 0, text),)
             return RepairReport(
                 container=names.container,

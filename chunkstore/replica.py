@@ -160,7 +160,7 @@ class Replica(ReadableContainer):
         """
         self._check_open()
         if self._passes is None:
-            raise Unsupported("there is no journal here to ask", feature="passes")
+            raise Unsupported("no journal is available here", feature="passes")
         return self._passes(self._context.look(lambda view: view.head).position, epoch, lsn)
 
     def table(self, namespace: str) -> TableReader:
@@ -171,7 +171,9 @@ class Replica(ReadableContainer):
         """Raises as ``ReadableContainer.find_orphans``, and ``Unsupported`` at a state of the past, which knows nothing of what is wanted
         now."""
         if self._is_past:
-            raise Unsupported("a state of the past cannot say what a sweep would delete now", feature="orphans")
+            raise Unsupported(
+                "a past state cannot show what a sweep would delete now; use the present one", feature="orphans"
+            )
         return super().find_orphans(age_s_min=age_s_min)
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:

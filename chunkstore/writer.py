@@ -192,7 +192,7 @@ class StorageWriter:
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything appended so far is durable; another call goes on waiting.
 
-        Raises ``InvalidArgument``, ``DeadlineExceeded`` (what was appended is still on its way), ``Closed`` (a newer writer of the id
+        Raises ``InvalidArgument``, ``DeadlineExceeded`` (appended bytes are still being written), ``Closed`` (a newer writer of the id
         was opened), and what broke the writer: an error of ``append`` of the store. Nothing behind the failure is
         acknowledged, and nothing of it happened, but where the failure is ``OutcomeUnknown``; go on with ``resume``.
         """
@@ -205,7 +205,7 @@ class StorageWriter:
             while self._committed_to < target and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
-                    raise DeadlineExceeded("flush", deadline_s=limit_s, became="what was appended is still on its way")
+                    raise DeadlineExceeded("flush", deadline_s=limit_s, became="appended bytes are still being written")
                 self._condition.wait(left_s)
             if self._error is not None and self._committed_to < target:
                 raise self._error.copy()
@@ -237,7 +237,7 @@ class StorageWriter:
             while self._underway and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
-                    what = "what a former writer of this id has under way"
+                    what = "pending appends of a former writer with this id"
                     raise DeadlineExceeded(what, deadline_s=limit_s, became="it ends once that is decided; try again")
                 self._condition.wait(left_s)
         self._end_for_newer()

@@ -47,8 +47,9 @@ def test_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_readme_prints_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_examples_run(ROOT / "README.md", tmp_path, monkeypatch)
-    assert capsys.readouterr().out == "6 b'hello world'\n"
+    for offset in (0, 11):  # the second run finds what the first one stored
+        test_examples_run(ROOT / "README.md", tmp_path, monkeypatch)
+        assert capsys.readouterr().out == f"{offset} b'hello world'\n"
 
 
 def test_readme_begins_with_what_it_is_and_is_not() -> None:
@@ -57,8 +58,8 @@ def test_readme_begins_with_what_it_is_and_is_not() -> None:
     assert first.startswith("chunkstore is ")
     assert second.startswith("It is not ")
     assert first.count(". ") == 0
-    assert "make demo" in text
-    assert "make test" in text
+    assert text.count("\n") <= 130
+    assert {"make demo", "make test"} <= set(re.findall(r"make \w+", text))
 
 
 def test_readme_names_every_extra() -> None:
@@ -136,7 +137,7 @@ def test_public_methods_name_their_errors(kind: type, name: str) -> None:
 
 
 def test_changelog_has_a_place_for_the_next_change() -> None:
-    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "\n## 0.1.0, unreleased\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def protocol_numbers() -> set[str]:

@@ -198,9 +198,7 @@ def _race(storage: ChunkStorage, name: str) -> list[int]:
 
 def _check_race(storage: ChunkStorage, name: str, winners: list[int]) -> None:
     if len(winners) != 1:
-        raise _fail(
-            storage, f"of {PROBE_RACERS} concurrent creates of {name!r}, {len(winners)} were told they succeeded"
-        )
+        raise _fail(storage, f"of {PROBE_RACERS} concurrent creates of {name!r}, {len(winners)} succeeded")
     if _read(storage, name) != b"racer %d" % winners[0]:
         raise _fail(storage, f"{name!r} does not hold what the winner of the race wrote")
 

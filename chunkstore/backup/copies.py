@@ -1,14 +1,14 @@
 """Copying chunks into a backup root: which ones, and how.
 
 A chunk that does not grow any more has one content for ever (law 2), so a copy is made once, under the chunk's own name. Of one that
-may still grow its first ``length`` bytes are copied, and the length is part of the copy's name. An extent, which lies in a record of the
-journal, is a chunk that never grows: its copy is an object of its own, under its id, wherever a take-over has put its bytes meanwhile. So a
+may still grow its first ``length`` bytes are copied, and the length is part of the copy's name. An extent, which is in a record of the
+journal, is a chunk that never grows: its copy is an object of its own, under its id, wherever a take-over has put its bytes. So a
 backup needs no journal, and nothing of the journal is kept for it but by the pin of a run. Copies appear whole or not at all, so
-that what is there is right, whoever put it there.
+that a stored copy is right, whatever process put it there.
 
 Promises: bytes are verified on the way, where their CRC32C is known; so are those that a server copies, before it does, unless that is
 switched off; a hard link reads none, and shares the fate of what it is a link to.
-Memory: about 64 MiB and a few names. What failed is told at the end, with all else copied.
+Memory: about 64 MiB and a few names. Failures are raised at the end, with all else copied.
 Leaves out: which copies are there already (``rounds``).
 """
 
@@ -76,7 +76,7 @@ def named_copies(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) 
         yield from copies(found.of_kind(CHUNK), ContainerNames(names.container), found.header.position.epoch)
     except (Damaged, ChunkNotFound) as error:
         text = (
-            f"backup {run} cannot be read ({error}): bring its export back from a copy, or drop it with "
+            f"backup {run} cannot be read ({error}): restore its export from a copy, or remove it with "
             f"'chunkstore backup rm {storage.url} {run}'"
         )
         raise Damaged(text, object=name, position=getattr(error, "position", 0)) from error
@@ -125,7 +125,7 @@ class Copier:
         self.linked_bytes = 0
 
     def copy(self, wanted: Iterator[Copy], present: Callable[[Copy], bool]) -> None:
-        """Copy what is not ``present``; ``on_step`` is told the bytes of each step. Raises the first failure once all else is copied:
+        """Copy what is not ``present``; ``on_step`` gets the bytes of each step. Raises the first failure once all else is copied:
         ``ChunkNotFound`` (gone from the source), ``Damaged`` (a source, or a copy, that is not what it should be), and at once what else
         the storages raise."""
         missing = (item for item in wanted if not (present(item) and self._hardened(item)))
@@ -140,7 +140,7 @@ class Copier:
             raise self._failure
 
     def _hardened(self, item: Copy) -> bool:
-        """What is there need not be durable yet: whoever put it may have died before."""
+        """A stored copy need not be durable yet: its writer may have died before."""
         try:
             self._target.harden(item.name(self._names))
         except ChunkNotFound:
@@ -202,7 +202,7 @@ class Copier:
         return self._check_length(item, new=False)
 
     def _look_through(self, item: Copy) -> None:
-        """Compare a chunk with its record where it lies: what is copied without us must not be rotten."""
+        """Compare a chunk with its record in place: a chunk that the server copies must not be damaged."""
         name, _ = item.source
         if not self._verify:
             _check_long_enough(item, name, self._source.stat(name).length)
@@ -249,7 +249,7 @@ class Copier:
         target = item.name(self._names)
         found = self._target.stat(target).length
         if found < item.length:
-            text = f"a copy of {found} bytes, where {item.length} belong: delete it, and run the backup again"
+            text = f"a copy of {found} bytes, but {item.length} are expected; delete it and run the backup again"
             raise Damaged(text, object=target, position=found)
         if not new:
             self._target.harden(target)
@@ -258,7 +258,7 @@ class Copier:
 
 def _check_long_enough(item: Copy, name: str, length: int) -> None:
     if length < item.length:
-        raise Damaged(f"{length} bytes long, its record says {item.length}; run check", object=name, position=length)
+        raise Damaged(f"{length} bytes long, but {item.length} are recorded; run check", object=name, position=length)
 
 
 def _check(item: Copy, name: str, length: int, crc: int) -> None:

@@ -1,6 +1,6 @@
 """Exports: what a container's metadata say at one point of history, in one file.
 
-Promises: the file appears under its name whole, durable and read back, or not at all; nobody but its owner may read it. Unless that is
+Promises: the file appears under its name whole, durable and read back, or not at all; only its owner may read it. Unless that is
 switched off, a pin is made *before* the rows are read and stays, so that every chunk the file names stays with it. ``verify`` believes
 neither the file nor the root.
 Leaves out: the bytes that chunks hold (``backup``), reading an export into a container.
@@ -75,7 +75,7 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Pins(Protocol):
-    """Who makes pins: an owner, or whoever can ask one. As ``ChunkedSegmentStorage.pin`` and ``unpin``."""
+    """The maker of pins: an owner, or a client of one. As ``ChunkedSegmentStorage.pin`` and ``unpin``."""
 
     def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin: ...
     def unpin(self, name: str) -> bool: ...
@@ -95,7 +95,7 @@ class ExportReport(NamedTuple):
 
 
 class ExportVerification(NamedTuple):
-    """``chunks`` that an export names, and what is wrong with them; ``root``: where they were looked for."""
+    """``chunks`` that an export names, and their findings; ``root``: where they were checked."""
 
     root: str
     container: str
@@ -127,10 +127,10 @@ def export(
 
     ``store``: an owner, or a replica; or a root, whose ``container`` is opened with ``settings`` for it: claimed for the pin, only read
     where none is made. ``wait_s``: as of ``chunkstore.open``; None: so long that a live owner is seen (``ContainerBusy``).
-    ``segments``: their names, or prefixes with ``*`` behind them; ``topic``: the segments of its ledgers; neither: everything. A part is
+    ``segments``: their names, or prefixes that end with ``*``; ``topic``: the segments of its ledgers; neither: everything. A part is
     whole in itself: with a segment come its writers' last events, with a ledger what says what it is. ``pin_name``: else the file's own
-    name behind ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
-    as soon as a chunk that it names is removed and collected. ``pins``: who makes the pin, for a replica, which cannot.
+    name after ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
+    as soon as a chunk that it names is removed and collected. ``pins``: the maker of the pin, for a replica, which cannot.
 
     Atomic: the file is there whole, durable and read back, with mode 0600, or not at all; then the pin is taken back, as far as that goes.
     Raises ``InvalidArgument`` (a file that is there, a folder that is not, a replica without ``pins``), ``Conflict`` (the pin's name is
@@ -214,12 +214,12 @@ def write_rows_of(
 
 
 def pins_of(store: ChunkedSegmentStorage | Replica, pins: Pins | None) -> Pins:
-    """Who makes pins for ``store``. Raises ``InvalidArgument``: nobody."""
+    """The maker of pins for ``store``. Raises ``InvalidArgument``: none."""
     if pins is not None:
         return pins
     if isinstance(store, Replica):
         raise InvalidArgument(
-            "a replica makes no pins: give pins, or pin=False and look that no chunk is collected meanwhile",
+            "a replica makes no pins; give pins, or pin=False and prevent collection until the export is no longer needed",
             argument="pins",
         )
     return store
@@ -256,7 +256,7 @@ def _follow(replica: Replica, lsn: int) -> None:
 
 
 class FileSink(ExportSink):
-    """A new file that nobody else may read, as an ``ExportSink``. Raises ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
+    """A new file, readable by its owner only, as an ``ExportSink``. Raises ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -318,7 +318,7 @@ def _removed_unless_done(path: str) -> Iterator[None]:
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
-    """Where an export is to lie, absolute. Raises ``InvalidArgument``: it is there already, or no file's name."""
+    """The path of a new export, absolute. Raises ``InvalidArgument``: it exists already, or is not a file's name."""
     text = os.fspath(path)
     if not isinstance(text, str) or not os.path.basename(text) or "\0" in text:
         raise InvalidArgument(f"path must name a file, not {path!r}", argument="path")
@@ -328,7 +328,7 @@ def check_path(path: str | os.PathLike[str]) -> str:
 
 
 def _exists(path: str) -> InvalidArgument:
-    return InvalidArgument(f"{path} is there already: an export replaces nothing", argument="path")
+    return InvalidArgument(f"{path} exists already; an export replaces nothing, choose another name", argument="path")
 
 
 def _sync_folder(path: str) -> None:
@@ -357,7 +357,7 @@ def read_export(path: str | os.PathLike[str]) -> Export:
         raise InvalidArgument(f"cannot read {text}: {reason}", argument="path") from error
 
     def read(offset: int, length: int) -> bytes:
-        # Opened for each window of a megabyte: nobody has to close an export.
+        # Opened for each window of a megabyte: an export needs no close.
         with _translated(text), open(text, "rb") as file:
             file.seek(offset)
             return file.read(length)
@@ -372,7 +372,7 @@ def read_segments(found: Export) -> Iterator[SegmentInfo]:
 
 
 def root_of(header: ExportHeader, root: str | None) -> str:
-    """Where an export's container lies: ``root``, or else where its header says. Raises ``InvalidArgument``: not just anywhere."""
+    """The root of an export's container: ``root``, or else the one in its header. Raises ``InvalidArgument`` (no known place)."""
     if root is not None:
         return root
     require_known_place(header.root)
@@ -389,7 +389,7 @@ def verify(
 ) -> ExportVerification:
     """Look whether every chunk that an export names is there and long enough; ``deep``: and has its CRC32C, where one is known.
 
-    ``root``: where the container lies now; else where it lay. Changes nothing, claims nothing. ``progress`` gets bytes. Raises
+    ``root``: the container's present root; else its former one. Changes nothing, claims nothing. ``progress`` gets bytes. Raises
     ``InvalidArgument`` (no file, no root, or another container's), ``ContainerNotFound``, ``Damaged`` (the file),
     ``Unsupported`` and what the storage raises. Retry: safe.
     """
@@ -397,7 +397,7 @@ def verify(
     header = found.header
     chosen = Settings() if settings is None else settings
     if root is None and header.root.startswith("memory:"):
-        raise Unsupported("a root in memory is gone with its process: say where the container lies", feature="root")
+        raise Unsupported("a root in memory ends with its process; name the container's root", feature="root")
     names, storage = ContainerNames(header.name), open_storage(root_of(header, root), chosen)
     pool = runtime.pool("chunkstore-verify", chosen.io_workers)
     findings, chunks, chunk_bytes = list[Finding](), 0, 0

@@ -1,8 +1,8 @@
-"""Bytes of exports (FORMAT.md beside this file): a header of their own, then rows in the frames of snapshots.
+"""Bytes of exports (FORMAT.md next to this file): a header of their own, then rows in the frames of snapshots.
 
 Promises: one pass and bounded memory, whatever a file claims; nothing is believed before its checksum, and ``verified`` says that the end
 was reached and right. A file holds rows of segments, chunks and tables, and nothing else. What an export names is checked before it
-is used as a name. Leaves out: which rows (``selection``), where files lie (``export``, ``rounds``).
+is used as a name. Leaves out: which rows (``selection``), where files are (``export``, ``rounds``).
 """
 
 from __future__ import annotations
@@ -134,14 +134,14 @@ def open_export(read: Callable[[int, int], bytes], name: str) -> Export:
 
     def of_file(object: str, offset: int, length: int) -> bytes:
         if object != name:
-            raise Damaged("an export in parts is no file: it belongs into its backup", object=name)
+            raise Damaged("an export in parts is not one file; read it in its backup", object=name)
         return read(offset, length)
 
     return Export(of_file, name)
 
 
 def open_stored_export(storage: ChunkStorage, name: str) -> Export:
-    """An export that lies in a storage. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
+    """An export that is stored in a storage. Raises ``Damaged``, ``ChunkNotFound``, and what the storage raises."""
     return Export(lambda part, offset, length: storage.read(ChunkHandle(part, False), offset, length), name)
 
 
@@ -196,7 +196,7 @@ def _header(value: object, object: str, at: int) -> ExportHeader:
     topic, names = chosen.text(_TEXT_MAX), chosen.array()
     pin = fields.text(_TEXT_MAX)
     if len(names) > CHOSEN_MAX or not all(isinstance(item, str) for item in names):
-        refuse("what was chosen are no names, or too many", object, at)
+        refuse("the chosen names are invalid, or too many", object, at)
     try:
         check_container_name(name)
     except InvalidArgument as error:
@@ -215,7 +215,7 @@ def container_uuid(storage: ChunkStorage, names: ContainerNames) -> bytes:
 def linker(source: ChunkStorage, target: ChunkStorage) -> Callable[[list[tuple[str, str]]], list[bool]] | None:
     """What links chunks of ``source`` into ``target`` (name, new name; whether the new name was free), where both are of the kind that can.
 
-    It raises ``Unsupported`` (they lie on different file systems), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
+    It raises ``Unsupported`` (they are on different file systems), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
     """
     from chunkstore_bindings.filesystem.linking import link_all
 
@@ -224,7 +224,7 @@ def linker(source: ChunkStorage, target: ChunkStorage) -> Callable[[list[tuple[s
 
 
 def server_copier(source: ChunkStorage, target: ChunkStorage) -> Callable[[str, str], None] | None:
-    """What has a server copy a chunk of ``source`` into ``target`` (name, new name), where both lie on the same one that can.
+    """A call that makes a server copy a chunk of ``source`` into ``target`` (name, new name), if both are on one that can.
 
     It raises ``Unsupported`` (the server does not), ``ChunkNotFound``, ``StorageUnavailable``, ``StorageFull``.
     """
@@ -286,7 +286,7 @@ def put_once(storage: ChunkStorage, name: str, data: bytes, deadline_s: float) -
     try:
         found = put_decided(storage, name, data, deadline_s=deadline_s)
     except Undecided as error:
-        raise OutcomeUnknown(f"whether {name} is there is not known: {error}", subject=name) from error
+        raise OutcomeUnknown(f"the existence of {name} is unknown: {error}", subject=name) from error
     return _fields(found.data, name, data[_KIND_AT]) if isinstance(found, Foreign) else None
 
 

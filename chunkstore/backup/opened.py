@@ -75,7 +75,7 @@ class BackupFollower:
         try:
             store = known or self._loaded(found)
         except (ChunkNotFound, Damaged) as error:
-            text = f"the backup of lsn {found.lsn} cannot be read ({error}): name another one by its lsn ('backup ls')"
+            text = f"the backup of lsn {found.lsn} cannot be read ({error}): choose another lsn ('backup ls')"
             position = getattr(error, "position", 0)
             raise Damaged(text, object=found.stored(self._names), position=position) from error
         with store.view() as view:

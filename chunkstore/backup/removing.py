@@ -83,11 +83,11 @@ def remove(
     dry_run: bool = False,
 ) -> Removed:
     """Drop one backup, whether it can be read or not; then delete the copies that nothing else names. Those of the newest backup go
-    with the next one that is dropped behind a later backup.
+    with the next one that is removed after a later backup.
 
     ``run``: as ``list_backups`` says. ``dry_run``: only look. What a backup names that stays, or may come to be named by a run that is
     under way, stays. Not atomic: the backup is gone first. Raises ``InvalidArgument`` (no such backup), ``Conflict`` (a run that is under
-    way relies on it, or somebody else drops another one), ``ContainerNotFound``, ``AccessDenied`` (the storage does not let a copy go),
+    way relies on it, or another process removes another one), ``ContainerNotFound``, ``AccessDenied`` (the storage does not let a copy go),
     ``Damaged`` (the backup is gone, and another one cannot be read), and what the storage raises. Retry: safe.
     """
     names, chosen = BackupNames(container), parts.checked_settings(settings)
@@ -131,7 +131,7 @@ def _look_at(storage: ChunkStorage, names: BackupNames, run: str) -> tuple[int, 
 
 def _delete_unneeded(storage: ChunkStorage, names: BackupNames, pool: runtime.Pool) -> tuple[int, int]:
     """R3 to R5: how many copies were deleted, and their bytes."""
-    # In this order: an export that is seen belongs to a run that is seen, or to one that has been decided by then.
+    # In this order: an export that is seen belongs to a run that is seen, or to one that is decided already.
     listed = (names.parse_stored(info.name) for info in iter_listing(storage, names.stored_prefix()))
     stored = [_Stored(*found) for found in listed if found is not None]
     running = runs.under_way(storage, names)
@@ -142,7 +142,7 @@ def _delete_unneeded(storage: ChunkStorage, names: BackupNames, pool: runtime.Po
     goes = [item for item in stored if item.run not in counts | busy and item.lsn < min(low, newest_lsn)]
     low = min((item.base_lsn for item in runs.under_way(storage, names)), default=newest_lsn)
     goes = [item for item in goes if item.lsn < low]
-    # What came to count behind the first looks is there, too.
+    # Backups that were completed after the first listing are included.
     late = [_Stored(item.lsn, item.run) for item in runs.iter_complete(storage, names)]
     counts |= {item.run for item in late}
     stays = {*(item for item in stored if item not in goes), *late}

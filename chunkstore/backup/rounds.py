@@ -1,10 +1,10 @@
 """``backup``: one more backup of a container, in which only what is new is copied.
 
     B1  put ``running/<run>`` with the lsn of a backup that counts, the base; then look that it still counts, else take another one
-    B2  pin; export the rows behind the pin into a local file
+    B2  pin; export the rows after the pin into a local file
     B3  copy the chunks that the base does not name
     B4  write the export under the run's name, read it back
-    B5  put ``done/<run>`` once: the backup counts, or somebody has given the run up
+    B5  put ``done/<run>`` once: the backup counts, or another run has withdrawn it
     B6  unpin, delete ``running/<run>``
 
 Promises: a backup counts only if every copy that it names is there; killed at any moment, a run leaves copies for the next one, a pin
@@ -103,13 +103,13 @@ def backup(
     stays open; one may hold backups of several containers. ``pin``: keep what is copied until then; without one the run fails where a chunk
     is collected meanwhile. ``pins``: as for ``export``.
     ``verify``: what a server is to copy (from bucket to bucket of one S3) is read first and compared with its CRC; else the server is
-    trusted with it. What passes through here always is. ``link``: make hard links where both roots lie on one file system; links are not
-    read, and do not protect from rot. ``before`` is told what it is going to cost, ``progress`` bytes.
+    trusted with it. Bytes copied here always are. ``link``: make hard links where both roots are on one file system; links are not
+    read, and do not protect from rot. ``before`` gets the expected cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
     backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
     which may not see that yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all else is copied),
-    ``Conflict`` (somebody gave this run up; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
+    ``Conflict`` (another run withdrew this one; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
     check_flags(pin=pin, link=link, verify=verify)
@@ -132,7 +132,7 @@ def backup(
 
 
 def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
-    """Look whether backups of the container at ``root`` can lie at ``backup_root``. Changes nothing.
+    """Check whether backups of the container at ``root`` can be stored at ``backup_root``. Changes nothing.
 
     Raises ``InvalidArgument`` (they cannot), ``ContainerNotFound``, ``Damaged``, ``Unsupported``, and what the storages raise.
     """
@@ -146,7 +146,7 @@ def list_backups(
 ) -> Iterator[tuple[BackupInfo, bool]]:
     """The backups of a container that count, the oldest state first, and whether the export of each is there. Read-only.
 
-    Raises ``ContainerNotFound`` (no backups lie here), ``InvalidArgument``, ``Damaged``, and what the storage raises.
+    Raises ``ContainerNotFound`` (no backups are stored here), ``InvalidArgument``, ``Damaged``, and what the storage raises.
     """
     names = BackupNames(container)
     with parts.storage_of(backup_root, settings) as storage:
@@ -158,7 +158,7 @@ def list_backups(
 def backup_figures(
     backup_root: str, *, container: str = "default", settings: Settings | None = None
 ) -> dict[str, float]:
-    """The values of ``metrics.BACKUP_GAUGES``, as the backup root tells them: whoever made the backups, and whether they are there still.
+    """The values of ``metrics.BACKUP_GAUGES``, from the backup root: of all backups that still exist, whatever process made them.
     Of an age below 0, where clocks differ, 0. Costs a LIST and two requests for each backup. Raises as ``list_backups``."""
     made_ms = [
         item.time_ms for item, complete in list_backups(backup_root, container=container, settings=settings) if complete
@@ -226,20 +226,20 @@ class _Run:
                 if not self._has_copied:
                     runs.forget(self._target, self._names, self._run)
             if isinstance(error, Damaged | ChunkNotFound) and self._is_given_up(base):
-                raise _base_gone("one that was given up, and this run taken for dead: run it again") from error
+                raise _base_gone("a withdrawn one, and this run was considered dead; run it again") from error
             raise
         self._end()
         return BackupReport(found, copier.linked, copier.linked_bytes)
 
     def _begin(self) -> BackupInfo | None:
-        """B1: in this order, so that whoever gives a backup up sees that it is relied on, or we see that it counts no more."""
+        """B1: in this order, so that a run that withdraws a backup sees our use of it, or we see the withdrawal."""
         for _ in range(_BASES_MAX):
             base = runs.newest_known(self._target, self._names)
             runs.note_running(self._target, self._names, self._run, 0 if base is None else base.lsn)
             if base is None or runs.find_done(self._target, self._names, base.run) is not None:
                 self._base_lsn = 0 if base is None else base.lsn
                 return base
-        raise _base_gone(f"{_BASES_MAX} that were given up meanwhile")
+        raise _base_gone(f"{_BASES_MAX} that were withdrawn during the run")
 
     def _is_given_up(self, base: BackupInfo | None) -> bool:
         with suppress(ChunkstoreError):
@@ -247,7 +247,7 @@ class _Run:
         return False
 
     def _end(self) -> None:
-        """B6. A hint and a marker: nobody relies on them."""
+        """B6. A hint and a marker: nothing relies on them."""
         with suppress(ChunkstoreError):
             runs.note_newest(self._target, self._names, self._run)
             runs.forget(self._target, self._names, self._run)
@@ -256,7 +256,7 @@ class _Run:
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
-        """B2: the pin lies below what is read, and ends with the copying."""
+        """B2: the pin is below the state that is read, and ends with the copying."""
         name = f"backup-{self._run}"
         pin = made_pin(self._store, self._maker, name, "backup", _PIN_S)
 
@@ -272,7 +272,7 @@ class _Run:
             yield rows
         finally:
             if pin is not None and self._maker is not None:
-                # It has an end besides; what brought us here matters more.
+                # The pin also expires; the first error matters more.
                 with suppress(ChunkstoreError):
                     self._maker.unpin(name)
 
@@ -283,18 +283,18 @@ class _Run:
         if lsn < base.lsn and isinstance(self._store, Replica):
             # What an owner has acknowledged a replica may not be able to believe yet.
             raise StorageUnavailable(
-                f"its backup {base.run} is of lsn {base.lsn}, and this replica shows lsn {lsn}: run it again. If that stays so, the root "
-                "was rolled back, or is another's copy: begin another root for its backups",
+                f"its backup {base.run} is of lsn {base.lsn}, but this replica is at lsn {lsn}; run it again. If this "
+                "repeats, the root was rolled back or copied; use another root for its backups",
                 object=base.stored(self._names),
             )
         seen_epoch = 0
         with suppress(Damaged, ChunkNotFound):  # copying says so
             seen_epoch = open_stored_export(self._target, base.stored(self._names)).header.position.epoch
-        # A history that goes on behind a rollback may have outrun the base's lsn, but hardly its epoch.
+        # A history that continues after a rollback may have passed the base's lsn, but hardly its epoch.
         if lsn < base.lsn or epoch < seen_epoch or (lsn == base.lsn and identity != base.hash):
             raise RolledBack(
-                f"its backup {base.run} is of lsn {base.lsn} and epoch {seen_epoch}, this state of lsn {lsn} and epoch {epoch}: it was "
-                "rolled back, or is another's copy. Begin another root for its backups",
+                f"its backup {base.run} is of lsn {base.lsn} and epoch {seen_epoch}, this state of lsn {lsn} and "
+                f"epoch {epoch}: the root was rolled back or copied. Use another root for its backups",
                 object=base.stored(self._names),
                 lsn_seen=base.lsn,
                 lsn_now=lsn,
@@ -342,7 +342,7 @@ class _Run:
         )
 
     def _present(self) -> Callable[[Copy], bool]:
-        """What a run that did not end has left is there already; without such a run nobody lists anything."""
+        """Copies of unfinished runs; without such a run nothing is listed."""
         others = [other for other in runs.iter_running(self._target, self._names) if other.run != self._run]
         there = dict[tuple[bytes, int], int]()
         for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others else ():

@@ -1,7 +1,7 @@
 """What a backup root says of its runs: which container it is of, which runs are under way, which backups count.
 
 A run is one attempt to make a backup. It counts once the object ``done/<run>`` says so, which is put once: by the run, when its export
-has been written and read back, or by somebody else, to say that it never will. So it is decided for ever, whoever wakes up when.
+has been written and read back, or by another run, to say that it never will. So it is decided for ever, whatever wakes up later.
 
 Promises: read-only but for the few calls that say what they put. Leaves out: copying (``copies``), what is dropped (``removing``).
 """
@@ -41,7 +41,7 @@ __all__ = [
 _HASH_BYTES: Final = 16
 _DEADLINE_S: Final = 60.0
 _SILENT_MS: Final = 86_400_000
-"""A run that has said nothing for so long is given up. One that was only slow notices, and fails."""
+"""A run without a sign of life for so long is withdrawn. A run that was only slow notices, and fails."""
 _TEXT_MAX: Final = 255
 
 
@@ -73,7 +73,7 @@ class Running(NamedTuple):
 
 
 def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
-    """The uuid of the container whose backups lie here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
+    """The uuid of the container whose backups are stored here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
     fields = read_small(storage, names.backup, MARKER)
     if fields is None:
         raise ContainerNotFound(names.container, root=storage.url)
@@ -81,9 +81,9 @@ def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
 
 
 def check_root(storage: ChunkStorage, names: BackupNames, container: bytes) -> bool:
-    """Whether backups of ``container`` lie here; False: nothing does. Raises ``InvalidArgument``: something else does."""
+    """Whether backups of ``container`` are stored here; False: nothing is. Raises ``InvalidArgument``: something else is."""
     if storage.exists(names.format):
-        text = f"a container {names.container!r} lies at {storage.url}: choose another root for its backups"
+        text = f"a container {names.container!r} is stored at {storage.url}; choose another root for its backups"
         raise InvalidArgument(text, argument="backup_root")
     found = read_small(storage, names.backup, MARKER)
     if found is not None:
@@ -102,7 +102,7 @@ def claim_root(storage: ChunkStorage, names: BackupNames, container: bytes) -> N
 
 def _check_is_of(storage: ChunkStorage, names: BackupNames, found: object, container: bytes) -> None:
     if _checked_marker(found, names) != container:
-        text = f"backups of another container {names.container!r} lie at {storage.url}: choose another root"
+        text = f"backups of another container {names.container!r} are stored at {storage.url}; choose another root"
         raise InvalidArgument(text, argument="backup_root")
 
 
@@ -129,7 +129,7 @@ def iter_complete(storage: ChunkStorage, names: BackupNames, passed_over: str = 
         try:
             found = None if run in (None, passed_over) else find_done(storage, names, str(run))
         except Damaged as error:
-            text = f"what became of backup {run} cannot be read: {error.message}. Drop it ('backup rm')"
+            text = f"the state of backup {run} cannot be read: {error.message}. Remove it ('backup rm')"
             raise Damaged(text, object=info.name, position=error.position) from error
         if found is not None:
             yield found
@@ -145,13 +145,13 @@ def complete_at(storage: ChunkStorage, names: BackupNames, lsn: int | None, time
     future), and as ``find_done``."""
     found = sorted(iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms))
     if time_ms is not None and time_ms > max(runtime.now_ms(), *(info.time_ms for info in found), 0):
-        raise InvalidArgument(f"{time_ms} ms since 1970 lies in the future", argument="at_time")
+        raise InvalidArgument(f"{time_ms} ms since 1970 is in the future", argument="at_time")
     for info in reversed(found):
         if info.lsn == lsn or (time_ms is not None and info.time_ms <= time_ms):
             return info
     what = f"of lsn {lsn}" if lsn is not None else f"made by {time_ms} ms since 1970"
     known = ", ".join(str(info.lsn) for info in found[-10:]) or "none"
-    text = f"no backup {what} lies at {storage.url} (lsns: {known}); 'backup ls' shows all"
+    text = f"no backup {what} is stored at {storage.url} (lsns: {known}); 'backup ls' shows all"
     raise InvalidArgument(text, argument="at_lsn" if lsn is not None else "at_time")
 
 
@@ -209,14 +209,14 @@ def under_way(storage: ChunkStorage, names: BackupNames) -> list[Running]:
 
 
 def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
-    """Let a run's backup count, for ever. Raises ``Conflict`` (somebody else has given the run up), and as ``put_once``."""
+    """Let a run's backup count, for ever. Raises ``Conflict`` (another run has withdrawn it), and as ``put_once``."""
     found = put_once(storage, names.done(info.run), small_object(DONE, (True, *info[1:])), _DEADLINE_S)
     if found is not None:
-        raise Conflict(f"backup run {info.run}", expected="to be under way", found="given up by another one")
+        raise Conflict(f"backup run {info.run}", expected="to be under way", found="withdrawn by another run")
 
 
 def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
-    """Let a backup that counts do so no more: said in its place, durably, for a deletion may be undone by a power cut, and a name that is
+    """Withdraw a backup that counts, by a durable mark under its name, because a deletion may be undone by a power cut, and a name that is
     free be taken by a request of long ago. Raises what putting raises."""
     storage.put(names.done(run), small_object(DONE, (False,)))
 

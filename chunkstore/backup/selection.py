@@ -131,7 +131,7 @@ class Selection:
         yield from self._everything() if self._choice.is_everything else self._part()
         if self.chunks != self._expected:
             raise Damaged(
-                f"{self.chunks} chunks were found, the segments have {self._expected}: run check, and export nothing before it is sound",
+                f"{self.chunks} chunks were found, but the segments have {self._expected}; run check, and export only a sound container",
                 object="chunk rows",
             )
 
@@ -207,7 +207,7 @@ def _behind(kind: bytes) -> bytes:
 def _found(view: MetadataView, key: bytes) -> bytes:
     raw = view.get(key)
     if raw is None:
-        raise Damaged("a row that was there is not; drop the cache and open again", object=f"metadata row {key!r}")
+        raise Damaged("a row has disappeared; delete the cache and open again", object=f"metadata row {key!r}")
     return raw
 
 

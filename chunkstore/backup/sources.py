@@ -129,7 +129,7 @@ def _lsn_of_pin(present: Replica, snapshot: str) -> int:
     for pin in present.pins():
         if pin.name == snapshot:
             return pin.lsn
-    raise InvalidArgument(f"nothing is pinned as {snapshot!r}; 'pins ls' shows what is", argument="snapshot")
+    raise InvalidArgument(f"no pin {snapshot!r} exists; 'pins ls' lists the pins", argument="snapshot")
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _open_export(
     names = ContainerNames(header.name)
     with parts.storage_of(root_of(header, root), settings) as storage:
         if container_uuid(storage, names) != header.container:
-            text = f"the container {header.name!r} at {storage.url} is another one than that of the export: say where that lies (--from)"
+            text = f"the container {header.name!r} at {storage.url} is not the container of the export; name its root (--from)"
             raise InvalidArgument(text, argument="source_root")
         cache = parts.cache_of(storage, header.container, settings, "past")
         try:

@@ -175,7 +175,7 @@ class _Place(NamedTuple):
 def _chunks_behind(
     source: Source, place: _Place, borders: bool, view: MetadataView
 ) -> tuple[int, list[FoundChunk], _Place | None]:
-    """The next chunks, how many segments end with them, and where to go on; None: that was all."""
+    """The next chunks, how many segments end with them, and where to continue; None: that was all."""
     found: list[FoundChunk] = []
     after, offset, identity, count = place
     ended = 0
@@ -300,7 +300,7 @@ def _row_comes(chosen: NameFilter, namespace: str, key: bytes, value: bytes, vie
     if namespace == RETENTION_NAMESPACE:
         name = key[1:].decode("utf-8", "replace")
         return key[:1] != b"*" and chosen.takes(name) and view.get(segment_key(name)) is not None
-    # Here, because with ledgers comes protobuf, which nobody else should wait for.
+    # Here, because ledgers load protobuf, which no other import needs.
     from chunkstore.backup.topics import named_by
 
     return all(chosen.takes(name) for name in named_by(key, value))

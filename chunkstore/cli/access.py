@@ -130,7 +130,7 @@ class Asking(Owning):
     ) -> Iterator[chunkstore.ChunkedSegmentStorage | chunkstore.Asker]:
         """As ``owner``; with ``ask``, where the present owner looks alive, what asks it to do the same."""
         if self.ask and self.take_over:
-            text = "--ask has the live owner do it, --take-over fences that owner: say one of them"
+            text = "--ask uses the live owner, --take-over fences it; give one of them"
             raise InvalidArgument(text, argument="--ask")
         with ExitStack() as stack:
             opened: chunkstore.ChunkedSegmentStorage | chunkstore.Asker

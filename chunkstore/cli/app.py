@@ -76,7 +76,7 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Ledgers",
         "pulsar",
-        "What Pulsar's offloaders wrote: ls, read, verify, orphans, rm, decode.",
+        "Objects of Pulsar's offloaders: ls, read, verify, orphans, rm, decode.",
         "pulsar",
         _BUCKET_VERBS,
     ),
@@ -91,7 +91,7 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Spark",
         "spark",
-        "Jobs whose bytes Spark's executors move: offload.",
+        "Jobs on Spark's executors: offload.",
         "jobs",
         ("offload",),
     ),
@@ -99,7 +99,7 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
     (
         "Health and history",
         "retention",
-        "Policies that say what is kept, and applying them: ls, set, rm, apply.",
+        "Retention policies: ls, set, rm, apply.",
         "retention",
         ("ls", "set_", "rm", "apply"),
     ),
@@ -204,8 +204,8 @@ def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
     where = f" under {error.root}" if error.root else ""
     reworded = error.copy()
     text = (
-        f"no container {error.container!r}{where}: 'chunkstore containers ROOT' lists those that are there "
-        "(--container chooses one); the first 'chunkstore put' makes it, for Kafka 'kafka serve --create'"
+        f"no container {error.container!r}{where}: 'chunkstore containers ROOT' lists the containers "
+        "(--container chooses one); the first 'chunkstore put' creates it, for Kafka 'kafka serve --create'"
     )
     reworded.args = (text,)
     return reworded

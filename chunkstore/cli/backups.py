@@ -31,14 +31,14 @@ __all__ = ["backup", "export"]
 NoPin = Annotated[
     bool,
     typer.Option(
-        "--no-pin", help="Claim nothing and keep nothing: chunks that are removed and collected meanwhile, or later, are missing then."
+        "--no-pin", help="Claim and pin nothing. Chunks that are removed and collected later are then missing."
     )
 ]  # fmt: skip
 
 
 def export(
     root: Annotated[
-        str | None, typer.Argument(metavar="ROOT", help="As everywhere; with --verify: where the container is now.")
+        str | None, typer.Argument(metavar="ROOT", help="Root of the container; with --verify: its present root.")
     ] = None,
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="The file to write.")] = None,
     segments: Annotated[
@@ -52,33 +52,37 @@ def export(
         float | None,
         typer.Option("--expires", metavar="S", help="The pin lasts at least S seconds.", show_default="until pins rm"),
     ] = None,
-    listed: Annotated[str | None, typer.Option("--list", metavar="FILE", help="Show what an export holds.")] = None,
+    listed: Annotated[
+        str | None, typer.Option("--list", metavar="FILE", help="List the contents of an export.")
+    ] = None,
     verified: Annotated[
-        str | None, typer.Option("--verify", metavar="FILE", help="Look whether its chunks are there.")
+        str | None, typer.Option("--verify", metavar="FILE", help="Check that its chunks exist.")
     ] = None,
     as_headers: Annotated[bool, typer.Option("--headers", help="FILE is a folder: write header files there.")] = False,
-    replaces: Annotated[bool, typer.Option("--replace", help="With --headers: replace those that are there.")] = False,
+    replaces: Annotated[bool, typer.Option("--replace", help="With --headers: replace existing files.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="With --verify: read every chunk and compare checksums.")
     ] = False,
     here: access.Asking,
 ) -> None:
-    """Write the metadata of everything, or of some segments, into a file, under a pin that keeps its chunks.
+    """Write the metadata of all or some segments into a file, and pin the chunks.
 
-    With --headers: header files. With --list or --verify: look at such a file. Exit code 1: something is missing or
+    With --headers: header files. With --list or --verify: read such a file. Exit code 1: something is missing or
     damaged.
     """
     if _look_at(here, listed, verified, root, file, deep=deep):
         return
     if replaces and not as_headers:
-        raise InvalidArgument("--replace is about --headers", argument="--replace")
+        raise InvalidArgument("--replace needs --headers", argument="--replace")
     if as_headers and root is not None and file is not None:
         if topic is not None or no_pin or expires_s is not None or here.ask:
-            raise InvalidArgument("--headers makes no pin ('pins add' does), and is of segments", argument="--headers")
+            raise InvalidArgument(
+                "--headers makes no pin (use 'pins add') and takes segments only", argument="--headers"
+            )
         export_headers(here, root, file, segments or (), replaces=replaces)
         return
     if root is None or file is None:
-        raise InvalidArgument("say ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
+        raise InvalidArgument("give ROOT and FILE, or --list FILE, or --verify FILE", argument="FILE")
     check_choice(segments or (), topic)
     check_pin("", expires_s)
     backups.check_path(file)
@@ -87,7 +91,7 @@ def export(
             store, file, segments or (), topic=topic, pin=not no_pin, expires_s=expires_s, pins=pins
         )
     size = f"{report.chunks} chunks of {human_bytes(report.chunk_bytes)}, which stay where they are"
-    pin = "none: what it names may be collected" if report.pin is None else report.pin.name
+    pin = "none: its chunks may be collected" if report.pin is None else report.pin.name
     facts = {"segments": report.segments, "names": size, "lsn": report.lsn, "pin": pin}
     here.show(report, {"file": report.path, **facts, "size": human_bytes(report.file_bytes)})
 
@@ -97,11 +101,11 @@ def _look_at(
 ) -> bool:
     """``--list`` and ``--verify``; whether that was asked for."""
     if deep and verified is None:
-        raise InvalidArgument("--deep is about --verify: say --verify FILE, too", argument="--deep")
+        raise InvalidArgument("--deep needs --verify FILE", argument="--deep")
     if listed is None and verified is None:
         return False
     if file is not None or (listed is not None and (root is not None or verified is not None)):
-        raise InvalidArgument("--list and --verify take the place of FILE", argument="FILE")
+        raise InvalidArgument("--list and --verify replace FILE; give one of them", argument="FILE")
     _list(here, listed) if listed is not None else _verify(here, str(verified), root, deep=deep)
     return True
 
@@ -113,7 +117,7 @@ def _opened(
     """What is read, and who makes its pin: a replica and nobody, the owner that we are, or a replica beside the owner that is asked."""
     if no_pin:
         if here.ask or here.take_over:
-            raise InvalidArgument("--no-pin claims nothing, and asks nobody for anything", argument="--no-pin")
+            raise InvalidArgument("--no-pin claims nothing and asks no owner; leave out --ask", argument="--no-pin")
         with here.replica(root) as replica:
             yield replica, None
         return
@@ -166,9 +170,11 @@ def _verify(here: access.Reading, path: str, root: str | None, *, deep: bool) ->
 
 
 def backup(
-    root: Annotated[str, typer.Argument(metavar="ROOT|ls|verify|rm", help="As everywhere; or a verb, see below.")],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT|ls|verify|rm", help="Root of the container, or ls, verify or rm, see below.")
+    ],
     backup_root: Annotated[str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.")],
-    dropped: Annotated[str | None, typer.Argument(metavar="[NAME]", help="With rm: what 'ls' shows.")] = None,
+    dropped: Annotated[str | None, typer.Argument(metavar="[NAME]", help="With rm: a name from 'backup ls'.")] = None,
     *,
     link: Annotated[
         bool,
@@ -176,24 +182,28 @@ def backup(
     ] = False,
     no_pin: NoPin = False,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not read what the server copies from bucket to bucket.")
+        bool, typer.Option("--no-verify", help="Do not read back chunks that the server copied between buckets.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With rm: only look.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With rm: show what would be removed; remove nothing.")
+    ] = False,
     metrics: Annotated[
         bool, typer.Option("--metrics", help="With ls: age and number of backups, as Prometheus reads them.")
     ] = False,
     here: access.Asking,
 ) -> None:
-    """Back a container up into another root: what is new is copied. 'backup ls BACKUPROOT' lists what is there.
+    """Copy a container's new chunks into a backup root. 'backup ls BACKUPROOT' lists its backups.
 
-    'backup verify BACKUPROOT' looks whether every copy is there and long enough. 'backup rm BACKUPROOT NAME' drops one backup, also one
+    'backup verify BACKUPROOT' checks that every copy exists and is long enough. 'backup rm BACKUPROOT NAME' removes one backup, also one
     that cannot be read. A backup root is read like a root: ls, cat, check, open_replica. Exit code 1: no backup was made, or damage
     was found.
     """
     if (dropped is None) == (root == "rm") or (dry_run and root != "rm"):
-        raise InvalidArgument("'rm' takes the NAME of a backup, and --dry-run; nothing else does", argument="NAME")
+        raise InvalidArgument(
+            "only 'rm' takes the NAME of a backup and --dry-run, and it needs a NAME", argument="NAME"
+        )
     if metrics and root != "ls":
-        raise InvalidArgument("--metrics is about 'backup ls'", argument="--metrics")
+        raise InvalidArgument("--metrics needs 'backup ls'", argument="--metrics")
     if metrics and here.as_json:
         raise InvalidArgument("--metrics is text for Prometheus: leave out --json", argument="--metrics")
     if root == "rm":

@@ -50,7 +50,7 @@ def truncate(
     dry_run: options.DryRun = False,
     here: access.Owning,
 ) -> None:
-    """Cut a segment's head off: everything below OFFSET becomes unreadable for ever."""
+    """Truncate a segment's head: everything below OFFSET becomes unreadable for ever."""
     if offset < 0:
         raise InvalidArgument("OFFSET must not be negative", argument="OFFSET")
     if dry_run:
@@ -105,7 +105,7 @@ def concat(
     *,
     here: access.Owning,
 ) -> None:
-    """Move SOURCE's bytes behind TARGET's, without copying; SOURCE disappears."""
+    """Move SOURCE's bytes to the end of TARGET, without copying; SOURCE disappears."""
     with here.owner(root) as store:
         store.concat(target, store.info(target).length, source)
         info = store.info(target)

@@ -78,12 +78,13 @@ def offload(
         int, typer.Option("--segment-size", metavar="BYTES", help="An offload segment is completed at this size.")
     ] = 64 << 20,
     part_size: Annotated[
-        int, typer.Option("--part-size", metavar="BYTES", help="About so much becomes visible with each commit.")
+        int,
+        typer.Option("--part-size", metavar="BYTES", help="Approximate bytes that become visible with each commit."),
     ] = 16 << 30,
     job: Annotated[
         str | None,
         typer.Option(
-            "--job", metavar="NAME", help="What the container remembers it by.", show_default="made of the files"
+            "--job", metavar="NAME", help="Name of the job in the container.", show_default="made of the files"
         ),
     ] = None,
     dry_run: options.DryRun = False,
@@ -91,7 +92,7 @@ def offload(
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
-    """Write files to ledgers of a topic. Its owner commits; the same command again goes on behind what is there, or does nothing."""
+    """Write files to ledgers of a topic. Its owner commits; the same command again continues, or does nothing."""
     _need()
     from chunkstore.spark.jobs.offload import offload_files
     from chunkstore.spark.jobs.source_files import find_files

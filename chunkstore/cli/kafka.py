@@ -31,12 +31,12 @@ _SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 Topic = Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")]
 Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
-_LOG = "Log directory, or a copy, with __remote_log_metadata-N folders: what it says is finished counts."
+_LOG = "Log directory (or a copy) with __remote_log_metadata-N folders; it decides which segments are finished."
 MetadataLog = Annotated[str | None, typer.Option("--metadata-log", metavar="DIR", help=_LOG)]
-_KEY = "RSA private key of an encrypted tier; again for more: each is tried."
+_KEY = "RSA private key of an encrypted tier; repeatable, each is tried."
 Keys = Annotated[list[str] | None, typer.Option("--key", metavar="FILE.pem", help=_KEY)]
-Prefix = Annotated[str, typer.Option(metavar="P", help="What keys begin with below the URL, where it has no slash.")]
-_PATTERN = "Pattern of names: orders, 'web*'. Topics that begin with __ only where it does, too."
+Prefix = Annotated[str, typer.Option(metavar="P", help="Prefix of the keys below the URL, if it has no slash.")]
+_PATTERN = "Pattern of names: orders, 'web*'. Internal topics (__*) only if the pattern begins with __."
 Topics = Annotated[str | None, typer.Option("--topics", metavar="PATTERN", help=_PATTERN)]
 _WATCH_S = 10.0
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
@@ -147,7 +147,8 @@ def orphans(
     source: Source,
     *,
     older_than: Annotated[
-        float, typer.Option(metavar="S", help="Nothing younger than this, in seconds; the log must not be older.")
+        float,
+        typer.Option(metavar="S", help="Only objects of at least this age in seconds; the log must not be older."),
     ] = 86_400.0,
     metadata_log: MetadataLog = None,
     prefix: Prefix = "",
@@ -169,13 +170,13 @@ def tier(
     root: options.Root,
     *,
     topics: Topics = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on, a pass every 10 s, until interrupted.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every 10 s until interrupted.")] = False,
     whole: Annotated[
-        bool, typer.Option("--all", help="Of a stopped broker: all that it needs to start from what is put back.")
+        bool, typer.Option("--all", help="Of a stopped broker: everything it needs to start from a restored directory.")
     ] = False,
     here: access.Owning,
 ) -> None:
-    """Copy a broker's rolled segments into a container, which is created where there is none."""
+    """Copy a broker's rolled segments into a container, which is created if it does not exist."""
     with need_kafka():
         from chunkstore.kafka.tier import Tiered, tier
 
@@ -205,7 +206,7 @@ def restore(
     ] = False,
     here: access.Reading,
 ) -> None:
-    """Put partitions back as folders of a log directory; what a broker needs besides is listed."""
+    """Restore partitions as folders of a log directory; list what else a broker needs."""
     with need_kafka():
         from chunkstore.kafka.tier import restore
 
@@ -225,7 +226,7 @@ def why(
     ] = None,
     here: access.Reading,
 ) -> None:
-    """Say of each segment why it is not copied, may not be deleted, or is kept. Nothing is changed."""
+    """Show for each segment why it is not copied, may not be deleted, or is kept. Changes nothing."""
     with need_kafka():
         from chunkstore.kafka.tasks import why
     log_dir, tier = (None, source) if "://" in source else (source, root)
@@ -244,7 +245,7 @@ def attach(
     topics: Topics = None,
     topic_id: Annotated[
         list[str] | None,
-        typer.Option(metavar="OLD=NEW", help="A topic's id in the tier, and in the fresh cluster; again for more."),
+        typer.Option(metavar="OLD=NEW", help="A topic's id in the tier, and in the fresh cluster; repeatable."),
     ] = None,
     log_dir: Annotated[
         str | None,

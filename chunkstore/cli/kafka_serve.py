@@ -32,10 +32,10 @@ def serve(
     token_file: Annotated[
         str | None, typer.Option("--token-file", metavar="F", help="Secret of 16 bytes or more that brokers must know.")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the container where there is none.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the container if it does not exist.")] = False,
     here: access.Owning,
 ) -> None:
-    """Own a container and let Kafka's brokers tier into it, until told to end."""
+    """Own a container and let Kafka's brokers tier into it, until stopped."""
     with need_kafka():
         from chunkstore.kafka.server import listening
 

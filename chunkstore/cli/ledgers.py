@@ -100,9 +100,10 @@ def offload(
     format: Annotated[
         Literal["v1", "v2"], typer.Option(help="v1: objects in --bucket that a Pulsar broker serves.")
     ] = "v2",
-    bucket: Annotated[str | None, typer.Option(metavar="URL", help="Of v1; default: ROOT.")] = None,
+    bucket: Annotated[str | None, typer.Option(metavar="URL", help="Bucket of --format v1; default: ROOT.")] = None,
     streaming: Annotated[
-        bool, typer.Option("--streaming", help="One stream of DIR's ledgers in offload segments, after what is there.")
+        bool,
+        typer.Option("--streaming", help="Write DIR's ledgers as one stream of offload segments."),
     ] = False,
     close: Annotated[bool, typer.Option("--close", help="Complete the last segment of the stream, too.")] = False,
     permits: Annotated[int, typer.Option(metavar="N", help="Bytes of DIR read in a second; 0: no limit.")] = 0,
@@ -110,10 +111,10 @@ def offload(
         Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
     append: Annotated[
-        bool, typer.Option("--append", help="The ledger has entries: the file's come after them.")
+        bool, typer.Option("--append", help="Append the file's entries to the ledger's entries.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="The ledger holds the file's beginning: pass it over, go on behind it.")
+        bool, typer.Option("--resume", help="The ledger holds the beginning of the file: skip it and continue.")
     ] = False,
     block_size: Annotated[
         int, typer.Option(metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
@@ -126,7 +127,7 @@ def offload(
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
 
     Entries of FILE get the ids after the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume.
-    The container is created where there is none.
+    The container is created if it does not exist.
     """
     need_offload()
     if append and resume:
@@ -153,7 +154,7 @@ def offload(
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):
             if not append and not resume and writer.last_entry(ledger) >= 0:
-                remedy = "--append adds entries after them, --resume goes on with a file whose beginning they are"
+                remedy = "--append adds entries after them, --resume continues a file whose beginning is stored"
                 found = f"entries up to {writer.last_entry(ledger)}"
                 raise Conflict(f"ledger {ledger} of topic {topic!r}", expected="no entries", found=found, remedy=remedy)
             result = _copy(writer, ledger, opened, file, entries, resume, progress, store.epoch)
@@ -258,7 +259,7 @@ def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
                 raise Damaged(f"{what}; entries have at most {ENTRY_BYTES_MAX} bytes", object=name, position=position)
             payload = _read_whole(source, length)
             if len(payload) < length:
-                raise Damaged(f"{length} bytes announced, {len(payload)} here", object=name, position=position)
+                raise Damaged(f"{length} bytes announced, {len(payload)} received", object=name, position=position)
             taken = _PREFIX_BYTES + length
         if len(payload) > ENTRY_BYTES_MAX:
             raise Damaged(f"a line of more than {ENTRY_BYTES_MAX} bytes", object=name, position=position)
@@ -360,7 +361,7 @@ def decode(
 ) -> None:
     """List the entries of a PIP-17 or PIP-76 pair: ledger, entry, length and sha256 of each.
 
-    A PIP-17 pair does not tell its ledger's id; its topic is shown where the index names one.
+    A PIP-17 pair does not contain its ledger's id; its topic is shown if the index has one.
     """
     need_offload()
     with _opened(data) as source:

@@ -41,7 +41,7 @@ _SHOWN_AT_EACH_END = 50
 def ls(
     root: options.Root,
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin so.", show_default=False)
+        str, typer.Argument(metavar="[PREFIX]", help="Only names with this prefix.", show_default=False)
     ] = "",
     *,
     at_lsn: options.AtLsn = None,
@@ -84,9 +84,7 @@ def layout(
     segment: options.Segment,
     *,
     svg: options.Svg = None,
-    draw: Annotated[
-        bool, typer.Option("--draw", help="Only a drawing of the chunks, to scale; also in a pipe.")
-    ] = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Only draw the chunks, to scale; also in a pipe.")] = False,
     here: access.Reading,
 ) -> None:
     """Show the chunks a segment is stitched together from, in order."""

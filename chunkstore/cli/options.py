@@ -47,23 +47,25 @@ TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Claim the container even if its owner looks alive; that owner is fenced.")
 ]
 Ask = Annotated[
-    bool, typer.Option("--ask", help="If its owner looks alive, have that do it; else claim the container, as without.")
+    bool, typer.Option("--ask", help="If the owner looks alive, ask it to do this; else claim the container.")
 ]
 AcceptRollback = Annotated[
     bool,
     typer.Option(
         "--accept-rollback",
-        help="Go on with a restored backup, or with a journal that lost its end. Only where no former owner runs any more.",
+        help="Continue with a restored backup, or with a journal that lost its end. Safe only if no former owner runs any more.",
     ),
 ]
-AtLsn = Annotated[int | None, typer.Option("--at-lsn", metavar="N", help="As it was behind the record of this number.")]
+AtLsn = Annotated[
+    int | None, typer.Option("--at-lsn", metavar="N", help="The state after the record with this number.")
+]
 AtTime = Annotated[
     str | None,
     typer.Option(
-        "--at-time", metavar="T", help="As it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970."
+        "--at-time", metavar="T", help="The state at this time: 2026-03-01T12:00:00+01:00, or milliseconds since 1970."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would happen; change and claim nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change and claim nothing.")]
 Svg = Annotated[
     str | None,
     typer.Option("--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG; - is standard output."),

@@ -162,7 +162,7 @@ def print_error(error: BaseException, *, as_json: bool) -> None:
         return
     sys.stderr.write(f"chunkstore: {shown(message)}\n")
     if isinstance(error, ContainerBusy):
-        sys.stderr.write("chunkstore: with --take-over it is claimed all the same, and that process is fenced\n")
+        sys.stderr.write("chunkstore: --take-over claims it anyway and fences that process\n")
 
 
 def write_picture(path: str, text: str, *, as_json: bool) -> bool:

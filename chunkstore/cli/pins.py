@@ -28,12 +28,12 @@ class NoSuchPin(ChunkstoreError):
     fields = ("pin",)
 
     def __init__(self, pin: str) -> None:
-        super().__init__(f"no pin {pin!r} here; pins ls shows what is pinned")
+        super().__init__(f"no pin {pin!r} here; pins ls lists the pins")
         self.pin = pin
 
 
 def ls(root: options.Root, *, here: access.Reading) -> None:
-    """List what is pinned, by name."""
+    """List the pins, by name."""
     with here.replica(root) as store:
         pins = store.pins()
     here.show_each(pins, ("pin", "lsn", "created", "expires", "holder", "note"), _row, right=("lsn",))
@@ -48,13 +48,13 @@ def add(
     root: options.Root,
     name: _Name,
     *,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="Purpose of the pin.")] = "",
     expires_s: Annotated[
         float | None, typer.Option(metavar="N", help="It lasts at least N seconds.", show_default="until pins rm")
     ] = None,
     here: access.Asking,
 ) -> None:
-    """Keep the present state restorable: no collection deletes what it needs."""
+    """Pin the present state: collection keeps everything it needs."""
     check_segment_name(name, "name")
     check_pin(note, expires_s)  # before anybody is fenced for it
     with here.owner_or_asker(root) as store:
@@ -63,7 +63,7 @@ def add(
 
 
 def rm(root: options.Root, name: _Name, *, here: access.Asking) -> None:
-    """Give up a pin: what only it kept goes with the next collection."""
+    """Remove a pin; the next collection deletes what only this pin kept."""
     with here.owner_or_asker(root) as store:
         if not store.unpin(name):
             raise NoSuchPin(name)

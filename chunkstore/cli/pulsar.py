@@ -30,12 +30,12 @@ Topic = Annotated[
     str | None, typer.Option(metavar="T", help="Only this topic: persistent://public/ns/T or public/ns/persistent/T.")
 ]
 Ledger = Annotated[int | None, typer.Option(metavar="L", help="Only this ledger.")]
-_LIVE = "What info-internal and stats-internal print of a topic: FILE or TOPIC=FILE; again for more."
+_LIVE = "Output of info-internal and stats-internal of a topic: FILE or TOPIC=FILE; repeatable."
 Live = Annotated[list[str] | None, typer.Option("--live", metavar="FILE", help=_LIVE)]
 NeededLive = Annotated[list[str], typer.Option("--live", metavar="FILE", help=_LIVE)]
 MoreLive = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More files for --live.")]
 Cluster = Annotated[
-    str | None, typer.Option(metavar="C", help="The cluster of the --live files, where they name no complete offload.")
+    str | None, typer.Option(metavar="C", help="The cluster of the --live files, if they name no complete offload.")
 ]
 _ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
 _FINDING = ("kind", "object", "ledger", "entry", "position", "message")
@@ -85,12 +85,14 @@ def read(
     uuid: Annotated[str | None, typer.Option(metavar="UUID", help="With --ledger: from this attempt only.")] = None,
     first: Annotated[int, typer.Option(metavar="N", help="With --ledger: first entry.")] = 0,
     last: Annotated[int | None, typer.Option(metavar="N", help="With --ledger: last entry; default: all.")] = None,
-    messages: Annotated[bool, typer.Option("--messages", help="The messages inside, as a consumer gets them.")] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="Write the messages inside, as a consumer gets them.")
+    ] = False,
     transactions: Annotated[
         Literal["committed", "all"], typer.Option(help="With --messages: all shows aborted and open ones, too.")
     ] = "committed",
     lenient: Annotated[
-        bool, typer.Option("--lenient", help="With --messages: entries that are none are written as they are.")
+        bool, typer.Option("--lenient", help="With --messages: write entries that are not messages unchanged.")
     ] = False,
     live: Live = None,
     entries: Annotated[Framing, typer.Option(help="How they are written: see offload. Not with --json.")] = "lines",
@@ -160,7 +162,8 @@ def orphans(
     *,
     live: NeededLive,
     older_than: Annotated[
-        float, typer.Option(metavar="S", help="Nothing younger than this, in seconds; the files must not be older.")
+        float,
+        typer.Option(metavar="S", help="Only objects of at least this age in seconds; the files must not be older."),
     ] = 86_400.0,
     cluster: Cluster = None,
     as_json: options.AsJson = False,
@@ -180,16 +183,16 @@ def rm(
     url: Url,
     more: MoreLive = None,
     *,
-    rows: Annotated[str, typer.Option("--from", metavar="FILE", help="What 'pulsar orphans --json' printed.")],
+    rows: Annotated[str, typer.Option("--from", metavar="FILE", help="Output of 'pulsar orphans --json'.")],
     live: NeededLive,
     gone_topic: Annotated[
-        list[str] | None, typer.Option("--gone-topic", metavar="T", help="A topic that is no more; again for more.")
+        list[str] | None, typer.Option("--gone-topic", metavar="T", help="A topic that no longer exists; repeatable.")
     ] = None,
     cluster: Cluster = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delete orphans, if they still are, and print each that was deleted."""
+    """Delete orphans that still are orphans, and print each."""
     with _bucket(url, [*live, *(more or ())]) as (bucket, files), opened_input(rows) as source:
         from chunkstore.pulsar.orphans import read_rows, remove_orphans
 

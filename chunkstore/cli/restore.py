@@ -36,22 +36,22 @@ def restore(
             "--from", metavar="SOURCEROOT", help="Of an export: where its container is.", show_default="as it says"
         ),
     ] = None,
-    lsn: Annotated[int | None, typer.Option(metavar="N", help="What the record of this number left.")] = None,
+    lsn: Annotated[int | None, typer.Option(metavar="N", help="The state after the record with this number.")] = None,
     time: Annotated[
         str | None,
         typer.Option(
             metavar="T",
-            help="What the newest record up to then left: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
+            help="The state after the newest record up to this time: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
         ),
     ] = None,
-    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="What this pin keeps.")] = None,
+    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The state of this pin.")] = None,
     new_container: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the new container.", show_default="the same")
     ] = None,
     dry_run: options.DryRun = False,
     here: access.Claiming,
 ) -> None:
-    """Copy a container as it was (or as it is), or some of its segments, into a new one; interrupted, the same command goes on."""
+    """Copy a past or present state, or some segments of it, into a new container. After an interruption, run the same command again."""
     with meter(f"restore {here.container}", None, as_json=here.as_json) as progress:
         report = restore_container(
             root,

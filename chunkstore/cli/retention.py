@@ -28,7 +28,7 @@ class NoSuchPolicy(ChunkstoreError):
     fields = ("name",)
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no policy of {name!r} here; retention ls shows those that are set")
+        super().__init__(f"no policy {name!r} here; retention ls lists the policies")
         self.name = name
 
 
@@ -50,10 +50,11 @@ def set_(
     name: _Name,
     *,
     size: Annotated[
-        int | None, typer.Option("--size-bytes-max", metavar="BYTES", help="Keep no more, in whole chunks.")
+        int | None,
+        typer.Option("--size-bytes-max", metavar="BYTES", help="Keep at most this many bytes, in whole chunks."),
     ] = None,
     age: Annotated[
-        float | None, typer.Option("--age-s-max", metavar="SECONDS", help="Keep nothing older, in whole chunks.")
+        float | None, typer.Option("--age-s-max", metavar="SECONDS", help="Keep at most this age, in whole chunks.")
     ] = None,
     here: access.Owning,
 ) -> None:
@@ -81,7 +82,7 @@ def rm(root: options.Root, name: _Name, *, here: access.Owning) -> None:
 
 
 def apply(root: options.Root, *, dry_run: options.DryRun = False, here: access.Owning) -> None:
-    """Truncate what the policies give up."""
+    """Truncate segments by their policies."""
     if dry_run:
         with here.replica(root) as looked_at:
             report = looked_at.due_retention()

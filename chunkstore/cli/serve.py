@@ -52,12 +52,10 @@ _AWAY: Final = (StorageUnavailable, StorageFull, DeadlineExceeded, OutcomeUnknow
 def serve(
     root: options.Root,
     *,
-    idle_s: Annotated[
-        float | None, typer.Option(metavar="N", help="End when there was nothing to do for N seconds.")
-    ] = None,
+    idle_s: Annotated[float | None, typer.Option(metavar="N", help="End after N idle seconds.")] = None,
     stand_by: Annotated[
         bool,
-        typer.Option("--stand-by", help="Wait while somebody else owns it, and claim when that one's lease stops."),
+        typer.Option("--stand-by", help="Wait while another owner is alive; claim when its lease stops."),
     ] = False,
     metrics_port: Annotated[
         int | None, typer.Option(metavar="P", help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.")
@@ -68,12 +66,12 @@ def serve(
         typer.Option(
             "--scrub",
             metavar="N",
-            help="Also read what is stored, once a day, N bytes a second, and say what is damaged.",
+            help="Also read all chunks once a day, N bytes a second, and report damage.",
         ),
     ] = None,
     here: access.Owning,
 ) -> None:
-    """Own a container without using it: collect what is due, apply retention policies, and what else is asked for, until told to end."""
+    """Own a container and run its upkeep: collection, retention, and optional jobs, until stopped."""
     settings = here.settings
     if scrub_bytes_s is not None and scrub_bytes_s < 1:
         raise InvalidArgument(f"--scrub must be bytes a second above 0, not {scrub_bytes_s}", argument="--scrub")
@@ -193,7 +191,7 @@ class _Serving:
                 with store:
                     return self._serve(store)
             except NotOwner as error:
-                self.say("taken over", f"somebody else has taken over: {error}", epoch=error.epoch, owner=error.owner)
+                self.say("taken over", f"another owner has taken over: {error}", epoch=error.epoch, owner=error.owner)
                 if not stand_by:
                     raise
                 waiting, take_over = True, False

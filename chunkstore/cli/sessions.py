@@ -23,7 +23,7 @@ __all__ = ["end", "ls"]
 
 _OlderThan = Annotated[
     float | None,
-    typer.Option("--older-than", metavar="S", help="Those that were opened at least S seconds ago.", min=0),
+    typer.Option("--older-than", metavar="S", help="Sessions that were opened at least S seconds ago.", min=0),
 ]
 
 
@@ -33,7 +33,7 @@ class NoSuchSession(ChunkstoreError):
     fields = ("session_id",)
 
     def __init__(self, session_id: int) -> None:
-        super().__init__(f"no session {session_id} is open here; sessions ls shows those that are")
+        super().__init__(f"no session {session_id} is open here; sessions ls lists the open ones")
         self.session_id = session_id
 
 
@@ -43,7 +43,7 @@ def ls(
     older_than: _OlderThan = None,
     here: access.Reading,
 ) -> None:
-    """List open sessions, in the order in which they were opened. The sweep keeps all that was written in them."""
+    """List open sessions, oldest first. The sweep keeps the chunks written in them."""
     with here.replica(root) as store:
         found = _older(store.sessions(), older_than)
     here.show_each(
@@ -62,9 +62,9 @@ def end(
     dry_run: options.DryRun = False,
     here: access.Asking,
 ) -> None:
-    """End sessions whose writers will not come back. What they have not attached they never will, and the sweep takes it.
+    """End sessions whose writers are dead. The sweep deletes chunks that they did not attach.
 
-    A writer that lives after all loses what it was about to attach, and is told.
+    A writer that is still alive loses its unattached chunks and gets an error.
     """
     _check(session_ids or (), older_than)
     with here.replica(root) as store:
@@ -83,7 +83,7 @@ def end(
 
 def _check(session_ids: Sequence[int], older_than: float | None) -> None:
     if bool(session_ids) == (older_than is not None):
-        text = "say which sessions: their ids, or --older-than for all that were opened so long ago, not both"
+        text = "name the sessions by their ids or by --older-than, not both"
         raise InvalidArgument(text, argument="ID")
     for session_id in session_ids:
         check_session_id(session_id)

@@ -26,7 +26,7 @@ def gc(
     root: options.Root,
     *,
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also look for chunks that crashes have left behind: lists all.")
+        bool, typer.Option("--orphans", help="Also search for orphans (chunks left by crashes); lists every chunk.")
     ] = False,
     delete: Annotated[bool, typer.Option("--delete", help="With --orphans: delete them.")] = False,
     keep_in: Annotated[
@@ -36,22 +36,24 @@ def gc(
         ),
     ] = None,
     age_s: Annotated[
-        float, typer.Option(metavar="N", help="With --orphans: only what is at least N seconds old.")
+        float, typer.Option(metavar="N", help="With --orphans: only orphans that are at least N seconds old.")
     ] = _DAY_S,
     grace_s: Annotated[
         float | None,
         typer.Option(
             metavar="N",
-            help="How long removed chunks stay for readers, from the removal, or from this claim if that is later. "
-            "Default 3600; 0 deletes them now.",
+            help=(
+                "Seconds that removed chunks stay for readers, from the removal or from this claim if that is later. "
+                "Default 3600; 0 deletes them now."
+            ),
         ),
     ] = None,
     dry_run: options.DryRun = False,
     here: access.Asking,
 ) -> None:
-    """Delete what was removed once its grace is over, and journal and snapshots that are not needed.
+    """Delete removed chunks after their grace, and unneeded journal objects and snapshots.
 
-    With --orphans --delete also chunks that crashes have left behind.
+    With --orphans --delete also orphans: chunks left by crashes.
     """
     _check_options(orphans=orphans, delete=delete, keep_in=keep_in, ask=here.ask, grace_s=grace_s)
     if dry_run:
@@ -77,11 +79,11 @@ def gc(
 
 def _check_options(*, orphans: bool, delete: bool, keep_in: str | None, ask: bool, grace_s: float | None) -> None:
     if (delete or keep_in is not None) and not orphans:
-        raise InvalidArgument("--delete and --keep-in are about orphans: say --orphans, too", argument="--delete")
+        raise InvalidArgument("--delete and --keep-in need --orphans", argument="--delete")
     if keep_in is not None and not delete:
-        raise InvalidArgument("--keep-in copies what --delete deletes: say --delete, too", argument="--keep-in")
+        raise InvalidArgument("--keep-in needs --delete", argument="--keep-in")
     if ask and (orphans or grace_s is not None):
-        text = "--ask has the owner collect by its own grace; for --orphans and --grace-s claim the container"
+        text = "with --ask the owner uses its own grace; for --orphans and --grace-s claim the container"
         raise InvalidArgument(text, argument="--ask")
 
 
@@ -121,7 +123,7 @@ def defrag(
 ) -> None:
     """Merge small neighbouring chunks into large ones. Needs space for both until 'gc' deletes the old ones.
 
-    Exit code 1: a segment is damaged, and stays as it is.
+    Exit code 1: a segment is damaged and was left unchanged.
     """
     if dry_run:
         with here.replica(root) as replica:
@@ -159,9 +161,7 @@ def _show_defrag(here: access.Reading, report: DefragReport, *, dry_run: bool) -
     for name in report.refused:
         typer.echo(f"{shown(name)}: damaged; run check --deep")
     for name in report.ahead:
-        typer.echo(
-            f"{shown(name)}: has chunks that stay, for they were made later than it is by this clock; set it right"
-        )
+        typer.echo(f"{shown(name)}: has chunks that stay, because they are newer than this clock; correct the clock")
     would = "would move" if dry_run else "moved"
     print_facts(
         {

@@ -110,7 +110,10 @@ def put(
     *,
     append: Annotated[bool, typer.Option("--append", help="Append to the segment if it exists.")] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Compare what is stored with the file's beginning, then go on behind it.")
+        bool,
+        typer.Option(
+            "--resume", help="Compare the stored bytes with the beginning of the file, then continue after them."
+        ),
     ] = False,
     seal: Annotated[bool, typer.Option("--seal", help="Seal the segment when everything is stored.")] = False,
     chunk_size: Annotated[
@@ -120,7 +123,7 @@ def put(
 ) -> None:
     """Store a file as a segment, durably.
 
-    An existing segment is refused unless --append or --resume is given. The container is created where there is none.
+    An existing segment is refused unless --append or --resume is given. The container is created if it does not exist.
     """
     if append and resume:
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
@@ -239,7 +242,7 @@ def cat(
     segment: options.Segment,
     *,
     offset: Annotated[int | None, typer.Option(metavar="N", help="First byte; default: the start.")] = None,
-    length: Annotated[int | None, typer.Option(metavar="N", help="At most so many bytes; default: all.")] = None,
+    length: Annotated[int | None, typer.Option(metavar="N", help="Largest number of bytes; default: all.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
     ] = False,
@@ -255,7 +258,7 @@ def cat(
             raise InvalidArgument(f"{name} must not be negative", argument=name)
     if follow and (at_lsn is not None or at_time is not None):
         raise InvalidArgument(
-            "--follow waits for what comes, and nothing comes to a state of the past", argument="--follow"
+            "--follow waits for new bytes, and a past state gets none; leave out one of the two", argument="--follow"
         )
     out = sys.stdout.buffer
     here = access.Reading(container=container, cache_dir=cache_dir)

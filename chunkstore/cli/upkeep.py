@@ -43,8 +43,10 @@ def check(
     root: options.Root,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Metadata only (the default).")] = False,
-    exists: Annotated[bool, typer.Option("--exists", help="Also: is every chunk there, and long enough.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Also: read every chunk and compare checksums.")] = False,
+    exists: Annotated[
+        bool, typer.Option("--exists", help="Also check that every chunk exists and is long enough.")
+    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read every chunk and compare checksums.")] = False,
     here: access.Reading,
 ) -> None:
     """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
@@ -80,16 +82,16 @@ def scrub(
         str | None,
         typer.Option(
             metavar="ROOT2",
-            help="A copy of the root: what is damaged here and sound there is put back. Begins at the beginning.",
+            help="A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk.",
         ),
     ] = None,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Read at most N bytes a second.")] = None,
     bytes_max: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop behind N bytes; the next one goes on there.")
+        int | None, typer.Option(metavar="N", help="Stop after N bytes; the next scrub continues there.")
     ] = None,
     here: access.Owning,
 ) -> None:
-    """Read every chunk and compare its checksums, from where the last scrub stood. Exit code 1: something is, and stays, damaged."""
+    """Read every chunk and compare its checksums, from the position of the last scrub. Exit code 1: damage remains."""
     # Before anybody is fenced for it.
     check_limits(rate, bytes_max, "--rate", "--bytes-max")
     if repair_from is not None:
@@ -168,7 +170,7 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Pin this state: pins rm gives it up.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Pin this state; pins rm removes the pin.")] = None,
     here: access.Asking,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""
@@ -191,9 +193,9 @@ def snapshot(
 
 
 def repair(root: options.Root, *, dry_run: options.DryRun = False, here: access.Claiming) -> None:
-    """Go on behind the last good record where nothing opens the container any more. Stop all who work on it first.
+    """Continue after the last good record of a container that does not open any more. Stop all its users first.
 
-    What lies behind that record stays stored and is history no more; bytes that lie in chunks as their records say are kept.
+    Records after it stay stored but leave history. Bytes in chunks that match those records are kept.
     """
     report = repair_container(
         root, container=here.container, settings=here.settings, dry_run=dry_run, wait_s=here.wait_s
@@ -232,7 +234,7 @@ def _print_repair(report: RepairReport) -> None:
     for text in report.not_applied:
         typer.echo(f"not made again: {text}")
     for name in report.pins:
-        typer.echo(shown(f"pin given up behind it, and again: {name}"))
+        typer.echo(shown(f"pin after it, dropped again: {name}"))
     if report.findings:
         print_table(Finding._fields, report.findings)
-        typer.echo("some of this may lie in chunks that nothing refers to any more: keep a copy, and delete no orphans")
+        typer.echo("some of this may be in unreferenced chunks; keep a copy of the root, and delete no orphans")

@@ -194,7 +194,7 @@ def _resolved(entries: list[tuple[int, HeaderEntry]], object: str) -> Header:
             text = f"chunk {name!r:.200} begins at offset {offset}, below the one before it at {floor}"
             raise Damaged(text, object=object, position=position)
         if name in names:
-            raise Damaged(f"chunk {name!r:.200} stands here a second time", object=object, position=position)
+            raise Damaged(f"chunk {name!r:.200} is listed twice", object=object, position=position)
         names.add(name)
         floor = offset
         chunks.append(ChunkEntry(offset, name))
@@ -204,7 +204,7 @@ def _resolved(entries: list[tuple[int, HeaderEntry]], object: str) -> Header:
 def _check_numbers(numbers: tuple[object, ...], low: int = 0) -> None:
     for number in numbers:
         if type(number) is not int or not low <= number <= NUMBER_MAX:
-            text = f"{number!r} is no whole number from {low} to 2^63 - 1"
+            text = f"{number!r} is not a whole number from {low} to 2^63 - 1"
             raise InvalidArgument(text, argument="entries")
 
 

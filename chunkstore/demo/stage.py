@@ -132,7 +132,7 @@ class Stage:
         share, delay_s = self._moment()
         stream, killed = self._write_and_kill(int(self._rows * share), delay_s)
         shutil.rmtree(self.cache)
-        self._say("its metadata cache was deleted: what is left is the storage, as another machine would find it")
+        self._say("its metadata cache was deleted; only the storage is left, as another machine would see it")
         recovered = self._resume(stream, killed)
         source = Tally()
         for event in sorted(stream, key=itemgetter(0, 1)):
@@ -273,7 +273,7 @@ class Stage:
                     writer.send_signal(signal.SIGKILL)
         write_s = runtime.monotonic_s() - began_s
         if writer.wait() != -signal.SIGKILL:
-            raise DemoFailed("kill", f"the writer ended by itself (exit code {writer.returncode})")
+            raise DemoFailed("kill", f"the writer ended unexpectedly (exit code {writer.returncode})")
         return _Killed(int(first[1]), acknowledged, last_entries, in_snapshot, write_s)
 
     def _resume(self, stream: list[Event], killed: _Killed) -> _Recovered:
@@ -294,8 +294,8 @@ class Stage:
             rest = [event for event in stream if event.entry > stored[event.topic, event.ledger]]
             recovered = len(stream) - len(rest)
             self._say(
-                f"recovered from {_origin(report.source)} in {recovery_s * 1000:.0f} ms: every acknowledged event is there; "
-                f"going on with the {len(rest):,} others"
+                f"recovered from {_origin(report.source)} in {recovery_s * 1000:.0f} ms: every acknowledged event is "
+                f"stored; continuing with the {len(rest):,} others"
             )
             began_s = runtime.monotonic_s()
             with self._bar("resume", recovered) as (progress, task):
@@ -335,7 +335,7 @@ class Stage:
 
 
 def _origin(source: str) -> str:
-    return f"a {source} and the journal behind it" if source == "snapshot" else "the journal alone"
+    return f"a {source} and the journal after it" if source == "snapshot" else "the journal alone"
 
 
 def _free_container(root: str) -> str:

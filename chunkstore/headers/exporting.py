@@ -35,7 +35,7 @@ __all__ = ["HeadersReport", "export_headers"]
 
 
 class HeadersReport(NamedTuple):
-    """What was exported: ``copied`` chunks of ``copied_bytes`` are beside the headers, all others where they were. ``unsealed``: sealed
+    """What was exported: ``copied`` chunks of ``copied_bytes`` are next to the headers, all others were not moved. ``unsealed``: sealed
     segments whose headers do not say so, because the storage has no read-only files."""
 
     segments: int
@@ -58,7 +58,7 @@ def export_headers(
     Names of chunks in it are relative to the container's root: where ``directory`` is that root, or is laid over it, the files are
     complete. ``replace``: headers that are there are replaced, and copies that an export made for them deleted.
     Atomic: each header for itself (that a segment is sealed is said a moment later, by making it read-only). Durable. Chunks that are
-    removed or merged in the container, and collected, are missing then: export under a pin (``store.pin``), or from a container at rest.
+    removed or merged in the container, and collected, are missing then: export under a pin (``store.pin``), or from an idle container.
 
     Raises ``InvalidArgument`` (a header is there and not ``replace``; a name that header files cannot have; a segment of more than
     1,000,000 chunks: merge them first), ``SegmentNotFound``, ``ChunkNotFound`` (collected meanwhile), ``Damaged`` (a last chunk that is
@@ -75,7 +75,7 @@ def export_headers(
             store.info(name)
             if not replace and target.exists(name + HEADER_SUFFIX):
                 text = (
-                    f"{name + HEADER_SUFFIX!r} is there already: replace it (replace=True), or export to another place"
+                    f"{name + HEADER_SUFFIX!r} exists already; replace it (replace=True), or export to another folder"
                 )
                 raise InvalidArgument(text, argument="directory")
         report = HeadersReport(0, 0, 0, 0, 0)
@@ -90,7 +90,7 @@ def _check_place(target: ChunkStorage, name: str) -> None:
     check_file_name(name)
     folder, slash, _ = name.partition("/")
     if slash and target.exists(f"{folder}/FORMAT"):
-        text = f"the header of segment {name!r} would lie in the container {folder!r}: export to another place"
+        text = f"the header of segment {name!r} would be inside the container {folder!r}; export to another folder"
         raise InvalidArgument(text, argument="directory")
 
 
@@ -142,7 +142,7 @@ def _last_length(storage: ChunkStorage, chunks: Sequence[LayoutChunk]) -> int:
     last = chunks[-1]
     length = max(0, storage.stat(last.name).length - last.object_offset)
     if length < last.length:
-        text = f"{length} bytes long, its record says {last.length}; run check"
+        text = f"{length} bytes long, but {last.length} are recorded; run check"
         raise Damaged(text, object=last.name, position=last.object_offset + length)
     return length
 

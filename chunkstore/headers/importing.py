@@ -75,11 +75,11 @@ def survey_headers(
 def import_headers(
     store: ChunkedSegmentStorage, directory: str | os.PathLike[str], segments: Sequence[str] = ()
 ) -> HeaderImport:
-    """Copy segments into a container, which goes on serving meanwhile.
+    """Copy segments into a container, which continues to serve.
 
     ``directory``: where the header files and their chunk files are, a path or a URL. ``segments``: their names, also of segments without
     a header, which are one file of that name; none: all that have a header. A segment that is there is compared, byte for byte, so that
-    an interrupted import is repeated to go on. What writes the header files must have stopped.
+    an interrupted import is repeated to continue. Writers of the header files must have stopped.
 
     Atomic and durable: each segment for itself. Before any change ``Damaged`` (a header, or files that do not bear it out; the message
     counts the segments), ``SegmentNotFound`` (no header and no file), ``InvalidArgument``; then also ``Conflict`` (the files changed
@@ -297,7 +297,7 @@ class HeaderImporter:
     def __call__(self, name: str) -> bool:
         """Whether segment ``name`` is there now. Never called with a lock of a segment held.
 
-        Raises ``Damaged`` (header, or files), and ``DeadlineExceeded``: the import goes on.
+        Raises ``Damaged`` (header, or files), and ``DeadlineExceeded``: the import continues.
         """
         try:
             check_file_name(name)
@@ -311,7 +311,7 @@ class HeaderImporter:
         run = partial(self._container.alone, self._lock, "import of a header file", partial(self._import, name))
         ended = runtime.run_beside(run, "chunkstore-import", limit_s)
         if not ended:
-            what = f"importing segment {name!r} from its header file, which goes on"
+            what = f"importing segment {name!r} from its header file, which continues"
             raise DeadlineExceeded(what, deadline_s=limit_s)
         return ended[0]
 

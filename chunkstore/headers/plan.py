@@ -88,7 +88,7 @@ def plan_import(segment: str, header: Header, lengths: Mapping[str, int], *, sea
         gone += 1
     findings: list[Finding] = []
     if missing := sum(1 for at in range(gone) if _own(entries, at)):
-        text = f"{missing} files at the beginning are gone: the segment starts at {entries[gone].offset}"
+        text = f"{missing} files at the beginning are missing: the segment starts at {entries[gone].offset}"
         findings.append(Finding(0, "info", segment, "", segment + HEADER_SUFFIX, 0, text))
     chunks: list[PlannedChunk] = []
     end = start = entries[gone].offset if entries else 0
@@ -109,13 +109,13 @@ def _judge(entry: ChunkEntry, own: int | None, have: int | None) -> tuple[int, t
     if have is None and own == 0:
         return 0, None
     if have is None:
-        ends = "; nothing else says where the segment ends" if own is None else ""
-        return 0, ("damage", 0, f"the file is gone, whose bytes begin at {entry.offset}{ends}")
+        ends = "; the end of the segment is unknown without it" if own is None else ""
+        return 0, ("damage", 0, f"the file with the bytes from {entry.offset} is missing{ends}")
     length = have if own is None else own
     if entry.offset + length > NUMBER_MAX:
         return 0, ("damage", have, "with it the segment would end beyond 2^63 - 1")
     if have < length:
-        return 0, ("damage", have, f"{have} bytes long, and the next file begins {length} bytes behind its beginning")
+        return 0, ("damage", have, f"{have} bytes long, and the next file begins {length} bytes after its beginning")
     if have > length:
         return length, ("warning", length, f"{have} bytes long, of which {length} are the segment's")
     return length, None
@@ -165,7 +165,7 @@ def is_copy(segment: str, name: str) -> bool:
 
 
 def check_file_name(segment: str) -> None:
-    """Raise ``InvalidArgument`` unless a header of this segment's name can lie beside others, and be found by its name alone.
+    """Raise ``InvalidArgument`` unless a header of this segment's name can be stored next to others, and be found by its name alone.
 
     Slashes make folders. Refused are names with empty parts, with ``.`` or ``..`` as a part, with ``&``, and those that leave no room for
     the names of chunk files: nothing is escaped, because what reads header files would find another name.
@@ -179,6 +179,6 @@ def check_file_name(segment: str) -> None:
     if not good or max(len(part.encode()) for part in longest.split("/")) > _FILE_NAME_BYTES_MAX:
         text = (
             f"segment {segment!r} has no name that header files can have (a relative path without '&', whose last part has at most "
-            f"{_FILE_NAME_BYTES_MAX - len(longest.encode()) + len(segment.encode())} bytes): name the segments to export, without it"
+            f"{_FILE_NAME_BYTES_MAX - len(longest.encode()) + len(segment.encode())} bytes); export the other segments by name"
         )
         raise InvalidArgument(text, argument="segments")

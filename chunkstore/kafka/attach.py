@@ -159,7 +159,7 @@ def _fresh(log_dir: str) -> dict[tuple[str, int], tuple[str, int]]:
 def _kept(folder: str, epoch: int, last: int) -> bytes:
     """Its ``partition.metadata``. Raises ``InvalidArgument``: it has records, or a leader would drop epochs, those not below its own."""
     if epoch < last:
-        text = f"{folder} is at leader epoch {epoch}, the tier at {last}: consumers would lose what has later epochs"
+        text = f"{folder} is at leader epoch {epoch}, the tier at {last}: consumers would lose records of later epochs"
         text += f"; start and stop the broker {(last - epoch + 1) // 2} times: each adds 2; nothing was written"
         raise InvalidArgument(text, argument="log_dir")
     return copies.kept_metadata(folder, True) or b""

@@ -248,7 +248,7 @@ class KafkaBucket:
             where = f"in {self.source.url} (a tier is named by its URL, a log directory by its path)"
             if topic is not None:
                 name = topic if partition is None else f"{topic}-{partition}"
-                raise SegmentNotFound(name, f"no partition {name!r} {where}: 'chunkstore kafka ls' lists what is there")
+                raise SegmentNotFound(name, f"no partition {name!r} {where}: 'chunkstore kafka ls' lists all")
             self._note(f"no segment is {where}")
         return found
 

@@ -68,7 +68,7 @@ class _Check:
             return True
         except (Damaged, Unsupported) as error:
             position = getattr(error, "position", summary.end_position)
-            text = f"{error.message}; what follows in it is not checked"
+            text = f"{error.message}; the rest of it is not checked"
             self._add("batch", text, summary.end_offset, position, getattr(error, "object", ""))
         except InvalidArgument as error:
             self._add("key", error.message)
@@ -109,9 +109,9 @@ class _Check:
             for kind, index in indexes.items():
                 limit = batch.position if kind == "offset" else batch.last_offset
                 while at[kind] < len(index) and (row := index[at[kind]])[1] <= limit:
-                    text = f"the time index says {row[0]}; the largest timestamp up to there is {largest}"
+                    text = f"the time index has {row[0]}, but the largest timestamp up to there is {largest}"
                     if kind == "offset":
-                        text = f"the offset index leads to byte {row[1]}, where no batch at or below the offset begins"
+                        text = f"the offset index points to byte {row[1]}, where no batch at or below the offset begins"
                     if row[0] != largest if kind == "time" else row[1] < limit or row[0] < batch.last_offset:
                         self._add("index", text, row[kind == "time"], at[kind] * index.row.size)
                         at[kind] = len(index)  # only the first one is reported

@@ -46,7 +46,7 @@ class ContainerSource(SegmentSource):
             known = self._metadata.remote_log_segment(item.remote_log_segment_id)
             segment = segment_of(item, None if known is None else known.state.name)
             if parse_partition_folder(str(place)) is None:
-                raise Damaged(f"{place.topic[:40]!r} is no topic", object=segment.name)
+                raise Damaged(f"{place.topic[:40]!r} is not a topic name", object=segment.name)
             found.segments.append(segment)
             places.add(place)
         starts = [(self._metadata.log_start(each), each.topic, each.partition) for each in places]

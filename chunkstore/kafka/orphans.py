@@ -77,7 +77,7 @@ def find_orphans(source: BucketSource, older_than_s: float) -> tuple[list[Orphan
     notes = [f"the metadata log has segments of topic {topic}, of which no object is here" for topic in others]
     stated = {(record.topic, record.partition) for record in states.values()}
     unknown = {(each.topic, each.partition) for each in found if each.kind == "object-without-metadata"} - stated
-    text = "the metadata log has no record of {}-{}: if partitions of the metadata topic are missing here, its objects are no orphans"
+    text = "the metadata log has no record of {}-{}: if partitions of the metadata topic are missing here, its objects are not orphans"
     notes += [text.format(*place) for place in sorted(unknown, key=str)]
     return sorted(found, key=lambda each: each.object), notes
 

@@ -82,7 +82,7 @@ def decode_offset(row: TableEntry) -> int:
     """An epoch's highest offset, or where the log starts. Raises ``Damaged``."""
     (offset,) = _unpack(row, 1)
     if type(offset) is not int or not -1 <= offset <= OFFSET_MAX:
-        raise _damage(row, f"{offset!r} is no offset")
+        raise _damage(row, f"{offset!r} is not an offset")
     return offset
 
 

@@ -354,7 +354,7 @@ def _check_address(socket: str | None, listen: str | None, token: bytes | None) 
     require(token is None or len(token) >= _TOKEN_BYTES_MIN, "token", f"at least {_TOKEN_BYTES_MIN} bytes")
     if listen is not None and token is None:
         loopback = ip_address(_resolved(listen)[1][0]).is_loopback
-        require(loopback, "token", f"given: {listen} is no loopback address, so anyone may connect")
+        require(loopback, "token", f"given: {listen} is not a loopback address, so anyone may connect")
 
 
 def _resolved(listen: str) -> tuple[int, Any]:

@@ -180,7 +180,7 @@ class BucketSource(SegmentSource):
         for segment_id, each in states.items():
             wanted = each.topic in topics and topic in (None, each.topic) and partition in (None, each.partition)
             if wanted and each.state == SegmentState.COPY_SEGMENT_FINISHED and segment_id not in seen:
-                text = "the metadata log says that the copy is finished; it has no manifest here"
+                text = "the metadata log has the copy as finished, but its manifest is missing"
                 place = uuid_text(segment_id), each.topic, each.partition, each.start_offset
                 found.findings.append(Finding("missing", *place, 0, text))
         known = {(each.topic, each.partition) for each in states.values()}
@@ -198,7 +198,7 @@ class BucketSource(SegmentSource):
             manifest = self._manifest(name)
             record = known or manifest.segment
             if record is None or record.start_offset != key.base_offset:
-                raise Damaged("it does not say where the segment of this key ends", object=name)
+                raise Damaged("it does not contain the end of this key's segment", object=name)
             said = manifest.segment  # its topic id is an old one where a bucket was attached elsewhere
             if said is not None and (said.partition, said.segment_id) != (key.partition, key.segment_id):
                 raise Damaged(f"it is of partition {said.partition}, segment {uuid_text(said.segment_id)}", object=name)
@@ -206,17 +206,17 @@ class BucketSource(SegmentSource):
             wrong("manifest", name, error.position, error.message)
             return
         except ChunkNotFound:
-            wrong("gone", name, 0, "it was deleted meanwhile")
+            wrong("gone", name, 0, "it was deleted during the read")
             return
         going = known is not None and known.state == SegmentState.DELETE_SEGMENT_STARTED
         for suffix in ("log", "indexes"):
             if suffix not in objects and not going:
-                wrong("incomplete", f"{stem}.{suffix}", 0, "it is missing, and the manifest is there")
+                wrong("incomplete", f"{stem}.{suffix}", 0, "it is missing, but the manifest exists")
         if "log" not in objects:
             return
         length, stored = objects["log"].length, manifest.chunks.stored_bytes
         if length != stored:
-            text = f"{length} bytes; the manifest says {stored} in {len(manifest.chunks)} chunks"
+            text = f"{length} bytes, but the manifest has {stored} in {len(manifest.chunks)} chunks"
             wrong("length", f"{stem}.log", min(length, stored), text)
         place = key.topic, uuid_text(key.topic_id), key.partition, key.base_offset, record.end_offset
         state, size = known and known.state.name, manifest.chunks.log_bytes
@@ -367,10 +367,10 @@ class LogDirectory(SegmentSource):
             try:
                 found.segments.append(segment if base != starts[-1] else self._active(segment, found))
             except ChunkNotFound:
-                found.notes.append(f"{name} was deleted meanwhile")
+                found.notes.append(f"{name} was deleted during the read")
 
     def _scan(self, folder: str) -> list[os.DirEntry[str]]:
-        """What is in a folder, by name; nothing, if it was deleted meanwhile."""
+        """What is in a folder, by name; nothing, if it was deleted during the read."""
         with suppress(ChunkNotFound), translated(folder), os.scandir(os.path.join(self._root, folder)) as entries:
             return sorted(entries, key=lambda each: each.name)
         return []
@@ -387,7 +387,7 @@ class LogDirectory(SegmentSource):
             found.notes.append(error.message)
             return segment
         if summary.tail is not None and not summary.tail.zeros:
-            text = f"the last {summary.tail.length_bytes} bytes are no whole batch, and not read"
+            text = f"the last {summary.tail.length_bytes} bytes are not a whole batch and were not read"
             found.notes.append(f"{segment.name}: {text}")
         return segment._replace(end_offset=summary.end_offset - 1, bytes=summary.end_position)
 

@@ -178,7 +178,7 @@ class RemoteLogManager:
         items = list(self._metadata.list_remote_log_segments(partition))
         log = self._source.view(partition)
         if not log.epochs:
-            text = "there are no leader epochs; call again when its broker has written leader-epoch-checkpoint"
+            text = "leader epochs are missing; call again when its broker has written leader-epoch-checkpoint"
             raise model.RemoteStorageException(f"{partition}: nothing is deleted: {text}")
         chosen = self._expiry(log, items, fenced=task.token is not None)
         if chosen.log_start > self._metadata.log_start(partition):
@@ -366,12 +366,12 @@ def why(store: ChunkedSegmentStorage | Replica, name: str, log_dir: str | None =
     Raises ``InvalidArgument`` (no such name), ``SegmentNotFound`` (no such partition), and what reads raise. Retry: safe.
     """
     if (place := parse_partition_folder(name)) is None:
-        raise InvalidArgument(f"{name!r} is no TOPIC-PARTITION, such as orders-3", argument="partition")
+        raise InvalidArgument(f"{name!r} is not a TOPIC-PARTITION such as orders-3", argument="partition")
     metadata, storage = RemoteLogMetadataReader(store), RemoteStorageReader(store)
     source = ContainerSource(store, "the container") if log_dir is None else LogDirectory(log_dir)
     ids = {each.topic_id for each in source.listing(*place).segments}
     if not ids:
-        raise SegmentNotFound(name, f"no partition {name!r} in {source.url}: 'chunkstore kafka ls' lists what is there")
+        raise SegmentNotFound(name, f"no partition {name!r} in {source.url}: 'chunkstore kafka ls' lists all")
     partitions = [TopicIdPartition(parse_uuid(each, object=name), *place) for each in sorted(ids)]
     if log_dir is None:
         return [row for each in partitions for row in explain_tier(metadata.list_remote_log_segments(each))]

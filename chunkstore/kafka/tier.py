@@ -130,7 +130,7 @@ def tier(
     stopped cleanly, or another option is given), and what the directory and the store raise. Retry: safe.
     """
     if not os.path.isdir(log_dir):
-        raise InvalidArgument(f"{log_dir} is no directory: name a broker's log.dirs", argument="log_dir")
+        raise InvalidArgument(f"{log_dir} is not a directory; name a broker's log.dirs", argument="log_dir")
     if whole and (topics, watch) != (None, None):
         raise InvalidArgument("a whole directory is all topics, in one pass", argument="whole")
     mark = clean_stop(log_dir) if whole else b""
@@ -140,7 +140,7 @@ def tier(
             done = each.run(topics)
             if whole and (done.notes or done.held_back):
                 text = "; ".join(done.notes) or "leader epochs or an active segment's batches cannot be read"
-                raise Damaged(f"not copied whole: {text}", object=log_dir)
+                raise Damaged(f"not copied completely: {text}", object=log_dir)
             if whole:
                 listing = source.listing()
                 store_cluster(store, log_dir, listing.segments, each.ids, mark)
@@ -256,7 +256,7 @@ class _Pass:
                     self._storage.delete_log_segment_data(item)  # what died may have other bytes
                 copy_segment(self._storage, self._metadata, item, data, token=self._token(partition))
         except ChunkNotFound as error:
-            self._note(f"{error.chunk} was deleted or replaced meanwhile")
+            self._note(f"{error.chunk} was deleted or replaced during the copy")
         except Damaged as error:
             self._note(f"{segment.name} is not copied: {error.message}")
         else:

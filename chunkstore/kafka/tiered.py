@@ -207,7 +207,7 @@ class TieredDirectory(LogDirectory):
                 (whole and end < copied, "copied: it may be deleted"),
                 (whole, f"copied, but not to be deleted: offset {copied} before it is not in the tier"),
                 (not log.high, "not copied: the high watermark is 0 or not known (replication-offset-checkpoint)"),
-                (not log.epochs, "not copied: there are no leader epochs (leader-epoch-checkpoint)"),
+                (not log.epochs, "not copied: leader epochs are missing (leader-epoch-checkpoint)"),
                 (end >= log.high, f"not copied: it ends at offset {end}, the high watermark is {log.high}"),
                 (end >= stable, f"not copied: the transaction that begins at offset {stable} is open"),
                 (True, f"not copied: {blocked}" if blocked else "not copied yet: the leader's next pass copies it"),
@@ -238,9 +238,9 @@ def explain_tier(
     """Reasons of the tier's segments: ``deleted`` ones are deleted by the next pass, and not ``within`` are those of other lineages."""
     for item in sorted(items, key=lambda item: item.start_offset):
         yield Reason(segment_of(item, None).name, item.state.name, next(text for holds, text in (
-            (item.state == _DELETING, "its deletion failed or goes on: each pass of the leader tries again"),
+            (item.state == _DELETING, "its deletion failed or continues; each pass of the leader tries again"),
             (item.remote_log_segment_id in deleted, "not kept by retention, or left by a dead copy: the next pass deletes it"),
-            (item.state == _STARTED, "its copy goes on, or died: it is not read"),
+            (item.state == _STARTED, "its copy continues or was abandoned; it is not read"),
             (not within(item), "kept, and not read: of another lineage, until its epochs are older than all of the log's"),
             (True, "kept: within the leader's retention"),
         ) if holds))  # fmt: skip

@@ -105,7 +105,7 @@ def store_cluster(
             while data := file.read(8 * MIB):
                 store.append(handle, data)
     if clean_stop(log_dir) != mark:
-        raise InvalidArgument(f"the broker of {log_dir} ran meanwhile: stop it", argument="log_dir")
+        raise InvalidArgument(f"the broker of {log_dir} ran during the copy; stop it", argument="log_dir")
     changes: list[Change] = [Delete(info.name) for info in store.segments(_FILES)]
     for name in (_PARTITIONS, *names):
         changes += Seal(_NEW + name), Create(_FILES + name), Concat(_FILES + name, _NEW + name), Seal(_FILES + name)
@@ -122,7 +122,7 @@ def read_partitions(store: ChunkedSegmentStorage | Replica) -> Partitions | None
     for line in data.decode(errors="replace").splitlines():
         row = _ROW.fullmatch(line)
         if row is None or parse_partition_folder(row[1]) is None:
-            raise Damaged(f"{line[:60]!r} is no partition", object=_FILES + _PARTITIONS)
+            raise Damaged(f"{line[:60]!r} is not a partition", object=_FILES + _PARTITIONS)
         found[row[1]] = row[2], int(row[3]), tuple(row[4].split())
     return found
 

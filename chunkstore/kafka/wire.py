@@ -86,7 +86,7 @@ class _Fields:
         try:
             return kind(number)
         except ValueError as error:
-            raise self.wrong(f"{number} is no state") from error
+            raise self.wrong(f"{number} is not a state") from error
 
     def segment(self) -> model.RemoteLogSegmentMetadata:
         identity = model.RemoteLogSegmentId(self.partition(), self.take(16))

@@ -85,7 +85,7 @@ def find_borders(view: MetadataView, identity: bytes, chunk: ChunkRecord, low: i
 
 
 def _disorder(identity: bytes) -> Damaged:
-    return Damaged("its borders do not ascend, or lie beyond the chunk", object=f"block row of chunk {identity.hex()}")
+    return Damaged("its borders do not ascend, or are outside the chunk", object=f"block row of chunk {identity.hex()}")
 
 
 def _decode(key: bytes, raw: bytes) -> tuple[int, int, int, bytes]:

@@ -458,4 +458,4 @@ def _damage(key: bytes | str, value: bytes, fields: Fields) -> Damaged:
         damage = Damaged("not a complete msgpack row here", object=subject, position=position)
         damage.__cause__ = error
         return damage
-    return Damaged(f"{len(value) - position} bytes too many behind the last field", object=subject, position=position)
+    return Damaged(f"{len(value) - position} extra bytes after the last field", object=subject, position=position)

@@ -143,7 +143,7 @@ def locate(floor: Floor, segment_id: int, offset: int) -> tuple[bytes, int] | No
 
 def _malformed(segment_id: int) -> Damaged:
     return Damaged(
-        "an entry has a wrong length or leads beyond all offsets; drop the metadata cache and open again",
+        "an entry has a wrong length or exceeds the largest offset; delete the metadata cache and open again",
         object=f"offset index of segment {segment_id}",
     )
 
@@ -373,7 +373,7 @@ def walk(get: Callable[[bytes], bytes | None], segment: SegmentRecord) -> Iterat
     mark, mark_at = NO_CHUNK, 1
     while identity != NO_CHUNK:
         if identity == mark or offset > _OFFSET_MAX:
-            what = "leads back to itself" if identity == mark else "goes beyond all offsets"
+            what = "contains a cycle" if identity == mark else "exceeds the largest offset"
             raise Damaged(f"the list of chunks {what}", object=f"segment {segment.name!r}", position=offset)
         if count == mark_at:
             mark, mark_at = identity, 2 * mark_at
@@ -391,7 +391,7 @@ def walk(get: Callable[[bytes], bytes | None], segment: SegmentRecord) -> Iterat
         count += 1
     if count != segment.chunk_count:
         raise Damaged(
-            f"the list has {count} chunks, the segment says {segment.chunk_count}",
+            f"the list has {count} chunks, but the segment has {segment.chunk_count}",
             object=f"segment {segment.name!r}",
             position=offset,
         )

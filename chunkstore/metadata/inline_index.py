@@ -125,6 +125,6 @@ def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[i
                     yield offset - shift, identity
     except StructError as error:
         raise Damaged(
-            "an entry has a wrong length; drop the metadata cache and open again",
+            "an entry has a wrong length; delete the metadata cache and open again",
             object=f"offset index of segment {segment.id}",
         ) from error

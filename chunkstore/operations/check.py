@@ -268,7 +268,7 @@ def _check_pins(view: MetadataView) -> Iterator[Finding]:
         if isinstance(found, Damaged):
             yield Finding(PINNED, "damage", "", "", found.object, found.position, found.message)
         elif found.lsn > head_lsn:
-            what = f"pin {name!r} stands at lsn {found.lsn}, but history ends at {head_lsn}"
+            what = f"pin {name!r} is at lsn {found.lsn}, but history ends at {head_lsn}"
             yield Finding(PINNED, "damage", "", "", "pins", 0, what)
 
 

@@ -275,7 +275,7 @@ class CommitQueue:
             step = "apply"
             commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
             if not environment.apply((commit,)):
-                raise StorageUnavailable("the metadata cache is not where the journal is; it is built anew")
+                raise StorageUnavailable("the metadata cache does not match the journal; it is rebuilt")
             self.head = position
             with self._lock:
                 self._decide(batch, None, position.lsn)

@@ -293,7 +293,7 @@ class OwnedContainer:
                     return (owned, *attempt(owned))
             except Stale:
                 if deadline.left_s() == 0.0:
-                    deadline.fail("planning anew after a recovery")
+                    deadline.fail("planning again after a recovery")
             except Undecided as earlier:
                 if not owned.queue.wait_decided(earlier.op, deadline):
                     deadline.fail("waiting for an earlier operation")

@@ -184,7 +184,7 @@ class CutOff:
         if target is not None or plan.delete:
             return plan
         if final is None:
-            plan.obstacle = "" if base is not None else "no readable record says what it is"
+            plan.obstacle = "" if base is not None else "no readable record describes it"
             return plan
         plan.truncate = self._truncated.get(segment_id, 0)
         plan.sealed = self._sealed.get(segment_id)

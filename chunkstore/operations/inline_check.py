@@ -21,7 +21,7 @@ from chunkstore.records import KIND_INLINE
 
 __all__ = ["inline_findings"]
 
-_REMEDY = "the journal could be collected that holds it: drop the metadata cache and open again"
+_REMEDY = "the journal that holds it could be collected; delete the metadata cache and open again"
 
 
 def inline_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> Iterator[Finding]:

@@ -263,7 +263,7 @@ def _carry_out(
                 with suppress(ChunkstoreError):
                     context.storage.open_read(damage.object)
             if not deadline.left_s():
-                deadline.fail(f"reading segment {name!r}, whose chunks are replaced meanwhile")
+                deadline.fail(f"reading segment {name!r}, whose chunks are being replaced")
             context.recheck()
 
 

@@ -83,7 +83,7 @@ def plan_regain(storage: ChunkStorage, names: ContainerNames, cut_off: CutOff) -
 
 def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) -> str:
     """Cut the plan's links behind the last append whose bytes are there; why no more of them are kept."""
-    reason = "it does not follow on what is stored of the segment"
+    reason = "it does not continue the stored bytes of the segment"
     stored = [item for item in plan.replaced if all(is_stored(storage, names, link) for link in item[2])]
     plan.replaced = [(start, end, [clipped(storage, names, link, end) for link in new]) for start, end, new in stored]
     tails = {plan.base.last_chunk if plan.base else NO_CHUNK, *(new[-1].identity for _, _, new in stored)}
@@ -92,7 +92,7 @@ def _compare(storage: ChunkStorage, names: ContainerNames, plan: SegmentPlan) ->
     good = 0
     for link in plan.links:
         if not is_stored(storage, names, link):
-            reason = f"{names.address(link.identity, link.record).object} is not as long as its record says, or has another CRC32C"
+            reason = f"{names.address(link.identity, link.record).object} differs from its record in length or CRC32C"
             break
         good += 1
     links = plan.links[: min((source.first for source in plan.sources if source.last >= good), default=good)]

@@ -120,7 +120,7 @@ def _copy(container: OwnedContainer, owned: OwnedEpoch, segment_id: int, group: 
         with container.bounded(container.deadline()):
             storage.compose(target, ranges)
     except (ChunkNotFound, InvalidArgument) as error:
-        raise Damaged(f"what is to be copied has gone: {error}", object=ranges[-1].name) from error
+        raise Damaged(f"the bytes to copy have disappeared: {error}", object=ranges[-1].name) from error
     if crc is None or _crc_of(storage, target, 0, length) != crc:
         raise Damaged("the bytes do not have the CRC32C that is recorded", object=ranges[0].name)
     record = ChunkRecord(

@@ -135,7 +135,7 @@ def _damaged(container: OwnedContainer, name: str, run: _Run) -> dict[bytes, Chu
         except Damaged as error:
             found[identity] = error
         except ChunkNotFound as error:
-            found[identity] = Damaged("a record that holds extents is gone", object=error.chunk, segment=name)
+            found[identity] = Damaged("a record that holds extents is missing", object=error.chunk, segment=name)
     return found
 
 

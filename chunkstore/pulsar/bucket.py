@@ -342,7 +342,7 @@ class PulsarBucket(BucketObjects):
             return (named or sound)[0]
         uuids = [part.attempt.uuid for part in sound]
         if not all(self._same_data(sound[0].attempt, part.attempt) for part in sound[1:]):
-            remedy = "choose one (uuid, --uuid), or give what its broker says (live, --live)"
+            remedy = "choose one (uuid, --uuid), or give the broker's output (live, --live)"
             raise Conflict(f"ledger {ledger}", expected="one attempt to offload it", found=uuids, remedy=remedy)
         self._note(f"ledger {ledger} is here {len(uuids)} times with the same bytes: {', '.join(uuids)}")
         return sound[0]

@@ -172,11 +172,11 @@ class BucketCheck:
         if ledger is None and facts.error is not None:
             return
         if attempt.data is None:
-            yield Finding("index-without-data", f"{attempt.key}-index", ledger, None, 0, "there is no data object")
+            yield Finding("index-without-data", f"{attempt.key}-index", ledger, None, 0, "the data object is missing")
             return
         is_live = ledger is not None and live.uuids.get(ledger) == attempt.uuid and live.complete.get(ledger, True)
         if is_live or (not live.documents and (ledger is None or ledger not in complete)):
-            text = "there is no index, or it is just being written"
+            text = "the index is missing, or is being written"
             yield Finding("data-without-index", attempt.key, ledger, None, 0, text)
 
     def _pair(self, attempt: Attempt, facts: Facts) -> Iterator[Finding]:
@@ -224,5 +224,5 @@ def _wrong_counts(ledger: int, parts: list[_Counted]) -> Iterator[Finding]:
     for at, what in enumerate(("entries", "bytes")):
         count, said = sum(part.found[at] for part in parts), closed.says[at]
         if said not in (None, count):
-            text = f"{count} {what} of ledger {ledger} are in its objects, its metadata says {said}"
+            text = f"{count} {what} of ledger {ledger} are in its objects, but its metadata has {said}"
             yield Finding("count", closed.object, ledger, None, 0, text)

@@ -237,7 +237,7 @@ def decode_context(key: bytes, value: bytes, version: int = 0) -> Context:
 def _check_numbers(key: bytes, numbers: tuple[Any, ...]) -> None:
     for number in numbers:
         if type(number) is not int or not 0 <= number <= _NUMBER_MAX:
-            raise _damage(key, f"{number!r} is no length and no id")
+            raise _damage(key, f"{number!r} is neither a length nor an id")
 
 
 def _damage(key: bytes, message: str) -> Damaged:

@@ -77,14 +77,14 @@ def read_live(names: Sequence[str]) -> LiveFiles:
     unknown = {ledger for ledger, is_done in live.complete.items() if is_done} - live.ledgers
     unknown |= set[int]().union(*(ledgers for ledgers in used if live.ledgers.isdisjoint(ledgers)))
     if unknown:
-        text = f"ledger {min(unknown)} is in a stats-internal only, which has no uuids: --live takes the info-internal, too"
+        text = f"ledger {min(unknown)} is in a stats-internal only, which has no uuids; give its info-internal with --live, too"
         raise InvalidArgument(text, argument="--live")
     return replace(live, taken_ms=min(times_ms))
 
 
 def _refused(path: str, what: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{path}: {what}; --live takes what info-internal and stats-internal print", argument="--live"
+        f"{path}: {what}; --live takes the output of info-internal and stats-internal", argument="--live"
     )
 
 
@@ -115,7 +115,7 @@ def _take_in(live: LiveFiles, path: str, topic: str | None, document: Any) -> se
             continue
         uuid = row.get("offloadedContextUuid")
         if uuid is not None and not (isinstance(uuid, str) and _UUID.fullmatch(uuid)):
-            raise _refused(path, f"{uuid!r} is no uuid")
+            raise _refused(path, f"{uuid!r} is not a uuid")
         found.ledgers[ledger] = uuid
         if uuid is not None and live.uuids.setdefault(ledger, uuid) != uuid:
             remedy = "give files of one cluster, all of the same time"

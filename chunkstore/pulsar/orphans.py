@@ -161,7 +161,7 @@ def read_rows(lines: Iterable[bytes]) -> list[Orphan]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             orphan = None
         if orphan is None or orphan.kind not in get_args(Kind) or not all(map(_is_of, orphan, _ROW_TYPES)):
-            raise InvalidArgument(f"line {number} is no row that 'pulsar orphans --json' prints", argument="--from")
+            raise InvalidArgument(f"line {number} is not a row of 'pulsar orphans --json'", argument="--from")
         rows.append(orphan)
     return rows
 
@@ -234,13 +234,13 @@ def _checked(found: _Survey, rows: list[Orphan]) -> list[Orphan]:
 def _require_dead(orphan: Orphan, found: _Survey, gone: set[str]) -> None:
     facts = found.facts.get(orphan.object.removesuffix("-index"))
     if orphan.kind in _OF_PAIRS and facts is not None and facts.cluster is not None and not found.clusters:
-        text = f"{orphan.object} is of cluster {facts.cluster!r}, and no complete offload tells that of the files: say it (--cluster)"
+        text = f"{orphan.object} is of cluster {facts.cluster!r}, but no complete offload names that of the files; name it (--cluster)"
         raise InvalidArgument(text, argument="--cluster")
     if orphan.topic in found.listed:
         # Ids ascend, so a ledger that was made after the file has one above all that are listed.
         newer = orphan.ledger is None or orphan.ledger > max(found.listed[orphan.topic])
         if orphan.kind == "unlisted-ledger" and newer and found.now_ms - 1000 * orphan.age_s > found.live.taken_ms:
-            text = f"{orphan.object} is newer than the --live files: take them again"
+            text = f"{orphan.object} is newer than the --live files; create them again"
             raise InvalidArgument(text, argument="--live")
     if orphan.topic in found.listed or orphan.topic in gone:
         return

@@ -187,7 +187,7 @@ class TopicPlanner:
             ends = {0, *(span.end for span in spans)}
             if low not in ends or (high is not None and high not in ends):
                 what = f"{low} to {spans[-1].end if spans and high is None else high}"
-                text = f"bytes {what} of {context.data} do not begin and end with blocks: of another topic or container"
+                text = f"bytes {what} of {context.data} do not begin and end at blocks; they belong to another topic or container"
                 raise InvalidArgument(text, argument="start" if low not in ends else "stop")
             chosen = [span for span in spans if span.start >= low and (high is None or span.end <= high)]
             if chosen:
@@ -228,7 +228,7 @@ def _read_index(store: Stored, context: Context) -> SegmentIndex:
     stored = store.info(context.data).length
     if index.data_length != context.data_length or stored != context.data_length:
         raise Damaged(
-            f"{stored} bytes of data are stored; the context says {context.data_length}, the index {index.data_length}",
+            f"{stored} bytes of data are stored; the context has {context.data_length}, the index {index.data_length}",
             object=name,
             position=8,
         )
@@ -308,8 +308,7 @@ def last_entries(
             before = final.get(span.ledger)
             if before is not None and span.first_entry <= before.first_entry:
                 raise Damaged(
-                    f"a block of ledger {span.ledger} begins with entry {span.first_entry} behind one of entry "
-                    f"{before.first_entry}",
+                    f"a block of ledger {span.ledger} begins with entry {span.first_entry} after one of entry {before.first_entry}",
                     object=f"segment {segment}",
                     position=span.start,
                 )

@@ -63,7 +63,7 @@ def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: i
                 out.add(batch)
             return list(out.finish())
         except UnicodeDecodeError as error:  # Spark casts binary to string without a look
-            text = f"a row's segment or topic is not valid UTF-8: {bytes(error.object)!r}; encode it, with hex() or base64(), say"
+            text = f"a row's segment or topic is not valid UTF-8: {bytes(error.object)!r}; encode it, for example with hex() or base64()"
             raise InvalidArgument(text, argument="segment") from error
         finally:
             storage.close()

@@ -20,7 +20,7 @@ LEDGER_COLUMNS: Final = {"topic": "STRING", "ledger": "LONG", "entry": "LONG", "
 """The columns of offloaded ledgers and their Spark types, in order."""
 LEDGER_EXTRAS: Final = {"value": "BINARY", "offset": "LONG", "partition": "INT", "timestamp": "TIMESTAMP"}
 """Those that come only if asked for: payload, entry, from the topic's name, and the time at which the chunk of the block was begun."""
-_NOT_DECODED = "an entry holds what the broker wrote, one message or a batch of them, which is not decoded here"
+_NOT_DECODED = "an entry holds the broker's bytes, one message or a batch, which are not decoded here"
 ABSENT: Final[Mapping[bool, Mapping[str, str]]] = {
     False: {
         "key": "a segment is a sequence of bytes, whose records have no keys",

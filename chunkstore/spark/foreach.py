@@ -38,7 +38,7 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
     from chunkstore.spark.sink import columns_of, incoming_of, job_of, run_task, warn_unframed
 
     if "container" in options:
-        raise Unsupported("foreach_batch takes no option 'container': the store says it", feature="container")
+        raise Unsupported("foreach_batch takes no option 'container'; the store has one", feature="container")
     given = {"path": store.url, **{name: str(value) for name, value in options.items()}, "container": store.container}
     chosen = parse_write_options(given, streaming=True)
     with closing(open_storage(chosen.path, Settings())) as storage:

@@ -76,7 +76,7 @@ def behind_stored(stored: Callable[[str], Sequence[Context]], found: Iterable[Of
                 sequences[topic] = context.sequence + 1
                 if not context.complete:
                     what = f"offload segment {context.sequence} of topic {topic!r}"
-                    remedy = "an OffloadWriter fills it: let it complete it, or make another that goes on with it"
+                    remedy = "an OffloadWriter is filling it; let it complete, or create another one that continues it"
                     raise Conflict(what, expected="complete", found="open", remedy=remedy)
                 for entries in context.ranges:
                     key = topic, entries.ledger

@@ -107,7 +107,8 @@ def _check_dense(topic: str, ledger: int, last: int, ids: pa.Array) -> None:
     else:
         return
     text = (
-        f"entry {came} of ledger {ledger} of topic {topic!r} comes behind entry {before}, {before + 1} was expected: entries of a ledger "
-        "come in order and without gaps; use repartition by topic and ledger, and sortWithinPartitions by entry"
+        f"entry {came} of ledger {ledger} of topic {topic!r} follows entry {before}, {before + 1} was "
+        "expected. Entries of a ledger must be in order without gaps: use repartition by topic and "
+        "ledger, and sortWithinPartitions by entry"
     )
     raise InvalidArgument(text, argument="entry")

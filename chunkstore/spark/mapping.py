@@ -70,7 +70,7 @@ class Mapped:
         try:
             self._pickled = base64.b64decode(function, validate=True)
         except ValueError as error:
-            raise InvalidArgument("option 'mapFunction' is what map_batches makes", argument="mapFunction") from error
+            raise InvalidArgument("option 'mapFunction' is set by map_batches only", argument="mapFunction") from error
         self._schema = schema
 
     def batches(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +85,7 @@ class Mapped:
                 raise _wrong(f"the function returned {type(made).__name__}, not an iterator of batches, as it gets one")
             for batch in made:
                 if not isinstance(batch, pa.RecordBatch):
-                    raise _wrong(f"the function gave {type(batch).__name__}, not a pyarrow.RecordBatch")
+                    raise _wrong(f"the function returned {type(batch).__name__}, not a pyarrow.RecordBatch")
                 yield _checked(batch, expected)
 
 

@@ -54,10 +54,10 @@ def judge_job(
 def something_else(application: str, asked: bytes, found: bytes) -> Conflict:
     """The error of a name under which something else was written, or is: nothing is passed over because of its name alone."""
     what = (
-        f"what was written as {application!r} is not what is asked for now, or its beginning (files, their lengths and times, topic, "
-        "ledger, kind of entries), or another driver writes it at this moment; digest"
+        f"the job {application!r} wrote other files or options before (lengths, times, topic, ledger, kind of "
+        "entries), or another driver is writing it now; digest"
     )
-    remedy = "run it again if another driver did; else give what is new a name of its own, and ledgers behind those that are there"
+    remedy = "run it again if another driver did; else use a new job name and ledgers after the stored ones"
     return Conflict(what, expected=asked.hex(), found=found.hex(), remedy=remedy)
 
 
@@ -66,10 +66,10 @@ def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:
     if stored is None:
         if incoming.batch == 0:
             return None
-        what = f"{sink} has no row in this container: this is another one than the checkpoint is of, or an older state; micro-batch"
+        what = f"{sink} has no row in this container: the checkpoint is of another container, or this is an older state; micro-batch"
         return Conflict(what, expected=0, found=incoming.batch, remedy=_ANEW)
     if stored.container != incoming.container:
-        what = f"{sink} wrote to another container, of which this one is a copy: what came there since is not here; container"
+        what = f"{sink} wrote to another container, of which this one is a copy: later writes there are not here; container"
         remedy = "give this copy's query a checkpoint and a txnAppId of its own"
         return Conflict(what, expected=stored.container.hex(), found=incoming.container.hex(), remedy=remedy)
     if stored.query != incoming.query:

@@ -230,7 +230,7 @@ def _metadata(values: Mapping[str, str]) -> str | None:
     for option in values:
         if option not in (*_ALWAYS, *pruning):
             what = ", ".join(pruning) or "none"
-            text = f"option {option!r} says nothing about metadata={name}; options that do: {what}"
+            text = f"option {option!r} does not apply to metadata={name}; options that do: {what}"
             raise InvalidArgument(text, argument=option)
     chosen = [option for option in _CHOICES if option in values]
     if len(chosen) > 1:
@@ -290,7 +290,7 @@ def _pattern(values: Mapping[str, str], name: str) -> str | None:
     try:
         re.compile(pattern or "")
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidArgument(f"option {name!r} is no regular expression: {error}", argument=name) from error
+        raise InvalidArgument(f"option {name!r} is not a regular expression: {error}", argument=name) from error
     if pattern == "":
         raise InvalidArgument(f"option {name!r} is empty", argument=name)
     return pattern
@@ -375,7 +375,7 @@ def _segments(values: Mapping[str, str]) -> tuple[str, ...]:
     names: list[str] = []
     for item in items_of(values, "segments"):
         if not isinstance(item, str) or not item:
-            raise InvalidArgument(f"option 'segments' holds {item!r}, which is no segment name", argument="segments")
+            raise InvalidArgument(f"option 'segments' holds {item!r}, which is not a segment name", argument="segments")
         check_segment_name(item, "segments")
         names.append(item)
     if not names:
@@ -391,7 +391,7 @@ def numbers_of(values: Mapping[str, str], name: str, what: str) -> tuple[int, ..
     for item in items_of(values, name):
         text = str(item)
         if isinstance(item, bool) or _WHOLE.fullmatch(text) is None or int(text) > _BYTES_MAX:
-            raise InvalidArgument(f"option {name!r} holds {item!r}, which is no {what}", argument=name)
+            raise InvalidArgument(f"option {name!r} holds {item!r}, which is not a {what}", argument=name)
         if int(text) in numbers:
             raise InvalidArgument(f"option {name!r} names {int(text)} twice", argument=name)
         numbers.append(int(text))

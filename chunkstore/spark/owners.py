@@ -166,7 +166,7 @@ class AskerDoor(AskedDoor):
     def _nobody(self) -> StorageUnavailable:
         container, root = self._options.container, without_credentials(self._options.path)
         text = (
-            f"no owner of container {container!r} answers, and a stream asks one: run 'chunkstore serve {root} --container {container}', "
+            f"no owner of container {container!r} answers, and a stream needs one; run 'chunkstore serve {root} --container {container}', "
             "or write with foreach_batch(store, ...), whose driver is the owner"
         )
         return StorageUnavailable(text, object=container)

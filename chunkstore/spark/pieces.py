@@ -87,8 +87,8 @@ class PieceReader:
                 raise
             text = (
                 f"{error.message}. The read was planned at lsn {self._lsn}; chunks that were merged or truncated since are collected after "
-                "gc_grace_s. Load (or start the stream) again; for longer reads keep a state by 'chunkstore pins add', and read it with "
-                "option lsnAsOf. If it happens again, run check"
+                "gc_grace_s. Load (or start the stream) again; for longer reads pin a state ('chunkstore pins add') "
+                "and read it with option lsnAsOf. If it happens again, run check"
             )
             raise ChunkstoreError.told("ChunkNotFound", text, error.to_fields()) from error
         if len(data) != stop - start:

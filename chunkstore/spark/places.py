@@ -26,9 +26,9 @@ def check_place(storage: ChunkStorage, *, container: str, uuid: bytes) -> None:
     try:
         found = uuid_at(storage, container)
     except ContainerNotFound:
-        reason = f"on this machine there is no container {container!r}"
+        reason = f"container {container!r} does not exist on this machine"
     else:
         if found == uuid:
             return
-        reason = f"on this machine container {container!r} is another one: its uuid is {found.hex()}, {uuid.hex()} was planned from"
+        reason = f"on this machine container {container!r} is not the planned one: its uuid is {found.hex()}, the plan has {uuid.hex()}"
     raise RootUnavailable(storage.url, reason, remedy=_REMEDY) from None

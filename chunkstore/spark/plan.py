@@ -205,7 +205,7 @@ class _Stored:
             raise SegmentTruncated(self.info.name, start_offset=self.info.start_offset, offset=start)
         if stop > self.info.length:
             raise Damaged(
-                f"a block is said to end at {stop}, but the segment has {self.info.length} bytes",
+                f"a block ends at {stop}, but the segment has {self.info.length} bytes",
                 object=f"segment {self.info.name}",
                 position=start,
             )

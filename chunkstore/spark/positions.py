@@ -143,7 +143,7 @@ def _reached(document: object) -> Reached:
     begin = fields.number("from") if "from" in fields.values else None
     reached = Reached(fields.number("id"), fields.number("at"), fields.values.get("done") is True, begin)
     if begin is not None and begin > reached.at:
-        raise _damaged(f"{begin} lies behind {reached.at}")
+        raise _damaged(f"{begin} is after {reached.at}")
     return reached
 
 

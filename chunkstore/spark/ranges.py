@@ -83,7 +83,7 @@ def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:
         stop = position_in(info, options.ending, "endingOffsets", LATEST, clip=clip)
         if stop < start:
             raise InvalidArgument(
-                f"segment {name!r} would be read from {start} to {stop}, which lies before that",
+                f"segment {name!r} would be read from {start} to {stop}, which is before that",
                 argument="endingOffsets",
             )
         ranges.append(Range(name, info.id, start, stop))
@@ -117,5 +117,5 @@ def position_in(info: SegmentInfo, positions: Positions, option: str, default: i
         error = BadOffset(info.name, expected=info.length, given=at)
     else:
         return at
-    error.add_note(f"Option {option!r} says so.")
+    error.add_note(f"Option {option!r} is set so.")
     raise error

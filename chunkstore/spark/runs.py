@@ -125,7 +125,7 @@ class WholeObject(NamedTuple):
 
     def pieces(self, start: int, stop: int) -> list[Piece]:
         if stop > self.length:
-            raise Damaged(f"a block is said to end at {stop} of {self.length} bytes", object=self.name, position=start)
+            raise Damaged(f"a block ends at {stop} of {self.length} bytes", object=self.name, position=start)
         return [Piece(self.name, start, stop, self.length, start, None)]
 
 

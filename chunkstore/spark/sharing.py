@@ -41,7 +41,7 @@ def lose(options: ReadOptions, error: ChunkstoreError) -> None:
     """Data that nobody has read is gone: raise ``error`` unless that is allowed."""
     if options.fail_on_data_loss:
         error.add_note(
-            "The stream had not seen it sealed and read to its end. Option failOnDataLoss=false goes on, and counts what is lost."
+            "The stream had not seen it sealed and read to its end. Option failOnDataLoss=false continues, and counts the lost bytes."
         )
         raise error
-    _LOG.warning("a stream goes on without what is lost: %s", error.message)
+    _LOG.warning("a stream continues without the lost bytes: %s", error.message)

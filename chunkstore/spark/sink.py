@@ -86,7 +86,7 @@ def warn_unframed(options: WriteOptions, columns: Columns) -> None:
     """Say what ``framing=none`` means."""
     if not options.lines and not columns.ledgers:
         _LOG.warning(
-            "framing=none: values are put one behind the other, and cannot be told apart again; framing=lines ends each with a newline"
+            "framing=none concatenates values, and they cannot be separated again; framing=lines ends each with a newline"
         )
 
 
@@ -115,7 +115,7 @@ def incoming_of(
         query = "" if entry is None else decode_sink(entry.key, entry.value).query
     if query is None:
         raise Unsupported(
-            "no task has told which query this is: give option txnAppId", feature="a micro-batch without tasks"
+            "no task reported the query's id; give option txnAppId", feature="a micro-batch without tasks"
         )
     run = next((message.run for message in told if message.run), query)
     return Incoming(options.sink_id or query, query, batch, door.uuid), run
@@ -127,7 +127,7 @@ def _require_container(told: Sequence[Message], door: Door) -> None:
         if message.container_uuid != door.uuid:
             what, remedy = (
                 "the container that the tasks have written to",
-                "it was deleted or restored meanwhile; run it again",
+                "it was deleted or restored during the write; run it again",
             )
             raise Conflict(what, expected=message.container_uuid.hex(), found=door.uuid.hex(), remedy=remedy)
 
@@ -173,7 +173,7 @@ class BatchWriter(DataSourceArrowWriter):
             with AskerDoor(self._options, claims=True, wait_s=_GIVING_UP_S) as door:
                 if door.uuid == self._plan.container_uuid and not give_up(door, self._plan.session_id):
                     _LOG.warning(
-                        "the write failed, but its session has ended: unless it was given up before, its rows are there"
+                        "the write failed, but its session has ended: unless it was withdrawn before, its rows are stored"
                     )
         except ChunkstoreError as error:
             _LOG.warning("session %d of a write that failed could not be ended: %s", self._plan.session_id, error)

@@ -172,7 +172,7 @@ class Stream:
         if not replica.passes(offset.epoch, offset.lsn):
             raise RolledBack(
                 f"the checkpoint has seen record {offset.lsn} of epoch {offset.epoch}, which is not in the history of container "
-                f"{replica.container!r} (any more): was it restored to before that? Begin with a new checkpoint",
+                f"{replica.container!r} (any more), perhaps after a restore. Begin with a new checkpoint",
                 object="offset in the checkpoint",
                 lsn_seen=offset.lsn,
                 lsn_now=replica.lsn,

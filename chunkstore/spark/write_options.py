@@ -86,7 +86,7 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     if not streaming and ("txnAppId" in values) != ("txnVersion" in values):
         raise InvalidArgument("options 'txnAppId' and 'txnVersion' are given together", argument="txnVersion")
     if "segments" in values and "topic" in values:
-        raise InvalidArgument("options 'segments' and 'topic' both say where rows go: keep one", argument="topic")
+        raise InvalidArgument("options 'segments' and 'topic' both name a destination; keep one", argument="topic")
     named_by = "topic" if "topic" in values else "segments"
     target = values.get(named_by, "")
     known_as = _name(values, "txnAppId")
@@ -118,7 +118,7 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
     for name, _ in fields:
         if name not in allowed:
             raise InvalidArgument(
-                f"{unknown_name('column', name, sorted(allowed))}; drop what is not to be stored", argument=name
+                f"{unknown_name('column', name, sorted(allowed))}; drop the other columns", argument=name
             )
     if len(kinds) < len(fields):
         raise InvalidArgument("two columns have one name", argument=fields[-1][0])
@@ -128,13 +128,13 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
             raise InvalidArgument(text, argument=name)
     for name in LEDGER_KINDS if ledgers else ("value",):
         if name not in kinds:
-            text = f"column {name!r} ({' or '.join(allowed[name])}) is missing: it is what is written"
+            text = f"column {name!r} ({' or '.join(allowed[name])}) is missing; it holds the bytes to write"
             raise InvalidArgument(text, argument=name)
     if "segment" in kinds and "topic" in kinds:
-        raise InvalidArgument("columns 'segment' and 'topic' both say where a row goes: keep one", argument="topic")
+        raise InvalidArgument("columns 'segment' and 'topic' both name a row's destination; keep one", argument="topic")
     segment = "segment" if "segment" in kinds else "topic" if "topic" in kinds else None
     if segment is not None and options.target:
-        text = f"column {segment!r} says where a row goes, and so do the options 'segments' and 'topic': keep one"
+        text = f"column {segment!r} names a row's destination, and so do the options 'segments' and 'topic'; keep one"
         raise InvalidArgument(text, argument="segments")
     if ledgers and options.target:
         check_topic(options.target)

@@ -133,7 +133,9 @@ class CollectJob:
                 container.observer.collected(rows.chunks - chunks, rows.chunk_bytes - chunk_bytes)
             if not step.go_on():
                 return True
-        step.findings += [f"row {key.hex()} is damaged or leads elsewhere: run check" for key in sorted(rows.refused)]
+        step.findings += [
+            f"row {key.hex()} is damaged or names another object; run check" for key in sorted(rows.refused)
+        ]
         if self._journal_is_whole(step):
             self._rows = None
             return False

@@ -367,7 +367,7 @@ def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage,
                 storage.delete(names.chunk(item.id))
         return "bytes of it are sound neither here nor in the copy"
     except (Conflict, SegmentNotFound):
-        return "the segment was changed meanwhile; scrub again"
+        return "the segment changed during the scrub; scrub again"
     return ""
 
 

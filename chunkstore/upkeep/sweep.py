@@ -219,7 +219,7 @@ def _require_sound(context: ReadContext, view: MetadataView, listed: IdSet) -> N
         )
     for finding in check(context, view, "quick", epoch=view.head.position.epoch, orphans=lambda _: None):
         if finding.severity == "damage":
-            what = f"nothing is swept by damaged metadata ({finding.message}); run check"
+            what = f"nothing is swept, because metadata are damaged ({finding.message}); run check"
             raise Damaged(what, object=finding.object, position=finding.position)
     for segment in _segments(view):
         for offset, identity, record in walk(view.get, segment):

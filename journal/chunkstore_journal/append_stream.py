@@ -133,7 +133,7 @@ def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int
     later = reader.find_record_after(last.end, lsn=last.lsn, epoch=opened.epoch)
     if later is not None:
         raise Damaged(
-            f"{reason}, but the record with lsn {later[1].lsn} lies intact behind it: this is damage, not a torn write",
+            f"{reason}, but the record with lsn {later[1].lsn} is intact after it: this is damage, not a torn write",
             object=streams.names.log(opened.epoch),
             position=last.end,
         )

@@ -134,7 +134,7 @@ def _body(data: bytes, kind: int, object: str) -> Fields:
         text = f"{object} is of version {header.version}; this program reads {ASK_VERSION}: upgrade it"
         raise Unsupported(text, feature="ask")
     if header.kind != kind:
-        refuse(f"kind {header.kind} stands where {kind} belongs", object, 0)
+        refuse(f"kind {header.kind} is stored where {kind} belongs", object, 0)
     return Fields(unpack(body, object, FRAME_HEADER_BYTES), "the request", object, FRAME_HEADER_BYTES)
 
 
@@ -177,7 +177,7 @@ def _read_commit(fields: Fields, object: str) -> AskCommit:
     changes = tuple(_change_of(item, object) for item in fields.array())
     once = _change_of(fields.take(), object)
     if not isinstance(once, TablePut):
-        refuse("what makes it happen one time only is no table row", object, FRAME_HEADER_BYTES)
+        refuse("its once-only condition is not a table row", object, FRAME_HEADER_BYTES)
     return AskCommit(changes, once)
 
 

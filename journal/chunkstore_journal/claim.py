@@ -89,8 +89,8 @@ def new_attempt(epoch: int) -> ClaimAttempt:
 def moved(storage: ChunkStorage, names: ContainerNames, epoch: int) -> StorageUnavailable:
     """What is said when our own claim is not where we made it."""
     return StorageUnavailable(
-        f"our claim of epoch {epoch} is not to be seen under {storage.url} any more: the root or the folder of container "
-        f"{names.container!r} was moved, unmounted or replaced. See what lies there now, and open it again",
+        f"our claim of epoch {epoch} is no longer visible under {storage.url}: the root or the folder of container "
+        f"{names.container!r} was moved, unmounted or replaced. Check what is stored there now, and open it again",
         object=names.epoch(epoch),
     )
 
@@ -237,7 +237,7 @@ def _require_never_opened(streams: Streams, epoch: int) -> None:
     # Its owner may be at work this very moment: then slot 0 is there by now.
     if used and streams.slot0(epoch) is None:
         raise Damaged(
-            "this stream has records, but its OPEN is gone: the storage lost names",
+            "this stream has records, but its OPEN is missing: the storage lost names",
             object=names.slot(epoch, 0),
         )
 

@@ -50,19 +50,19 @@ def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: 
     capabilities = storage.capabilities
     if not capabilities.create_if_absent:
         raise Unsupported(
-            f"{storage.url} has no atomic put-if-absent, so nobody can own a container there; open it read-only",
+            f"{storage.url} has no atomic put-if-absent, so a container there cannot have an owner; open it read-only",
             feature="create_if_absent",
         )
     if container.mode == "append" and not capabilities.append:
         raise Unsupported(
-            f"container {container.name!r} has an APPEND journal, and {storage.url} cannot append: open it read-only, and copy "
-            "what it holds into a new container",
+            f"container {container.name!r} has an APPEND journal, and {storage.url} cannot append; open it "
+            "read-only, and restore it into a new container",
             feature="append_journal",
         )
     if container.mode == "append" and not capabilities.append_journal and settings.journal_mode != "append":
         raise Unsupported(
             f"container {container.name!r} has an APPEND journal, which is not safe on {capabilities.medium or 'this storage'}; "
-            "open it read-only, or say journal_mode='append' if you know better",
+            "open it read-only, or set journal_mode='append' if this storage keeps appended bytes",
             feature="append_journal",
         )
 
@@ -74,7 +74,8 @@ def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat
     if data is None:
         if storage.exists(names.backup):
             raise Unsupported(
-                f"backups of container {names.container!r} lie at {storage.url}, and no container: read them with open_replica, or restore",
+                f"backups of container {names.container!r} are stored at {storage.url}, but no container; read them "
+                "with open_replica, or restore",
                 feature="backup",
             )
         _require_nothing_left(storage, names)
@@ -90,8 +91,8 @@ def _require_nothing_left(storage: ChunkStorage, names: ContainerNames) -> None:
     # Asked in this order: a concurrent creator puts FORMAT before the first claim.
     if found is not None and not storage.exists(names.format):
         raise Damaged(
-            f"container {names.container!r} was here before, for {found} still is, but its FORMAT is gone: the storage lost "
-            "names. Restore it",
+            f"container {names.container!r} existed before, because {found} is stored, but its FORMAT is missing: "
+            "the storage lost names. Restore it",
             object=names.format,
         )
 

@@ -37,7 +37,7 @@ def check_places(streams: Streams, view: MetadataView) -> Iterator[Finding]:
             continue  # slot 0 is in front of every cut
         end_index, end_byte = cuts.ends.get(epoch, (0, 0))
         if index >= end_index if index is not None else offset + length > end_byte:
-            what = f"an extent of {length} bytes, which is at or behind the cut of its stream"
+            what = f"an extent of {length} bytes, which is at or after the cut of its stream"
             yield Finding(CUTS, "error", streams.names.place(name), offset, what)
 
 

@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 WAY_ON = (
-    "Put back what is missing and open again. Going on without it (accept_rollback=True, --accept-rollback) is safe only where no "
-    "former owner runs any more"
+    "Put the missing objects back and open again. Continuing without them (accept_rollback=True, "
+    "--accept-rollback) is safe only if no former owner runs any more"
 )
-_REPAIR = "Restore it from a backup; without one 'chunkstore repair ROOT --dry-run' says what can be kept"
+_REPAIR = "Restore it from a backup; without one, 'chunkstore repair ROOT --dry-run' shows what can be kept"
 
 
 @contextmanager
@@ -102,7 +102,7 @@ class SeenEnds:
     def _check_epochs(self, lost: int, what: str, object: str) -> None:
         lease = self._lease
         if lease is not None and lease.epoch >= lost:
-            text = f"epoch {lease.epoch} was opened, says the lease, but the {what} of epoch {lost} is gone: "
+            text = f"epoch {lease.epoch} was opened according to the lease, but the {what} of epoch {lost} is missing: "
             self._lease = None
             self._give_up(Damaged(f"{text}the storage lost names. {WAY_ON}", object=object))
         if self._cache is not None and self.epoch >= lost:
@@ -162,7 +162,7 @@ class SeenEnds:
         hole = self._missing
         # Asked once more: of a history that was given up, it may be what a live owner has written since.
         if hole is not None and end.index >= hole.index and self._streams.holds(hole) is None:
-            text = "the next record is there, but this one, which was seen, is gone: the storage lost names"
+            text = "the next record exists, but this one, which was seen before, is missing: the storage lost names"
             raise Damaged(text, object=self._names.slot(hole.epoch, hole.index - 1))
         if self._own is not None and self._own.lsn > end.lsn:
             raise Damaged(
@@ -173,13 +173,13 @@ class SeenEnds:
         lease = self._lease
         if lease is not None and contradicts(lease, end):
             gone = f"{missing(end, lease.lsn)}{self._others(end)}"
-            text = f"epoch {lease.epoch} was closed at lsn {lease.lsn}, says the lease: {gone}. {WAY_ON}"
+            text = f"epoch {lease.epoch} was closed at lsn {lease.lsn} according to the lease: {gone}. {WAY_ON}"
             self._lease = None
             self._give_up(Damaged(text, object=name, position=end.end))
         cache = self._cache
         if cache is not None and self._is_elsewhere(cache, end):
             if was_cut_off(self._streams, end.epoch, cache.position):
-                where = f"it stands at lsn {cache.position.lsn}, in what a repair has cut off"
+                where = f"it is at lsn {cache.position.lsn}, in records that a repair cut off"
                 self.findings.append(f"the local cache was discarded: {where}")
                 self._cache, self.cache_is_void = None, True
             else:
@@ -215,7 +215,7 @@ class SeenEnds:
             self._give_up(Damaged(f"{text}. {WAY_ON}", object=name, position=end.end))
             return
         # Not enough to stop for: a hint that anybody may overwrite.
-        self.findings.append(f"snapshot {link.name} stands at lsn {link.lsn}, and the journal ends at lsn {end.lsn}")
+        self.findings.append(f"snapshot {link.name} is at lsn {link.lsn}, but the journal ends at lsn {end.lsn}")
         self._latest = None
 
     def _name_of(self, end: Position) -> str:
@@ -232,14 +232,14 @@ class SeenEnds:
             found.append(f"the local cache (lsn {self._cache.position.lsn})")
         if self._latest is not None and self._latest.snapshot.lsn > end.lsn:
             found.append(f"snapshot LATEST (lsn {self._latest.snapshot.lsn})")
-        return f"; seen, too, by {' and '.join(found)}" if found else ""
+        return f"; also seen by {' and '.join(found)}" if found else ""
 
     def _give_up_cache(self, cache: Head, end: Position, object: str) -> None:
         self._cache, self.cache_is_void = None, True
         seen = cache.position
         what = "is older than" if seen.lsn > end.lsn else "has another history than"
         text = (
-            f"this root {what} what the local cache has seen of it: lsn {seen.lsn} then, lsn {end.lsn} now; "
+            f"this root {what} what the local cache has seen: lsn {seen.lsn} then, lsn {end.lsn} now; "
             f"{_gone(end, seen)}{self._others(end)}. Is this a restored backup, or a copy? {WAY_ON}"
         )
         self._give_up(RolledBack(text, object=object, position=end.end, lsn_seen=seen.lsn, lsn_now=end.lsn))
@@ -298,9 +298,10 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
         return
     where = streams.place_of(seen) if on_stream else seen.opened.object
     text = (
-        f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has what was followed, to lsn {seen_lsn} of epoch "
-        f"{seen.opened.epoch} ({where}): records were lost, or an older state stands in the root's place, opened by others perhaps, or the "
-        "storage gives old answers. Retry once that is put right; a replica opened anew follows what is there"
+        f"the journal, which ends at lsn {now.lsn} of epoch {now.epoch}, no longer has the records that were "
+        f"followed up to lsn {seen_lsn} of epoch {seen.opened.epoch} ({where}). Records were lost, the root "
+        "was replaced by an older state, or the storage returns old answers. Fix this and retry; a newly "
+        "opened replica follows the present state"
     )
     raise RolledBack(text, object=name, position=now.end, lsn_seen=seen_lsn, lsn_now=now.lsn)
 
@@ -331,7 +332,7 @@ def _is_foreign(opened: Opened, seen: Opened) -> bool:
 def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:
     """In words: what is missing behind ``end`` of what reached ``lsn``."""
     if lsn <= end.lsn:
-        return f"another record with lsn {lsn} lies here"
+        return f"another record with lsn {lsn} is stored here"
     count = lsn - end.lsn
     records = "1 record" if count == 1 else f"{count} records"
     size = f", {size_bytes} bytes" if size_bytes > 0 else ""

@@ -49,18 +49,18 @@ def extents_of(
         if key not in added:
             if not _lies_before(chunk, epoch, index, begin):
                 refuse(
-                    f"{key!r} leads behind the record, to byte {chunk.object_offset} of {chunk.object!r}",
+                    f"{key!r} points after the record, to byte {chunk.object_offset} of {chunk.object!r}",
                     object,
                     position,
                 )
             continue
         if chunk.object != here or chunk.crc32c is None or not low <= chunk.object_offset < stop <= low + len(blob):
             what = f"{chunk.length} bytes from byte {chunk.object_offset} of {chunk.object!r} on"
-            refuse(f"{key!r} leads to {what}, not into the {len(blob)} bytes that its record brings", object, position)
+            refuse(f"{key!r} points to {what}, not into the {len(blob)} bytes of its record", object, position)
         found.append((key, chunk))
     gone = {key for key, value in rows if value is None}
     if len(found) != len(added - gone):
-        refuse("an extent has no row that leads to its bytes", object, position)
+        refuse("an extent has no row for its bytes", object, position)
     found.sort(key=lambda item: item[1].object_offset)
     for (former, chunk), (key, after) in pairwise(found):
         if chunk.object_offset + chunk.length > after.object_offset:
@@ -126,7 +126,7 @@ def check_moved(payload: OpenPayload, record: Record, *, object: str) -> None:
         found, wanted = decode_chunk(key, raw) if raw else chunk, chunk.placed(place, chunk.object_offset + shift)
         if found[:4] != wanted[:4] or found.kind != KIND_INLINE:
             what = f"byte {found.object_offset} of {found.object!r}, not to byte {wanted.object_offset} of {place!r}"
-            refuse(f"{key!r}, an extent of the embedded record, leads to {what}", object, 0)
+            refuse(f"{key!r}, an extent of the embedded record, points to {what}", object, 0)
     for key, chunk in _inline_rows(payload.rows):
         if key not in extents and not _lies_before(chunk, record.header.epoch, record.header.index, payload.end_byte):
-            refuse(f"{key!r} leads behind the cut, to byte {chunk.object_offset} of {chunk.object!r}", object, 0)
+            refuse(f"{key!r} points after the cut, to byte {chunk.object_offset} of {chunk.object!r}", object, 0)

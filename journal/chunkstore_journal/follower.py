@@ -180,7 +180,7 @@ class Follower:
             self._require_seen(leg)
             self._seen = leg
             return leg
-        raise Damaged("the journal's newest stream vanished, and no newer one is there", object=lost)
+        raise Damaged("the journal's newest stream disappeared, and no newer one exists", object=lost)
 
     def _forget(self) -> None:
         """Look for everything anew: what was read may belong to another state than the one that lies there now."""

@@ -41,7 +41,7 @@ def decode_frame_header(raw: bytes, magic: bytes, body_bytes_max: int, *, object
         refuse(f"{len(raw)} bytes are too few; it is cut short", object, position)
     found, version, kind, _, length, _ = _HEADER.unpack_from(raw)
     if found != magic:
-        refuse(f"{found!r} stands where {magic!r} belongs", object, position)
+        refuse(f"{found!r} is stored where {magic!r} belongs", object, position)
     if length > body_bytes_max:
         refuse(f"a length of {length} bytes is claimed; {body_bytes_max} is the limit", object, position)
     return FrameHeader(version, kind, length)
@@ -51,7 +51,7 @@ def check_frame(header: bytes, body: bytes, *, version: int, object: str, positi
     """Raise ``Damaged`` unless ``header`` (16 bytes, as given to ``decode_frame_header``) vouches for ``body``, in ``version``."""
     _, found, _, zero, length, crc = _HEADER.unpack_from(header)
     if length != len(body):
-        refuse(f"{length} bytes are announced, {len(body)} are there", object, position)
+        refuse(f"{length} bytes are announced, {len(body)} are stored", object, position)
     if crc32c_extend(crc32c(header[:_CRC_AT]), body) != crc:
         refuse("wrong CRC", object, position)
     if found != version or zero:

@@ -143,7 +143,7 @@ def check_link(record: Record, previous: Position, *, object: str, position: int
     header = record.header
     if header.epoch != previous.epoch or header.index != previous.index:
         raise Damaged(
-            f"record {header.index} of epoch {header.epoch} lies where {previous.index} of {previous.epoch} belongs",
+            f"record {header.index} of epoch {header.epoch} is stored where {previous.index} of {previous.epoch} belongs",
             object=object,
             position=position,
         )
@@ -167,7 +167,7 @@ class Streams:
     def require_begun(self, at: Position) -> None:
         """Raise ``Unsupported`` where no record is there ``at`` the end of history, and the first one belongs to an import."""
         if self._imports and at == GENESIS:
-            text = f"an import into container {self.names.container!r} ended before it began: run it again, or delete what is there"
+            text = f"an import into container {self.names.container!r} ended before it began; run it again, or delete its objects"
             raise Unsupported(text, feature="unfinished_import")
 
     def is_ours(self, link: SnapshotLink) -> bool:
@@ -179,7 +179,7 @@ class Streams:
         """The object that a link leads to. Raises ``Damaged`` where it leads elsewhere."""
         if not self.is_ours(link):
             raise Damaged(
-                f"{link.name[:200]!r} is no snapshot of this container at lsn {link.lsn}",
+                f"{link.name[:200]!r} is not a snapshot of this container at lsn {link.lsn}",
                 object=self.names.snapshot_prefix(),
             )
         return link.name
@@ -199,7 +199,9 @@ class Streams:
         """The OPEN of a stream on H. Raises: ``Damaged`` if there is none: it must never be deleted (3.14.5)."""
         found = self.slot0(epoch)
         if not isinstance(found, Opened):
-            raise Damaged("history passes through this stream, but its OPEN is gone", object=self.names.slot(epoch, 0))
+            raise Damaged(
+                "history passes through this stream, but its OPEN is missing", object=self.names.slot(epoch, 0)
+            )
         return found
 
     def decode_slot0(self, epoch: int, data: bytes) -> Opened | Sealed:

@@ -180,14 +180,12 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
         yield Finding(2, severity, flaw.object, flaw.position, flaw.message)
     newest = max((epoch for epoch, found in slot0.items() if isinstance(found, Opened)), default=0)
     if lease is not None and lease.epoch > newest:
-        yield Finding(
-            5, "error", names.lease, 0, f"it says that epoch {lease.epoch} was opened, and the newest is {newest}"
-        )
+        yield Finding(5, "error", names.lease, 0, f"it names epoch {lease.epoch} as opened, but the newest is {newest}")
     heads = {what: seen for what, seen in ((_CACHE, head), (_MEMORY, memory)) if seen is not None}
     heads = {what: seen for what, seen in heads.items() if not is_cut_off(cuts, seen.position.epoch, seen.position.lsn)}
     for what, seen in heads.items():
         if seen.position.epoch > top:
-            message = f"it stands in epoch {seen.position.epoch}, but only {top} is claimed"
+            message = f"it is in epoch {seen.position.epoch}, but only {top} is claimed"
             yield Finding(12, "error", what, 0, message)
     if not newest:
         return
@@ -244,7 +242,7 @@ def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None], new
                 if record.header.kind != RecordKind.SEAL:
                     yield Finding(5, "error", names.slot(previous, end), 0, "not a SEAL where the stream ends")
             except ChunkNotFound:
-                yield Finding(25, "error", names.slot(previous, end), 0, "the SEAL that ends the stream is gone")
+                yield Finding(25, "error", names.slot(previous, end), 0, "the SEAL that ends the stream is missing")
             except Damaged as damage:
                 yield Finding(5, "error", damage.object, damage.position, damage.message)
         else:
@@ -278,14 +276,12 @@ class _Walk:
     def end(self, streams: Streams, epoch: int, end: StreamEnd) -> Iterator[Finding]:
         for what, head in self._heads.items():
             if head.position.lsn > end.lsn:
-                message = f"it stands at lsn {head.position.lsn}, and history ends at {end.lsn}"
+                message = f"it is at lsn {head.position.lsn}, but history ends at {end.lsn}"
                 yield Finding(12, "error", what, 0, message)
         last = Position(end.lsn, end.hash, epoch, end.index, end.byte)
         if self._lease is not None and contradicts(self._lease, last):
             name = streams.names.log(epoch) if streams.mode == "append" else streams.names.slot(epoch, end.index)
-            message = (
-                f"epoch {epoch} was closed at lsn {self._lease.lsn}, says the lease: {missing(last, self._lease.lsn)}"
-            )
+            message = f"epoch {epoch} was closed at lsn {self._lease.lsn} according to the lease: {missing(last, self._lease.lsn)}"
             yield Finding(5, "error", name, end.byte, message)
 
 
@@ -310,14 +306,14 @@ def _check_records(
             try:
                 kept_from = first_kept(streams, leg)
                 if kept_from.index > 1 and kept_from.lsn > gone_max:
-                    message = f"records up to lsn {kept_from.lsn} are gone, but no snapshot stands behind {gone_max}"
+                    message = f"records up to lsn {kept_from.lsn} are missing, but no snapshot is after {gone_max}"
                     yield Finding(4, "error", streams.names.stream(opened.epoch), 0, message)
                 holes: list[str] = []
                 for record, _, name, position in stored_records(streams, leg, pool, gone_max, holes):
                     yield from walk.look_at(record, name, position)
                 for name in holes:
                     yield Finding(
-                        4, "warning", name, 0, "gone, though an earlier record is there; a snapshot stands for it"
+                        4, "warning", name, 0, "missing, though an earlier record exists; a snapshot replaces it"
                     )
             except Damaged as damage:
                 yield Finding(6, "error", damage.object, damage.position, damage.message)
@@ -354,7 +350,7 @@ def _check_snapshots(streams: Streams, newest: int, cuts: Sequence[Opened]) -> I
         try:
             reader = verify_snapshot(streams.storage, streams.snapshot(link), container=streams.container)
             if reader.header.link(link.name) != link:
-                yield Finding(11, "error", link.name, 0, "the snapshot does not stand where its link says")
+                yield Finding(11, "error", link.name, 0, "the snapshot is not at its link's position")
                 continue
             usable += 1
             holds = (
@@ -363,11 +359,9 @@ def _check_snapshots(streams: Streams, newest: int, cuts: Sequence[Opened]) -> I
             if holds is False:
                 yield Finding(11, "error", link.name, 0, f"lsn {link.lsn} of history has another hash")
             elif holds is None and _is_beyond(streams, link):
-                yield Finding(
-                    11, "error", link.name, 0, f"it stands at lsn {link.lsn}, where history has left its epoch"
-                )
+                yield Finding(11, "error", link.name, 0, f"it is at lsn {link.lsn}, after its epoch's end in history")
         except ChunkNotFound:
-            yield Finding(11, "warning", link.name, 0, "a named snapshot is gone")
+            yield Finding(11, "warning", link.name, 0, "a named snapshot is missing")
         except ChunkstoreError as error:
             yield Finding(11, "error", link.name, getattr(error, "position", 0), error.message)
     try:

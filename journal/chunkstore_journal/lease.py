@@ -1,7 +1,7 @@
-"""The lease hint: politeness between people and processes, never safety (protocol A15); and where a closed stream ends (A17).
+"""The lease hint: it avoids needless take-overs, never decides safety (protocol A15), and records the end of a closed stream (A17).
 
-Promises: reading and renewing it never fails a store; a claimant that is asked to be polite watches for signs of life on
-its own clock and refuses to push a live owner aside. Leaves out: everything that decides ownership (``claim``).
+Promises: reading and renewing it never fails a store; a polite claimant watches for signs of life on its own clock and
+refuses to depose a live owner. Leaves out: everything that decides ownership (``claim``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["overrule_lease", "read_lease", "wait_politely", "write_lease"]
 _LOOK_EVERY_S_MAX = 0.25
 _LOOK_LATE_S_MAX = 10.0
 _RENEWED_LATE_S = 1.0
-"""How much longer than its period a living owner may need to renew its lease, at least: it looks at the clock now and then."""
+"""How much longer than its period a living owner may need to renew its lease, at least: it checks the clock from time to time."""
 
 
 def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None:
@@ -52,11 +52,11 @@ def write_lease(
     try:
         storage.put(names.lease, encode_lease(lease))
     except ChunkstoreError:
-        return  # a hint that could not be renewed looks like a dead owner: that costs politeness only
+        return  # a hint that could not be renewed looks like a dead owner: another process may claim sooner
 
 
 def overrule_lease(storage: ChunkStorage, names: ContainerNames, epoch: int) -> None:
-    """Put a lease that knows no end in the place of one whose end was given up: epochs recur there, and nobody may judge by it.
+    """Replace a lease whose end was discarded (accepted rollback) by one without an end: epochs recur, so the old end misleads.
 
     ``epoch``: the last one that is open here, 0 if there is none. The claimant's own is not open yet, and may never be.
 
@@ -73,8 +73,7 @@ def _lease(epoch: int, counter: int, *, released: bool) -> LeaseInfo:
 def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, settings: Settings) -> None:
     """Return when no owner seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
 
-    An owner that has nothing to do moves its lease only, once in its period. So ``wait_s`` is lengthened to that and a little more: a
-    shorter look says nothing.
+    An idle owner only renews its lease, once per period. So ``wait_s`` is lengthened to a little more than that period.
 
     Raises: ``ContainerBusy`` as soon as the lease or the journal of its epoch changes.
     """

@@ -109,7 +109,7 @@ def _require_past(streams: Streams, opened: Opened, end: StreamEnd, asked: Asked
         if asked.lsn > end.lsn:
             claim = streams.names.epoch(opened.epoch + 1)
             if streams.storage.exists(claim):
-                text = f"whether lsn {asked.lsn} is history is for the next owner to say, who has only claimed so far: ask again"
+                text = f"the next owner has claimed but not yet decided whether lsn {asked.lsn} is history; ask again"
                 raise StorageUnavailable(text, object=claim)
             raise _future(asked, end.lsn)
     elif (asked.time_ms or 0) > max(runtime.now_ms(), last_label_ms(streams, opened, end)):
@@ -118,9 +118,9 @@ def _require_past(streams: Streams, opened: Opened, end: StreamEnd, asked: Asked
 
 def _future(asked: Asked, lsn: int) -> InvalidArgument:
     if asked.lsn is not None:
-        text = f"lsn {asked.lsn} lies in the future: history ends at lsn {lsn}"
+        text = f"lsn {asked.lsn} is in the future: history ends at lsn {lsn}"
         return InvalidArgument(text, argument="at_lsn")
-    return InvalidArgument(f"{asked.time_ms} ms since 1970 lies in the future", argument="at_time")
+    return InvalidArgument(f"{asked.time_ms} ms since 1970 is in the future", argument="at_time")
 
 
 def _end_in(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
@@ -208,11 +208,11 @@ def _gone(streams: Streams, asked: Asked) -> PastCollected:
     if oldest is None:
         rest = "nor does anything lead to another moment"
     elif oldest[1] is None:
-        rest = "and history begins behind it" if asked.lsn is None else "and history begins at lsn 1"
+        rest = "and history begins after it" if asked.lsn is None else "and history begins at lsn 1"
     else:
         rest = f"the oldest moment that is left is lsn {oldest[0]}, at {oldest[1]} ms since 1970"
     return PastCollected(
-        f"what leads to {what} is not stored (any more); {rest}",
+        f"the history up to {what} is no longer stored; {rest}",
         lsn=asked.lsn or 0,
         oldest_lsn=None if oldest is None else oldest[0],
     )

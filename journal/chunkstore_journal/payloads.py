@@ -296,7 +296,7 @@ def encode_note(
         elif kind == RecordKind.GC_NOTE:
             body = (tuple(GcNote(*notes).names),)  # type: ignore[arg-type]
     except (TypeError, AttributeError) as error:
-        raise InvalidArgument(f"this is not what a {kind.name} says: {error}", argument="notes") from error
+        raise InvalidArgument(f"this is not a valid {kind.name}: {error}", argument="notes") from error
     raw = pack((PAYLOAD_VERSION, tuple(ops), tuple(rows), body))
     with must_be_readable(kind.name):
         decode_note(kind, raw, object=kind.name, position=0)

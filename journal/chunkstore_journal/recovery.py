@@ -156,7 +156,7 @@ def _inside(at: Position, leg: Leg) -> _Step:
     if good and at.lsn == end.lsn:
         good = (at.hash, at.index, at.end) == (end.hash, end.index, end.byte)
     if not good:
-        raise Mismatch(f"it stands at lsn {at.lsn} of epoch {at.epoch}, which is not on history")
+        raise Mismatch(f"it is at lsn {at.lsn} of epoch {at.epoch}, which is not in history")
     return _Step(leg, None, False, False, at)
 
 
@@ -205,14 +205,14 @@ def records_of_leg(
             record = next(source, None)
             if record is None:
                 raise Damaged(
-                    f"lsn {end.lsn} was recorded as the end of epoch {epoch}, but only lsn {last.lsn} is there: data was lost",
+                    f"lsn {end.lsn} was recorded as the end of epoch {epoch}, but only lsn {last.lsn} is stored: data was lost",
                     object=name,
                     position=last.end,
                 )
             check_link(record, last, object=name, position=last.end)
         except Damaged as damage:
             if last is start and start.index > 1:
-                raise Mismatch(f"the record behind lsn {start.lsn} does not follow it ({damage.message})") from damage
+                raise Mismatch(f"the record after lsn {start.lsn} does not follow it ({damage.message})") from damage
             raise
         last = Position(
             record.header.lsn, record.hash, epoch, last.index + 1, reader.offset if reader is not None else 0
@@ -227,7 +227,7 @@ def _apply_all(
 ) -> None:
     """Apply verified commits, and tell ``taken``. Raises ``Mismatch``, ``Damaged``."""
     if not store.apply(commits, verify=True):
-        raise Mismatch(f"it does not stand in front of lsn {commits[0].position.lsn}")
+        raise Mismatch(f"it is not directly before lsn {commits[0].position.lsn}")
     if taken is not None:
         for commit, payload in zip(commits, payloads, strict=True):
             taken(commit, payload)
@@ -242,7 +242,7 @@ def _take(
 ) -> None:
     opened = step.leg.opened
     if step.jump is not None and not store.jump(step.jump, store.head().digest):
-        raise Mismatch(f"it stands behind lsn {step.jump.lsn}")
+        raise Mismatch(f"it is after lsn {step.jump.lsn}")
     if step.opening:
         commits = commits_of_open(opened, embedded=step.embedded)
         try:
@@ -391,7 +391,7 @@ class _Search:
             if link.lsn > self.leg.end.lsn and (link.lsn, link.hash) != self.ahead:
                 if self.past:
                     continue
-                self.note(f"snapshot {link.name!r} claims lsn {link.lsn}, behind the end of history", link)
+                self.note(f"snapshot {link.name!r} claims lsn {link.lsn}, after the end of history", link)
                 continue
             store = self.cache.create()
             progress = self.attempt(store, f"snapshot {link.name!r}", link, named=named)
@@ -491,7 +491,7 @@ def _another(search: _Search) -> Materialised:
     if search.blame is not None:
         raise search.blame
     raise NothingLeads(
-        "no snapshot leads to the end of history, and its beginning was collected: "
+        "no snapshot connects to the end of history, and its beginning was collected: "
         + "; ".join(dict.fromkeys(search.findings)),
         object=search.streams.names.snapshot_prefix(),
     )

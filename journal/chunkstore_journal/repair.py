@@ -85,7 +85,7 @@ def streams_of(streams: Streams, top: int) -> tuple[list[list[_Stretch]], list[D
             if not isinstance(found, Opened) and (
                 following is not None or (found is None and has_records(streams, epoch))
             ):
-                raise Damaged("this stream was opened, but its OPEN is gone", object=streams.names.slot(epoch, 0))
+                raise Damaged("this stream was opened, but its OPEN is missing", object=streams.names.slot(epoch, 0))
         except Damaged as damage:
             breaks.append(damage)
             groups.append([])
@@ -367,7 +367,7 @@ def diagnose(streams: Streams, cache: MetadataCache, top: int) -> Diagnosis:
     finally:
         pool.close()
     raise Damaged(
-        "there is nothing to go on from: no snapshot can be read, and the beginning of history was collected. Restore the storage",
+        "no snapshot can be read, and the beginning of history was collected, so nothing can be repaired. Restore the storage",
         object=streams.names.snapshot_prefix(),
     )
 

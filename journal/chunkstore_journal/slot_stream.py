@@ -95,7 +95,7 @@ def seal_stream(
         name = names.slot(epoch, index)
         if storage.exists(names.slot(epoch, index + 1)) and not storage.exists(name):
             # Asked in this order: a writer's lower slots are there before its higher ones.
-            raise Damaged("the next record is there, but this one is gone: the storage lost names", object=name)
+            raise Damaged("the next record exists, but this one is missing: the storage lost names", object=name)
         judge(last)
         # P6: the record before the SEAL must be as durable as the SEAL that vouches for it.
         storage.harden(names.slot(epoch, index - 1))

@@ -243,7 +243,7 @@ def write_rows(
     blocks = _write_blocks(sink, _blocks(pairs), tally, name)
     if tally.digest != digest:
         raise Damaged(
-            "the metadata rows do not have the state digest of their head; drop the cache and open again", object=name
+            "the metadata rows do not have the state digest of their head; delete the cache and open again", object=name
         )
     _write_trailer(sink, blocks, tally, digest)
 
@@ -408,7 +408,7 @@ def load_snapshot(
     reader = read_snapshot(storage, name, container=container)
     header = reader.header
     if expected is not None and header.link(expected.name) != expected:
-        raise Damaged("the snapshot does not stand where its link says", object=name)
+        raise Damaged("the snapshot is not at its link's position", object=name)
     store.load(reader)
     if not reader.verified:
         raise Damaged("the snapshot was not read to its end", object=name)

@@ -277,7 +277,7 @@ class RowsReader:
                     refuse(f"a {kind.name} frame does not belong into a part", name, at)
                 yield self._block(body, name, at)
             if source.position != size or source.hash.digest() != expected:
-                refuse("the part is not the one that is listed", name, source.position)
+                refuse("the part is not the listed one", name, source.position)
 
     def _finish(self, value: object, position: int) -> None:
         fields = Fields(value, "the trailer", self._name, position)
@@ -305,7 +305,7 @@ class SnapshotReader(RowsReader):
             check_object_name(name)
         except InvalidArgument as error:
             # A hint or a record said so: it is that which is wrong, not who follows it.
-            raise Damaged("a snapshot is said to have a name that no object can have", object=repr(name)) from error
+            raise Damaged("a snapshot has an impossible object name", object=repr(name)) from error
 
         def opened(object: str) -> FrameSource:
             return FrameSource(partial(storage.read, ChunkHandle(object, False)), object)

@@ -52,8 +52,8 @@ def _require_room(batch: Batch, size_bytes: int) -> None:
     moved = sum(len(key) + len(value or b"") + _MOVED_ROW_BYTES for key, value in batch.rows if key[:1] == CHUNK)
     if size_bytes + moved > _EMBEDDED_BYTES_MAX:
         raise InvalidArgument(
-            f"an OPS record of {size_bytes} bytes with {moved} bytes of chunk rows exceeds {_EMBEDDED_BYTES_MAX} bytes, which is what a "
-            "take-over can hold; split the operation",
+            f"an OPS record of {size_bytes} bytes with {moved} bytes of chunk rows exceeds {_EMBEDDED_BYTES_MAX} "
+            "bytes, the limit of a take-over; split the operation",
             argument="payload",
         )
 

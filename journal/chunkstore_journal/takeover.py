@@ -350,7 +350,7 @@ class TakeOver:
             if isinstance(opened, Opened):
                 # Only who claimed an epoch opens it, and the claim is ours: the former claim was lost.
                 raise Damaged(
-                    "this epoch was opened before, but its claim is gone: the storage lost names",
+                    "this epoch was opened before, but its claim is missing: the storage lost names",
                     object=names.epoch(epoch),
                 )
             # Voided by a later claimant while we were at work: whatever we have read counts for nothing.

@@ -115,7 +115,7 @@ def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytes
     source = Hooked(place.store.read_context.storage)
     monkeypatch.setattr(source, "close", lambda: None)
     monkeypatch.setattr(parts, "open_storage", lambda url, settings: source)
-    with pytest.raises(errors.InvalidArgument, match="a container 'default' lies at"):
+    with pytest.raises(errors.InvalidArgument, match="a container 'default' is stored at"):
         place.backup()
     monkeypatch.undo()
 

@@ -296,7 +296,7 @@ def test_every_flipped_byte_and_every_cut_is_found(tmp_path: Path) -> None:
 def test_foreign_and_newer_files_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"PK\x03\x04" + bytes(100))
-    with pytest.raises(errors.Damaged, match="stands where b'CKSE' belongs"):
+    with pytest.raises(errors.Damaged, match="is stored where b'CKSE' belongs"):
         backup.read_export(path)
     path.unlink()
     monkeypatch.setattr(files, "EXPORT_VERSION", 2)

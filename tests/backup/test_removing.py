@@ -104,7 +104,7 @@ def test_a_silent_run_is_given_up_and_notices(place: Place, monkeypatch: pytest.
         place.backup()
         assert place.drop(first.run).chunks > 0
 
-    with pytest.raises(errors.Conflict, match="given up by another one"):
+    with pytest.raises(errors.Conflict, match="withdrawn by another run"):
         place.backup(before=meanwhile)
     assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
     place.assert_sound()

@@ -29,7 +29,7 @@ def test_an_accepted_rollback_needs_another_root_also_once_it_has_outrun_the_las
             backup.backup(store, backups)
         for _ in range(20):
             store.append("a", b"other")
-        with pytest.raises(errors.RolledBack, match="Begin another root") as caught:
+        with pytest.raises(errors.RolledBack, match="another root for its backups") as caught:
             backup.backup(store, backups)
         assert caught.value.lsn_now > caught.value.lsn_seen == last.lsn
         made = backup.backup(store, (tmp_path / "others").as_uri()).backup

@@ -80,7 +80,9 @@ def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
     # Another container of the same name, where the export's is looked for.
     with chunkstore.open(other + "-3") as store:
         store.create("orders-7")
-    assert "another one" in call("import", other, file, "--from", other + "-3", "--json", code=2).error["message"]
+    assert (
+        "is not the container" in call("import", other, file, "--from", other + "-3", "--json", code=2).error["message"]
+    )
     assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
 
 

@@ -124,7 +124,7 @@ def test_what_is_not_there(call: Call, root: str, tmp_path: Path) -> None:
     for verb in ("stat", "layout", "cat"):
         assert call(verb, root, "b", "--json", code=1).error == {
             "error": "SegmentNotFound",
-            "message": "no segment 'b' here (or the handle is of one that was deleted)",
+            "message": "segment 'b' does not exist (or the handle's segment was deleted)",
             "fields": {"segment": "b"},
         }
     assert call("cat", root, "a", "--offset", "6", "--json", code=1).error["fields"] == {

@@ -26,7 +26,7 @@ def test_add_ls_rm(call: Call, root: str, tmp_path: Path) -> None:
     assert call("pins", "rm", root, "p", "--json").document == {"pin": "p", "removed": True}
     assert call("pins", "rm", root, "p", "--json", code=1).error == {
         "error": "NoSuchPin",
-        "message": "no pin 'p' here; pins ls shows what is pinned",
+        "message": "no pin 'p' here; pins ls lists the pins",
         "fields": {"pin": "p"},
     }
     assert [row["name"] for row in call("pins", "ls", root, "--json").lines] == ["q"]

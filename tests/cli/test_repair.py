@@ -26,7 +26,7 @@ def test_repair(call: Call, root: str, tmp_path: Path) -> None:
     assert done["epoch"] > 2 and not done["sound"]
     assert {**done, "epoch": 0, "dry_run": True} == before
     (lost,) = [item for item in done["segments"] if item["lost"]]
-    assert "is not as long as its record says" in lost.pop("reason")
+    assert "differs from its record" in lost.pop("reason")
     assert lost == {
         "segment": "lost",
         "segment_id": (2 << 32) + 1,

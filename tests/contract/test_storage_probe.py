@@ -103,7 +103,7 @@ class Forgets(MemoryChunkStorage):
         (IgnoresTheCondition, "created again"),
         (ChecksThenActs, "concurrent creates"),
         (RefusesAll, "was refused"),
-        (TwoFaced, "0 were told"),
+        (TwoFaced, "0 succeeded"),
         (ListsLate, "listing"),
         (Forgets, "cannot be read"),
     ],

@@ -1,4 +1,4 @@
-"""States of the past: each is what a replay says that it was, stays that, and says what of it was collected since."""
+"""States of the past: each is what a replay says that it was, stays that, and says what of it was has been collected."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_moment_by_time(world: World) -> None:
                     assert view.lsn == expected
         with world.replica(at_time=datetime.fromtimestamp(labels[-1][1] / 1000 + 1, UTC)) as view:
             assert view.lsn == labels[-1][0]
-        with pytest.raises(PastCollected, match="history begins behind it") as early:
+        with pytest.raises(PastCollected, match="history begins after it") as early:
             world.replica(at_time=labels[0][1] - 1)
         assert (early.value.lsn, early.value.oldest_lsn) == (0, 1)
         with pytest.raises(InvalidArgument, match="future") as late:
@@ -254,7 +254,7 @@ def test_a_chunk_that_was_collected_is_no_damage(world: World) -> None:
     with world.replica(at_lsn=lsn) as view:
         assert view.read("a", 0, 12) == pattern(0, 12)
         store.collect()
-        with pytest.raises(PastCollected, match="collected since") as caught:
+        with pytest.raises(PastCollected, match="has been collected") as caught:
             view.read("a", 0, 12)
         assert (caught.value.lsn, caught.value.chunk) == (lsn, chunks["a"][0])
         assert view.read("a", 4, 8) == pattern(4, 8)

@@ -90,7 +90,7 @@ def test_a_machine_that_has_seen_what_a_repair_cuts_off_goes_on(
     damage(place, seen, random.Random(mode))
     assert not place.repair().sound
     with chunkstore.open(place.root, settings=replace(settings, cache_dir=str(tmp_path / "copied"))) as store:
-        assert [found for found in store.report.findings if f"it stands at lsn {seen}" in found]
+        assert [found for found in store.report.findings if f"it is at lsn {seen}" in found]
         assert store.read("a", 0, 4) == b"0123"
 
 
@@ -339,7 +339,7 @@ def test_nothing_to_go_on_from(mode: str, tmp_path: Path) -> None:
     for path in (place.home / "snap").glob("*.sn"):
         path.write_bytes(b"rot")
     before = {path: path.read_bytes() for path in place.home.rglob("*") if path.is_file()}
-    with pytest.raises(Damaged, match="nothing to go on from"):
+    with pytest.raises(Damaged, match="nothing can be repaired"):
         place.repair()
     assert {path: path.read_bytes() for path in place.home.rglob("*") if path.is_file()} == before
 

@@ -312,7 +312,7 @@ def test_a_list_that_changes_while_it_is_repaired(world: World, copies: list[str
 
     store._container.storage = Changing(store._container.storage)
     report = store.scrub(repair_from=copy)
-    assert report.repaired == 0 and "changed meanwhile" in report.findings[0].message
+    assert report.repaired == 0 and "changed during the scrub" in report.findings[0].message
     assert store.scrub(repair_from=copy).findings == ()
     assert store.read("b", 9 * BLOCK, 2 * BLOCK) == pattern(9 * BLOCK, 2 * BLOCK)
 

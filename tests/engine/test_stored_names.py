@@ -234,7 +234,7 @@ def test_a_verb_that_meets_such_a_row_is_refused_and_others_work(world: World) -
             lambda: store.concat("target", len(PIECE), "victim"),
         )
         for ask in refused:
-            with pytest.raises(Damaged, match="leads elsewhere"):
+            with pytest.raises(Damaged, match="names another object"):
                 ask()
         store.truncate("victim", 20)
         report = store.collect()

@@ -79,7 +79,7 @@ def test_an_append_journal_opens_read_only_where_nothing_can_grow() -> None:
         store.append("s", b"kept")
     storage = MemoryChunkStorage(url, append=False)
     for mode in ("auto", "append"):
-        with pytest.raises(Unsupported, match="cannot append: open it read-only"):
+        with pytest.raises(Unsupported, match="cannot append; open it read-only"):
             open_store_on(storage, settings=chunkstore.Settings(journal_mode=mode))
     with open_replica_on(storage) as replica:
         assert replica.read("s", 0, 9) == b"kept"

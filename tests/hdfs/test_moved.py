@@ -184,13 +184,13 @@ def test_a_container_is_followed_by_those_who_read(tree: Tree, home: str) -> Non
     number = other.identity("c/e/a")
     assert other.create_if_absent("c/e/b", b"theirs")
     assert storage.create_if_absent("c/e/b", b"ours") is False
-    with pytest.raises(StorageUnavailable, match=f"{home}/old/c is not the folder any more"):
+    with pytest.raises(StorageUnavailable, match=f"{home}/old/c is no longer the folder"):
         storage.create_if_absent("c/e/c", b"ours")
     assert not other.exists("c/e/c")
     assert not tree.is_there(f"{home}/old")
     tree.copy(f"{home}/new", f"{home}/old")
     assert storage_of(tree, f"{home}/old").identity("c/e/a") != number
-    with pytest.raises(StorageUnavailable, match=f"{home}/old/c is not the folder any more"):
+    with pytest.raises(StorageUnavailable, match=f"{home}/old/c is no longer the folder"):
         storage.create_if_absent("c/e/c", b"ours")
     assert tree.files(f"{home}/old") == [f"{home}/old/c/e/a", f"{home}/old/c/e/b"]
     assert tree.files(f"{home}/new") == [f"{home}/new/c/e/a", f"{home}/new/c/e/b"]

@@ -70,7 +70,7 @@ def test_more_than_was_asked_for_is_no_answer(fake: FakeWebHdfs, storage: HdfsCh
 def test_missing_replicas_are_named(fake: FakeWebHdfs, storage: HdfsChunkStorage, kind: str, message: str) -> None:
     handle = storage.create("a", b"0123456789")
     refusal = fake.refuse("OPEN", kind, message, times=1000)
-    with pytest.raises(StorageUnavailable, match=r"replica.*start those that are down.*fsck") as caught:
+    with pytest.raises(StorageUnavailable, match=r"replica.*start the stopped ones.*fsck") as caught:
         storage.read(handle, 0, 4)
     assert message in str(caught.value)
     assert refusal.fired < 10, "the file is closed: waiting does not help"

@@ -99,7 +99,7 @@ def test_a_hole_is_looked_at_again_before_it_is_believed(slot_world: World) -> N
     second, end = owner.put("k1", b"1"), owner.put("k2", b"2")
     seen.judge(end)
     world.storage.delete(world.names.slot(1, second.index - 1))
-    with pytest.raises(Damaged, match="which was seen, is gone"):
+    with pytest.raises(Damaged, match="which was seen before, is missing"):
         looked(second).judge(end)
 
 
@@ -130,9 +130,9 @@ def test_what_is_missing_is_said(memory_world: World) -> None:
         for index in range(end.index - 4, end.index):
             world.storage.delete(world.names.slot(1, index))
     message = refused(world).message
-    assert f"epoch 1 was closed at lsn {end.lsn}, says the lease" in message
+    assert f"epoch 1 was closed at lsn {end.lsn} according to the lease" in message
     assert f"to {end.lsn} (" in message
-    assert f"seen, too, by the local cache (lsn {end.lsn})" in refused(world, shelf).message
+    assert f"also seen by the local cache (lsn {end.lsn})" in refused(world, shelf).message
 
 
 def test_an_end_with_another_record_is_found(memory_world: World) -> None:

@@ -123,7 +123,7 @@ def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     position = head.position
     if where == "another hash":
         head = head._replace(position=position._replace(hash=bytes(16)))
-    elif where == "behind the end":
+    elif where == "after the end":
         head = head._replace(position=position._replace(lsn=position.lsn + 1))
     else:
         head = head._replace(position=head.position._replace(epoch=9))

@@ -265,7 +265,7 @@ def test_a_snapshot_beyond_the_end_is_told(memory_world: World) -> None:
     become(world, {**before, **{key: after[key] for key in (name, world.names.latest)}})
     heir = world.process().open()
     assert heir.keys() == {"a"}
-    assert any(f"snapshot {name} stands at lsn" in finding for finding in heir.report.findings)
+    assert any(f"snapshot {name} is at lsn" in finding for finding in heir.report.findings)
 
 
 def test_check_compares_with_what_was_seen_here(world: World) -> None:

@@ -204,7 +204,7 @@ def test_a_log_start_that_only_the_local_log_has_deletes_nothing(tmp_path: Path)
         checkpoint = tmp_path / "logs" / "orders-3" / "leader-epoch-checkpoint"
         whole = checkpoint.read_bytes()
         checkpoint.unlink()
-        assert "no leader epochs" in str(leader.manager.run_once())
+        assert "leader epochs are missing" in str(leader.manager.run_once())
         checkpoint.write_bytes(whole)
         clock.jump(60)
         assert (leader.manager.run_once(), leader.spans, leader.metadata.log_start(PARTITION)) == ({}, COPIED, 0)

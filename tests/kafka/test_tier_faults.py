@@ -36,7 +36,7 @@ def log_of(logs: Path, start: int, more: str = "") -> Path:
 def test_a_log_that_the_cleaner_renames_is_not_covered_by_the_one_before(logs: Path, store: Store, left: str) -> None:
     renamed = log_of(logs, 200).rename(log_of(logs, 200, left))
     with leading(logs) as leader:
-        assert "replaced meanwhile" in tier(str(logs), store).notes[0]
+        assert "replaced during the copy" in tier(str(logs), store).notes[0]
         assert spans(store) == [(0, 99)]
         assert len(leader.manager.run_once()) == 1
         assert leader.spans == [(0, 99, "FINISHED")]
@@ -61,7 +61,7 @@ def test_a_log_that_is_listed_late_is_not_covered(logs: Path, store: Store, monk
         return genuine(*arguments)
 
     monkeypatch.setattr("chunkstore.kafka.tier.plan", plan)
-    assert "replaced meanwhile" in tier(str(logs), store).notes[0]
+    assert "replaced during the copy" in tier(str(logs), store).notes[0]
     assert spans(store) == [(0, 99)]
 
 

@@ -151,7 +151,9 @@ def test_a_torn_tail_is_named_and_the_whole_batches_read(tmp_path: Path) -> None
     folder = made_logs(tmp_path, (0, whole + torn))
     with KafkaBucket(str(folder)) as logs:
         assert offsets(logs.read()) == [0, 1, 2]
-        assert list(logs.notes) == [f"t-0/{0:020d}.log: the last {len(torn)} bytes are no whole batch, and not read"]
+        assert list(logs.notes) == [
+            f"t-0/{0:020d}.log: the last {len(torn)} bytes are not a whole batch and were not read"
+        ]
         assert [(each.end_offset, each.bytes) for each in logs.segments()] == [(2, len(whole))]
         changed(folder / "t-0" / f"{0:020d}.log", lambda data: data[: len(whole)] + bytes(999))  # preallocated
         assert offsets(logs.read()) == [0, 1, 2]

@@ -42,12 +42,12 @@ def flipped(at: int) -> Change:
         pytest.param("plain", "log", flipped(15), "epochs", 0, "leader epoch 1", id="a leader epoch, of no CRC"),
         pytest.param("zstd", "log", flipped(20), "batch", 0, "zstd", id="a compressed chunk"),
         pytest.param("encrypted", "log", flipped(20), "batch", 0, "not authentic", id="an encrypted chunk"),
-        pytest.param("plain", "log", lambda data: data[:-5], "length", -5, "the manifest says", id="a cut log"),
+        pytest.param("plain", "log", lambda data: data[:-5], "length", -5, "the manifest has", id="a cut log"),
         pytest.param("plain", "rsm-manifest", flipped(3), "manifest", 0, "version", id="a manifest's name of a field"),
         pytest.param("plain", "rsm-manifest", lambda _: b"", "manifest", 0, "JSON", id="an empty manifest"),
         pytest.param("encrypted", "indexes", flipped(99), "index", 0, "not authentic", id="an encrypted index"),
-        pytest.param("plain", "indexes", flipped(7), "index", 0, "offset index leads to byte", id="an offset index"),
-        pytest.param("plain", "indexes", lambda data: data[:-900], "index", None, "bytes, the manifest says", id="cut indexes"),
+        pytest.param("plain", "indexes", flipped(7), "index", 0, "offset index points to byte", id="an offset index"),
+        pytest.param("plain", "indexes", lambda data: data[:-900], "index", None, "bytes, but the manifest has", id="cut indexes"),
     ],
 )  # fmt: skip
 def test_planted_damage_of_a_tier_is_found(
@@ -84,8 +84,8 @@ def test_a_missing_segment_and_missing_objects_are_found(tmp_path: Path) -> None
     ("place", "start", "suffix", "change", "kind", "position", "message"),
     [
         pytest.param("transactions-0", 34, "log", flipped(61), "batch", 0, "CRC32C", id="a batch"),
-        pytest.param("codecs-0", 0, "log", lambda data: data[:-9], "batch", None, "no whole batch", id="a rolled segment that is cut"),
-        pytest.param("codecs-0", 320, "index", flipped(7), "index", 0, "leads to byte", id="a position"),
+        pytest.param("codecs-0", 0, "log", lambda data: data[:-9], "batch", None, "not a whole batch", id="a rolled segment that is cut"),
+        pytest.param("codecs-0", 320, "index", flipped(7), "index", 0, "points to byte", id="a position"),
         pytest.param("codecs-0", 320, "index", lambda data: data[:-3], "index", None, "cut row", id="a cut index"),
         pytest.param("codecs-0", 320, "timeindex", flipped(7), "index", 0, "largest timestamp", id="a timestamp"),
         pytest.param("transactions-0", 188, "txnindex", lambda data: data[:34], "index", 0, "aborted", id="a lost abort"),

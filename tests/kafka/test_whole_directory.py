@@ -111,7 +111,7 @@ def test_what_is_not_stopped_or_not_whole_is_refused(
             tier(str(logs), store, whole=True)
         (logs / name).write_bytes(genuine)
         assert not list(store.segments("kafka/cluster/"))
-    with monkeypatch.context() as patch, pytest.raises(InvalidArgument, match="ran meanwhile"):
+    with monkeypatch.context() as patch, pytest.raises(InvalidArgument, match="ran during the copy"):
         patch.setattr("chunkstore.kafka.tier.clean_stop", Mock(return_value=b"of an earlier stop"))
         tier(str(logs), store, whole=True)
     changed(logs / "codecs-0" / "00000000000000000602.log", lambda data: data + b"torn")

@@ -337,7 +337,7 @@ def test_a_ledger_that_is_newer_than_the_files_is_refused(tmp_path: Path) -> Non
     rows = find_orphans(PulsarBucket(bucket), live)
     assert live.taken_ms == pytest.approx(runtime.now_ms(), abs=DAY_MS)
     old = replace(live, taken_ms=-1)
-    with pytest.raises(InvalidArgument, match="take them again"):
+    with pytest.raises(InvalidArgument, match="create them again"):
         removed(bucket, old, rows)
     put_v1(bucket, C, 8, [b"not listed any more, and older than 9"])
     assert len(removed(bucket, old, find_orphans(PulsarBucket(bucket), old)[2:])) == 2

@@ -80,7 +80,9 @@ def test_a_message_without_its_beginning_or_end_is_told_once() -> None:
 
 def test_chunks_out_of_order_are_damage() -> None:
     parts = chunks_of(VALUE, [(1, 0), (1, 1), (1, 2)])
-    with pytest.raises(Damaged, match=r"ledger 1 entry 2 at byte \d+: chunk 2 of 3 comes where chunk 1 is due"):
+    with pytest.raises(
+        Damaged, match=r"ledger 1 entry 2 at byte \d+: chunk 2 of 3 is stored where chunk 1 is expected"
+    ):
         list(iter_messages([parts[0], parts[2]]))
     found = iter_messages([parts[0], parts[2]], messages="lenient")
     [row] = found

@@ -145,7 +145,7 @@ def test_a_head_that_makes_no_sense(serve: Serve, headers: tuple[str, ...]) -> N
     lines = "\r\n".join(["HTTP/1.1 200 OK", *headers, "Connection: close"])
     storage = serve(f"{lines}\r\n\r\n".encode())
     for call in (storage.exists, storage.stat, storage.open_read):
-        with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+        with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
             call("n")
 
 
@@ -278,7 +278,7 @@ def test_a_completion_answered_by_a_portal_is_not_done(serve: Serve) -> None:
     def answer(line: str) -> bytes:
         return uploads(line) or (ABSENT if line.startswith("HEAD") else NO_LISTINGS["html"])
 
-    with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+    with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
         serve(answer, **LARGE).create("n", bytes(6 * MIB))
 
 

@@ -66,7 +66,7 @@ def test_nothing_is_taken_for_done_and_no_foreign_error_comes_through(storage: S
 
 @pytest.mark.parametrize("storage", ["portal"], indirect=True)
 def test_the_error_says_what_it_may_be(storage: S3ChunkStorage) -> None:
-    with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+    with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
         storage.put("n", b"x")
 
 
@@ -83,7 +83,7 @@ def test_what_anybody_does_not_find_may_be_there(storage: S3ChunkStorage) -> Non
         storage.check_root,
         storage.sweep_uploads,
     ):
-        with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+        with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
             call()
 
 

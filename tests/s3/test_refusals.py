@@ -87,7 +87,7 @@ def test_a_404_without_a_word_of_s3_is_anybodys(code: str) -> None:
         assert refusal_of(answered(code, 404, header)).kind is Kind.NOT_FOUND
     refusal = refusal_of(answered(code, 404, "server", "x-request-id"))
     assert type(refusal.error("c/x")) is StorageUnavailable
-    assert "is there a proxy in between" in refusal.text
+    assert "whether a proxy is in between" in refusal.text
     assert refusal.leaves_doubt
 
 
@@ -107,7 +107,7 @@ def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(at: At, answ
                 storage.stat("n")
             assert [line.split()[0] for line in server.requests] == ["HEAD", "GET"] * 2
         else:
-            with pytest.raises(StorageUnavailable, match="is there a proxy in between"):
+            with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
                 storage.exists("n")
 
 

@@ -33,7 +33,7 @@ ASKING_MUTANTS: Final = (
         ),
         Patch(
             _ASK,
-            '            raise _unknown("the owner says it is done, and history does not show it", ask)',
+            '            raise _unknown("the owner reports it as done, but history does not show it", ask)',
             "            return answer.result[0]",
         ),
     ),

@@ -221,7 +221,7 @@ def test_a_machine_that_has_another_container_there(application: Any, stage: Pat
     error = failure(frame_of(spark, url).collect)
     assert type(error) is RootUnavailable
     assert error.root == url
-    assert "is another one" in error.message
+    assert "is not the planned one" in error.message
 
 
 def test_a_machine_that_has_nothing_there(application: Any, stage: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_machine_that_has_nothing_there(application: Any, stage: Path) -> None
     spark = application(Machine("127.0.0.5", {stage / "here": stage / "empty"}))
     error = failure(frame_of(spark, url).collect)
     assert type(error) is RootUnavailable
-    assert "there is no container" in error.message
+    assert "does not exist on this machine" in error.message
 
 
 # What a machine's Python does before anything else.

@@ -125,7 +125,7 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
         with pytest.raises(Conflict, match="nightly"):
             offloaded(home, job="nightly", **wrong)
     (home / "in" / "1").write_bytes(b"another\n")
-    with pytest.raises(Conflict, match="name of its own"):
+    with pytest.raises(Conflict, match="new job name"):
         offloaded(home, job="nightly")
     (home / "in" / "1").unlink()
     (home / "in" / "2").write_bytes(b"two\n")

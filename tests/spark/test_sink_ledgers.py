@@ -109,9 +109,9 @@ def test_topics_and_tasks_in_any_order(
 @pytest.mark.parametrize(
     ("tasks", "argument", "says"),
     [
-        ([entries(1, 0, 5) + entries(1, 6, 8)], "entry", "entry 6 .* behind entry 4, 5 was expected"),
-        ([entries(1, 3, 5) + entries(1, 4, 8)], "entry", "entry 4 .* behind entry 4, 5 was expected"),
-        ([entries(1, 0, 5) + entries(2, 0, 1) + entries(1, 6, 8)], "entry", "entry 6 .* behind entry 4"),
+        ([entries(1, 0, 5) + entries(1, 6, 8)], "entry", "entry 6 .* follows entry 4, 5 was expected"),
+        ([entries(1, 3, 5) + entries(1, 4, 8)], "entry", "entry 4 .* follows entry 4, 5 was expected"),
+        ([entries(1, 0, 5) + entries(2, 0, 1) + entries(1, 6, 8)], "entry", "entry 6 .* follows entry 4"),
         ([entries(1, 0, 5), entries(1, 4, 8)], "entry", "0 to 4 and 4 to 7 of ledger 1 .* overlap"),
         ([entries(1, 6, 8), entries(1, 0, 5)], "entry", "0 to 4 and 6 to 7 of ledger 1 .* leave a gap"),
         ([entries(1, 0, 5) + entries(2, 5, 9), entries(1, 5, 9) + entries(2, 0, 5)], "ledger", "crosswise"),

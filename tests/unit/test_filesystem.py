@@ -47,7 +47,7 @@ def test_temporaries_are_invisible_and_cannot_be_named(storage: FilesystemChunkS
     assert storage.list(TEMPORARY_FOLDER + "/").items == ()
     for name in (TEMPORARY_FOLDER, TEMPORARY_FOLDER + "/left-by-a-crash"):
         for call in (storage.exists, storage.stat, storage.open_read, storage.delete):
-            with pytest.raises(InvalidArgument, match="kept for temporaries"):
+            with pytest.raises(InvalidArgument, match="holds temporaries"):
                 call(name)
         with pytest.raises(InvalidArgument):
             storage.create(name, b"x")

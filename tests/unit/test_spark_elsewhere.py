@@ -28,7 +28,7 @@ def test_another_container_under_the_root(tmp_path: Path) -> None:
     other, _ = planned(tmp_path / "other")
     (ground.path / "root").rename(tmp_path / "away")
     (other.path / "root").rename(ground.path / "root")
-    with pytest.raises(RootUnavailable, match="is another one") as caught:
+    with pytest.raises(RootUnavailable, match="is not the planned one") as caught:
         read()
     assert caught.value.root == ground.url
     assert "every machine" in caught.value.message
@@ -38,7 +38,7 @@ def test_another_container_under_the_root(tmp_path: Path) -> None:
 def test_nothing_under_the_root(tmp_path: Path) -> None:
     ground, read = planned(tmp_path)
     (ground.path / "root").rename(tmp_path / "away")
-    with pytest.raises(RootUnavailable, match="there is no container 'default'") as caught:
+    with pytest.raises(RootUnavailable, match="container 'default' does not exist") as caught:
         read()
     assert caught.value.__suppress_context__
     told = original_error(RuntimeError("".join(caught.value.__notes__)))

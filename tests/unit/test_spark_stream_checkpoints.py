@@ -58,7 +58,7 @@ def test_a_container_that_was_restored_to_before_is_refused(ground: Ground) -> N
     shutil.move(kept, root)
     with chunkstore.open(ground.url, settings=ground.settings, accept_rollback=True) as store:
         stream.restart()
-        with pytest.raises(RolledBack, match="was it restored") as caught:
+        with pytest.raises(RolledBack, match="after a restore") as caught:
             stream.step()
         assert caught.value.lsn_seen > lsn
         for _ in range(20):

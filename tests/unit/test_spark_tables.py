@@ -198,7 +198,7 @@ def test_options_that_say_nothing_are_refused(table: str) -> None:
         if option in TABLES[table].options:
             assert parse_options(given).metadata == table
         else:
-            with pytest.raises(InvalidArgument, match="says nothing about metadata="):
+            with pytest.raises(InvalidArgument, match="does not apply to metadata="):
                 parse_options(given)
 
 

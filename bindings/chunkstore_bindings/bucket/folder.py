@@ -112,7 +112,7 @@ class FolderBucket(Bucket):
     def _path(self, key: str) -> str:
         check_key(key, is_path=True)
         if f"/{TEMPORARY_FOLDER}" in f"/{key}":
-            raise InvalidArgument(f"{key!r}: {TEMPORARY_FOLDER} is kept for temporaries", argument="key")
+            raise InvalidArgument(f"{key!r}: {TEMPORARY_FOLDER} is reserved for temporaries", argument="key")
         path = os.path.join(self._root, key)
         if os.path.realpath(path) != path:
             raise Unsupported(f"{key!r} is a symbolic link, or below one; links are not followed", feature="symlink")
@@ -131,8 +131,8 @@ class FolderBucket(Bucket):
         except OSError as error:
             if not os.path.isdir(self._root) and error.errno in _IN_THE_WAY:
                 remedy = "correct the URL, or make the folder"
-                raise RootUnavailable(self.url, "there is no such folder", object=key, remedy=remedy) from error
+                raise RootUnavailable(self.url, "the folder does not exist", object=key, remedy=remedy) from error
             if doing == "writing" and error.errno in _IN_THE_WAY:
-                text = f"writing {key!r}: a file or a folder is in its way, or its folder was removed meanwhile"
+                text = f"writing {key!r}: a file or folder blocks its path, or its folder was removed; check the path and retry"
                 raise InvalidArgument(text, argument="key") from error
             raise posix.refused(error, key, doing, self.url) from error

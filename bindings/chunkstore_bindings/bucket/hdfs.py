@@ -115,7 +115,9 @@ class HdfsBucket(Bucket):
                     if is_absent(refused) or offset < self.head(key).length:
                         raise
         if (len(data) < length or not length) and offset + len(data) < min(self.head(key).length, offset + length):
-            raise StorageUnavailable(f"{key!r}: only {len(data)} bytes came from {offset} on; read again", object=key)
+            raise StorageUnavailable(
+                f"{key!r}: only {len(data)} bytes came from offset {offset}; read again", object=key
+            )
         return data
 
     def put_parts(self, key: str, parts: Iterable[BytesLike], metadata: Mapping[str, str] | None = None) -> int:
@@ -163,7 +165,7 @@ class HdfsBucket(Bucket):
         except (Refused, Lost) as error:
             if doing == "listing" and is_absent(error):
                 remedy = "correct the URL, or make the folder"
-                raise RootUnavailable(self.url, "there is no such folder", remedy=remedy) from error
+                raise RootUnavailable(self.url, "the folder does not exist", remedy=remedy) from error
             self._files.fail(error, key, doing)
 
 

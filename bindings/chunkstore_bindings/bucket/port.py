@@ -54,7 +54,7 @@ def check_key(key: str, *, is_path: bool = False) -> None:
 def check_range(offset: int, length: int) -> None:
     """Raise ``InvalidArgument`` for negative numbers."""
     if offset < 0 or length < 0:
-        raise InvalidArgument(f"{length} bytes from {offset} on are no range", argument="offset")
+        raise InvalidArgument(f"{length} bytes from offset {offset} are not a valid range", argument="offset")
 
 
 class Bucket(ABC):

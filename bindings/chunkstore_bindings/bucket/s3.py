@@ -132,7 +132,7 @@ class S3Bucket(Bucket):
             except KeyError as missing:
                 raise nonsense(f"a list of uploads without {missing}").error("") from missing
             if place == before:
-                raise nonsense("a list of uploads that does not go on").error("")
+                raise nonsense("a list of uploads that does not continue").error("")
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         check_key(key)

@@ -116,8 +116,8 @@ class AtomicFiles:
                 raise self._vanished(name) from error
             if error.errno in _NO_LINKS:
                 raise Unsupported(
-                    f"{self._root} ({self._medium}): hard links do not work here ({error.strerror}), so {name!r} cannot be "
-                    "created atomically; use a file system with link(2), and one for the whole root",
+                    f"{self._root} ({self._medium}): hard links do not work here ({error.strerror}), so {name!r} cannot "
+                    "be created atomically; use one file system with link(2) for the whole root",
                     feature="create_if_absent",
                 ) from error
             raise posix.refused(error, name, "linking", self._root) from error

@@ -99,7 +99,7 @@ class Folders:
     def check(self, name: str) -> None:
         """Raise ``InvalidArgument`` for a name that cannot be a file's, ``Unsupported`` for a link on the way."""
         if name.startswith(TEMPORARY_FOLDER) and name.partition("/")[0] == TEMPORARY_FOLDER:
-            raise InvalidArgument(f"{TEMPORARY_FOLDER!r} is kept for temporaries; choose another name", argument="name")
+            raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
         if not name.isascii():
             try:
                 name.encode()

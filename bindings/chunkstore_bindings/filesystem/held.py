@@ -127,8 +127,8 @@ class HeldFolders:
     def lost(self, name: str) -> StorageUnavailable:
         """What is said of a name whose directory is not the one any more that was opened."""
         return StorageUnavailable(
-            f"{name!r}: the root {self.path} or the folder {name.partition('/')[0]!r} in it was moved, unmounted, replaced or "
-            "removed while it was in use; nothing is made anew there. See what lies there now, and open it again",
+            f"{name!r}: the root {self.path} or the folder {name.partition('/')[0]!r} in it was moved, unmounted, "
+            "replaced or removed while it was in use. Nothing is created; check the root, and open it again",
             object=name,
         )
 

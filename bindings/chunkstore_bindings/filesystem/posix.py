@@ -65,7 +65,7 @@ _REMEDY = {
     errno.EROFS: "mount the file system writable",
     errno.EMFILE: "raise `ulimit -n` or lower open_files_max",
     errno.ENFILE: "the whole machine is out of file handles; raise fs.file-max",
-    errno.EIO: "look at the kernel log and the disk's health",
+    errno.EIO: "check the kernel log and the disk's health",
     errno.ESTALE: "the network file system lost the file; check the server and its exports",
     errno.ETIMEDOUT: "check the network file system's server",
 }
@@ -236,5 +236,5 @@ def translate(error: OSError, name: str, doing: str) -> ChunkstoreError:
         return Unsupported(
             f"{name!r} is a symbolic link; chunks are never read or written through links", feature="symlink"
         )
-    remedy = _REMEDY.get(code or 0, "mend the cause and retry")
+    remedy = _REMEDY.get(code or 0, "fix the cause and retry")
     return StorageUnavailable(f"{doing} {name!r}: {text}; {remedy}", object=name)

@@ -144,7 +144,7 @@ class AtomicCreates:
                     refused = Refused("SafeModeException", why, refused.status)
             if refused.kind == "FileNotFoundException":
                 raise StorageUnavailable(
-                    f"writing {name!r}: the folder of temporaries is gone ({refused.message}); retry", object=name
+                    f"writing {name!r}: the folder of temporaries disappeared ({refused.message}); retry", object=name
                 ) from refused
             raise translate(refused, name, "writing") from refused
         except Lost as lost:

@@ -54,14 +54,14 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
     """The chunkstore error for ``error``, met while ``doing`` something to ``name``. Raise it ``from error``."""
     if isinstance(error, Lost) and doing == "reading" and "timed out" in str(error):
         return StorageUnavailable(
-            f"{doing} {name!r}: {error}; see that the name node and the data nodes are up and can be reached, then retry. If only this "
-            "one stays silent, a block of it may have no replica left, which a data node looks for all that time: "
-            "`hdfs fsck PATH -files -blocks -locations` tells",
+            f"{doing} {name!r}: {error}; check that the name node and the data nodes are reachable, then retry. "
+            "If only this file times out, one of its blocks may have no replica left: check "
+            "`hdfs fsck PATH -files -blocks -locations`",
             object=name,
         )
     if isinstance(error, Lost):
         return StorageUnavailable(
-            f"{doing} {name!r}: {error}; see that the name node and the data nodes are up and can be reached, then retry",
+            f"{doing} {name!r}: {error}; check that the name node and the data nodes are reachable, then retry",
             object=name,
         )
     kind, text = error.kind, error.message
@@ -69,14 +69,14 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
         return StorageFull(f"{doing} {name!r}: {text or kind}; free space (or raise the quota) and retry", object=name)
     if kind == GONE:
         return StorageUnavailable(
-            f"{doing} {name!r}: the folder in which its container was opened is not there any more ({text}); nothing is made anew. "
-            "Open the container where it is now, or open what was restored",
+            f"{doing} {name!r}: the folder of its open container has disappeared ({text}), and nothing is "
+            "created. Open the container at its new place, or open the restored one",
             object=name,
         )
     if kind == "FileNotFoundException":
         return ChunkNotFound(name)
     if kind == "ParentNotDirectoryException" or _NOT_A_FOLDER in text:
-        return InvalidArgument(f"chunk name {name!r} lies below another chunk; a chunk is no folder", argument="name")
+        return InvalidArgument(f"chunk name {name!r} is below another chunk; chunks are not folders", argument="name")
     if _BAD_NAME.search(text):
         return InvalidArgument(f"chunk name {name!r} is not possible in HDFS: {text}", argument="name")
     if kind == "WrongPort":
@@ -86,13 +86,13 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
         )
     if _NO_REPLICA.search(text) or kind == "BlockMissingException":
         return StorageUnavailable(
-            f"{doing} {name!r}: {text or kind}: no data node that is up has a replica of a block of it; start those that are down "
-            "and retry (`hdfs fsck PATH -files -blocks -locations` names the block). If all are up, its replicas are lost: restore",
+            f"{doing} {name!r}: {text or kind}: no running data node has a replica of one of its blocks; start the stopped "
+            "ones and retry (`hdfs fsck PATH -files -blocks -locations` names the block). If all run, its replicas are lost: restore",
             object=name,
         )
     if kind in DENIED:
         return StorageUnavailable(
-            f"{doing} {name!r}: {text or kind}; give ?user=NAME or ?token_file=PATH of somebody who may", object=name
+            f"{doing} {name!r}: {text or kind}; give ?user=NAME or ?token_file=PATH of a permitted user", object=name
         )
     if kind == "SafeModeException" or "safe mode" in text:
         return StorageUnavailable(
@@ -103,7 +103,7 @@ def translate(error: Refused | Lost, name: str, doing: str) -> ChunkstoreError:
         return StorageUnavailable(
             f"{doing} {name!r}: this name node is a standby; name the active one in the root", object=name
         )
-    return StorageUnavailable(f"{doing} {name!r}: {kind}: {text}; mend the cause and retry", object=name)
+    return StorageUnavailable(f"{doing} {name!r}: {kind}: {text}; fix the cause and retry", object=name)
 
 
 def _is_full_cluster(text: str) -> bool:

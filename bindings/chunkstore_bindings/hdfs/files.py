@@ -50,7 +50,7 @@ class Files:
             return None
         if not isinstance(found, dict) or found.get("type") != "FILE" or not _is_size(found.get("length")):
             # Taken for an absent one, it would be written anew, or be called damaged.
-            raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
+            raise StorageUnavailable(f"the name node's answer about {name!r} is invalid", object=name)
         return found
 
     def must_have(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any]:
@@ -66,16 +66,16 @@ class Files:
             found = Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
             # A page that ends where the last one did would never lead anywhere.
             if found.statuses and str(found.statuses[-1].get("pathSuffix", "")) == behind != "":
-                raise ValueError("the page does not go on")
+                raise ValueError("the page does not continue")
             if all(isinstance(status, dict) for status in found.statuses):
                 return found
-            raise ValueError("an entry is no object")
+            raise ValueError("an entry is not an object")
         except Refused as refused:
             if is_absent(refused):
                 return Page([], more=False)
             raise
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise Refused("NoListing", f"the listing of {folder!r} makes no sense", 200) from error
+            raise Refused("NoListing", f"the listing of {folder!r} is invalid", 200) from error
 
     @contextmanager
     def waiting(self, name: str, doing: str, deadline: Deadline) -> Iterator[list[Refused | Lost]]:
@@ -104,7 +104,7 @@ class Files:
             self.fail(lost, name, "looking for")
         blocks = answer.get("LocatedBlocks")
         if not isinstance(blocks, dict) or not _is_size(blocks.get("fileLength")):
-            raise StorageUnavailable(f"the name node's answer about {name!r} makes no sense", object=name)
+            raise StorageUnavailable(f"the name node's answer about {name!r} is invalid", object=name)
         return None if blocks.get("isUnderConstruction") is True else int(blocks["fileLength"])
 
 

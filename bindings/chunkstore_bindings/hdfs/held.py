@@ -61,8 +61,8 @@ class Place(NamedTuple):
 def moved(name: str, path: str) -> StorageUnavailable:
     """The error of a container whose folder is not at ``path`` any more."""
     return StorageUnavailable(
-        f"writing {name!r}: {path} is not the folder any more in which its container was opened (it was renamed, removed or "
-        "replaced), so nothing is written; open the container where it is now, or put the folder back",
+        f"writing {name!r}: {path} is no longer the folder in which its container was opened (it was renamed, "
+        "removed or replaced). Nothing was written; open it at its new place, or put it back",
         object=name,
     )
 
@@ -146,8 +146,8 @@ class HeldFolders:
             return
         if not _number(self._status("/", "/", deadline)):
             raise Unsupported(
-                f"{self._rest.base_url} tells no fileId of a folder, so an owner could not see that its container was renamed or "
-                "replaced under it: name the name node itself, or say guard=none in the root if nobody does that while it is open",
+                f"{self._rest.base_url} returns no fileId of folders, so a renamed container could not be detected. "
+                "Name the name node itself, or set guard=none in the root if no one renames containers",
                 feature="guard",
             )
 
@@ -185,7 +185,7 @@ class HeldFolders:
     def _make(self, first: str, path: str, name: str, deadline: Deadline) -> None:
         if _CHUNK.match(self._below(path, first)[1:]):
             raise StorageUnavailable(
-                f"writing {name!r}: there is no folder {self._root}/{first}; if its container was renamed, open it where it is now",
+                f"writing {name!r}: there is no folder {self._root}/{first}; if its container was renamed, open it at its new place",
                 object=name,
             )
         try:
@@ -213,7 +213,7 @@ class HeldFolders:
             raise translate(error, name, "looking for") from error
         if not isinstance(found, dict) or found.get("type") not in ("DIRECTORY", "FILE"):
             # Taken for an absent one, it would be made anew.
-            raise StorageUnavailable(f"the name node's answer about {path!r} makes no sense", object=name)
+            raise StorageUnavailable(f"the name node's answer about {path!r} is invalid", object=name)
         return found
 
     # Trying

@@ -55,7 +55,7 @@ def unescape(text: str) -> str | None:
 def to_path(root: str, name: str) -> str:
     """The HDFS path of chunk ``name`` under ``root`` ("" or beginning with a slash). Raises ``InvalidArgument``."""
     if TEMPORARY_FOLDER in name and TEMPORARY_FOLDER in name.split("/", 2)[:2]:
-        raise InvalidArgument(f"{TEMPORARY_FOLDER!r} is kept for temporaries; choose another name", argument="name")
+        raise InvalidArgument(f"{TEMPORARY_FOLDER!r} holds temporaries; choose another name", argument="name")
     if not name.isascii():
         try:
             name.encode()

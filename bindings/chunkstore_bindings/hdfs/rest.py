@@ -440,7 +440,7 @@ def _raise_refusal(response: requests.Response, deadline: Deadline) -> None:
     if _RPC_PORT in body:
         raise Refused("WrongPort", "this is the name node's RPC port", status)
     if status == 401 or (kind == "" and status == 403):
-        raise Refused(kind or "Unauthorized", message or "the cluster wants to know who asks", status)
+        raise Refused(kind or "Unauthorized", message or "the cluster requires authentication", status)
     if kind == "" or status >= 500:
         # Not the name node's own words, or words of distress: whether it did anything is unknown.
         raise Lost(f"HTTP status {status}{': ' + kind if kind else ''}{' ' + message if message else ''}", sent=True)

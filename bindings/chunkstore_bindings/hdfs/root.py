@@ -64,7 +64,7 @@ def parse_root(root_url: str) -> HdfsRoot:
     if _HOST.match(host) is None or port == 0:
         raise _bad("the host of an hdfs root is a name or an address, and its port is not 0")
     if parts.username is not None or parts.password is not None:
-        raise _bad("an hdfs root takes no credentials before the host; who asks is an option (docs/hdfs.md)")
+        raise _bad("an hdfs root takes no credentials before the host; the user is an option (docs/hdfs.md)")
     if parts.fragment:
         raise _bad("an hdfs root has no fragment: write '#' as %23 in the path")
     if path and (not path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")[1:])):
@@ -99,8 +99,8 @@ def _options(query: str) -> dict[str, str]:
             continue
         if name == "append":
             raise _bad(
-                "option 'append' was removed, because Hadoop 3.3.6 deletes replicas of files that are read while they grow "
-                "(docs/hdfs.md): leave it out; every append then makes a chunk of its own"
+                "option 'append' does not exist: Hadoop 3.3.6 deletes replicas of growing files that are read "
+                "(docs/hdfs.md). Leave it out; every append makes its own chunk"
             )
         if name not in OPTIONS:
             raise _bad(f"an hdfs root has no option {name[:40]!r}; there are {', '.join(OPTIONS)}")
@@ -115,9 +115,9 @@ def _options(query: str) -> dict[str, str]:
 def _user(options: dict[str, str]) -> str | None:
     user = options.get("user")
     if user is not None and _USER.match(user) is None:
-        raise _bad("option 'user' is no user name that Hadoop takes")
+        raise _bad("option 'user' is not a valid user name in Hadoop")
     if user is not None and "token_file" in options:
-        raise _bad("a delegation token says who asks; leave out 'user' beside 'token_file'")
+        raise _bad("a delegation token names its user; leave out 'user' where 'token_file' is given")
     return user
 
 

@@ -243,7 +243,7 @@ class HdfsChunkStorage(BaseChunkStorage):
                 if offset + taken >= needed:
                     return taken
                 # No data node that is up knows yet what was added last; its report is late, or its lease has to end.
-                error = Lost(f"{taken} bytes came from {offset} on, though the file is longer", sent=True)
+                error = Lost(f"{taken} bytes arrived from offset {offset}, but the file is longer", sent=True)
                 waits = True
             except Refused as refused:
                 error = refused

@@ -189,7 +189,7 @@ class S3Client:
             if refusal.status and refusal.code != "400":
                 self._understood = True
             elif refusal.may_pass and not self._understood and self.options.endpoint_url:
-                refusal.text += f"; {self.options.endpoint_url} has given no S3 answer yet: is it right, http:// or https:// included?"
+                refusal.text += f"; {self.options.endpoint_url} has not answered as S3; check the address and its http:// or https://"
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
         self._understood = True

@@ -261,7 +261,7 @@ def _check_sizes(client: S3Client, names: Sequence[str], parts: Sequence[Part], 
             break
         before, marker = marker, int(page.get("NextPartNumberMarker", 0))
         if marker <= before:
-            raise nonsense("a list of parts that goes round")
+            raise nonsense("a list of parts that repeats itself")
     for number, part in enumerate(parts, 1):
         if found.get(number) != part.length:
             text = f"as part {number} it has {found.get(number)} bytes, not {part.length}"

@@ -52,7 +52,7 @@ def check_lifecycle(client: S3Client) -> str:
     if rule is not None:
         raise Unsupported(
             f"{options.url}: lifecycle rule {rule!r} of bucket {options.bucket!r} may expire objects under this root; an expired "
-            "journal object is damage. Disable the rule or take the root out of its prefix; open read-only meanwhile",
+            "journal object is damage. Disable the rule or take the root out of its prefix; until then, open it read-only",
             feature="lifecycle",
         )
     return "none"

@@ -55,7 +55,7 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int, *, e
         before, token = token, None if found else page.get("NextContinuationToken")
         gained = len(items) > had
         if (not found and token in (None, before)) or (not gained and not left_s(1.0)):
-            raise nonsense("a listing that goes on and names nothing")
+            raise nonsense("a listing that continues without a name")
         # Asking for one name does not cost a request for every stray key before it.
         wanted = limit - len(items) if gained or not found else _PAGE_KEYS_MAX
 

@@ -106,7 +106,7 @@ def read_range(client: S3Client, name: str, offset: int, length: int, pool: runt
     try:
         return filled(size, lambda view: read_into(client, name, offset, view, pool))
     except MemoryError:
-        raise Refusal(Kind.INVALID, f"there is no memory for {size} bytes at once; read them in pieces") from None
+        raise Refusal(Kind.INVALID, f"{size} bytes do not fit into memory at once; read them in pieces") from None
 
 
 def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: runtime.Pool) -> int:
@@ -208,7 +208,7 @@ def _blocks(client: S3Client, answer: dict[str, Any], expected: int) -> Iterator
             yield block
         # The connection can be used again only once the end was seen.
         if body.read(1):
-            raise nonsense(f"a body that goes on after its {expected} bytes")
+            raise nonsense(f"a body longer than its {expected} bytes")
     except (*SDK_ERRORS, OSError) as error:
         raise refusal_of(error) from error
     finally:

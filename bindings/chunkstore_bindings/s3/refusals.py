@@ -128,7 +128,7 @@ _STATUSES: Final = {
 }
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
 _REMEDIES: Final = {
-    "NoSuchBucket": "make the bucket, or mend the root",
+    "NoSuchBucket": "create the bucket, or correct the root",
     **dict.fromkeys(_ELSEWHERE, "name the bucket's region (?region=...), or the endpoint that has it"),
     "400": "is the root's endpoint right, http:// or https:// included?",
     "RequestTimeTooSkewed": "set this machine's clock",
@@ -194,7 +194,7 @@ _PASSING: Final = (Kind.CONFLICT, Kind.THROTTLED, Kind.UNSENT, Kind.TRANSIENT, K
 
 def nonsense(what: str) -> Refusal:
     """An answer that S3 does not give: nothing can be concluded from it."""
-    return Refusal(Kind.TRANSIENT, f"an answer that is not S3's ({what}); is there a proxy in between?")
+    return Refusal(Kind.TRANSIENT, f"an answer that is not S3's ({what}); check whether a proxy is in between")
 
 
 def refusal_of(error: BaseException, *, understood: bool = False) -> Refusal:

@@ -230,7 +230,7 @@ def _tail(source: DataSource, at: int, options: ReadOptions) -> Tail:
     """The bytes from ``at`` on, which are no whole batch. Raises ``Damaged`` unless the log is unfinished."""
     left = source.length - at
     if not options.unfinished:
-        text = f"the last {left} bytes are no whole batch; a log that is still written to may end so (unfinished=True)"
+        text = f"the last {left} bytes are not a whole batch; a log that is still being written may end so (unfinished=True)"
         _fail(text, source, at)
     zeros, place = True, at
     while zeros and place < source.length:

@@ -45,7 +45,7 @@ def _lines(data: bytes, at: int, pattern: re.Pattern[str], object: str) -> Itera
     for line in data[at:].split(b"\n")[:-1]:
         found = pattern.fullmatch(line.decode(errors="replace"))
         if not found:
-            raise Damaged(f"{line[:60]!r} is no such line", object=object, position=at)
+            raise Damaged(f"{line[:60]!r} is not a valid line", object=object, position=at)
         yield at, found
         at += len(line) + 1
     if at != len(data):
@@ -80,7 +80,7 @@ def read_offset_checkpoint(data: bytes, *, object: str = "offset checkpoint") ->
     found = []
     for at, topic, partition, offset in _rows(data, _OFFSET, object):
         if not is_topic(topic):
-            raise Damaged(f"{topic[:40]!r} is no topic", object=object, position=at)
+            raise Damaged(f"{topic[:40]!r} is not a topic name", object=object, position=at)
         found.append(TopicOffset(topic, partition, offset))
     return found
 

@@ -108,7 +108,7 @@ class ChunkDecoder:
         position, size = self._manifest.indexes[name] or (0, 0)
         try:
             if len(stored) != size:
-                raise ValueError(f"{len(stored)} bytes, the manifest says {size}")
+                raise ValueError(f"{len(stored)} bytes, but the manifest has {size}")
             return self._plain(stored) if stored else b""
         except (InvalidTag, ValueError) as error:
             text = f"{name}: {str(error) or 'not authentic'}"

@@ -137,7 +137,7 @@ def read_manifest(data: bytes, *, object: str = "rsm-manifest") -> Manifest:
     encryption = tree.optional("encryption")
     places = tree.inner("segmentIndexes")
     if missing := [name for name in INDEX_NAMES if name not in places.fields]:
-        places.fail(missing[0], "it is missing: a segment without that index says null")
+        places.fail(missing[0], "it is missing; a segment without that index has null there")
     indexes = [(name, places.optional(name)) for name in INDEX_NAMES]
     segment = tree.optional("remoteLogSegmentMetadata")
     return Manifest(
@@ -173,7 +173,7 @@ def _sizes(raw: bytes, count: int) -> array[int]:
     width = raw[8] if count > 1 and len(raw) > 8 else 0
     length = 8 if count == 1 else 13 + (count - 1) * width
     if len(raw) != length or int.from_bytes(raw[:4], "big") != count or (count > 1 and not 1 <= width <= 4):
-        raise ValueError(f"{len(raw)} bytes are no list of the sizes of {count} chunks")
+        raise ValueError(f"{len(raw)} bytes are not a list of the sizes of {count} chunks")
     base = int.from_bytes(raw[4:8], "big")
     sizes = array("q", (base + int.from_bytes(raw[at : at + width], "big") for at in range(9, length - 4, width or 1)))
     sizes.append(int.from_bytes(raw[-4:], "big"))

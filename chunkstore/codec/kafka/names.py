@@ -38,7 +38,7 @@ def parse_uuid(text: str, *, object: str, position: int = 0) -> bytes:
     """The 16 bytes of Kafka's text of a uuid; ``Damaged`` names ``object`` and ``position`` if it is none."""
     raw = urlsafe_b64decode(text + "==") if re.fullmatch(_UUID, text) else b""
     if uuid_text(raw) != text or not raw:
-        raise Damaged(f"{text[:40]!r} is no uuid in base64url", object=object, position=position)
+        raise Damaged(f"{text[:40]!r} is not a uuid in base64url", object=object, position=position)
     return raw
 
 

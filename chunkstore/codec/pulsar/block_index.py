@@ -92,7 +92,7 @@ def check_head(data: BytesLike, format: BlockFormat, length_min: int, object: st
             object=object,
         )
     if length != len(data):
-        raise Damaged(f"the index says it has {length} bytes, it has {len(data)}", object=object, position=4)
+        raise Damaged(f"the index declares {length} bytes and has {len(data)}", object=object, position=4)
     if data_length < 0:
         raise Damaged(f"data object length {data_length}", object=object, position=8)
     if header_length != BLOCK_HEADER_BYTES:
@@ -137,8 +137,8 @@ def read_blocks(
     for first_entry, part, offset in BLOCK_ROW.iter_unpack(data[at:end]):
         if first_entry < entry_floor or not offset_floor <= offset <= data_length - BLOCK_HEADER_BYTES:
             raise Damaged(
-                f"block of entry {first_entry} at offset {offset}: entries and offsets ascend, and lie inside the data object "
-                f"of {data_length} bytes",
+                f"block of entry {first_entry} at offset {offset}: entries and offsets must ascend and be inside the "
+                f"data object of {data_length} bytes",
                 object=object,
                 position=at + len(blocks) * BLOCK_ROW.size,
             )

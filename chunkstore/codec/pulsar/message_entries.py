@@ -286,7 +286,7 @@ class EntryOpener:
             if number > len(pending.pieces):
                 found = len(pending.pieces)
                 self._give_up(uuid)
-                raise ValueError(f"chunk {number} of {chunks} comes where chunk {found} is due")
+                raise ValueError(f"chunk {number} of {chunks} is stored where chunk {found} is expected")
         pending.found += 1
         if pending.pieces is not None:
             pending.pieces.append(data[head.begin :])

@@ -99,7 +99,7 @@ def read_index(data: BytesLike, *, object: str = "index") -> SegmentIndex:
     while at < len(data):
         group, after = _read_group(memoryview(data), at, data_length, object)
         if group.ledger in groups:
-            raise Damaged(f"ledger {group.ledger} stands here a second time", object=object, position=at)
+            raise Damaged(f"ledger {group.ledger} is listed twice", object=object, position=at)
         groups[group.ledger] = group
         at = after
     index = SegmentIndex(data_length, tuple(groups[ledger] for ledger in sorted(groups)))

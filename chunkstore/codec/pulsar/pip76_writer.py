@@ -132,7 +132,7 @@ class SegmentEncoder(BlockEncoder):
     def _check_ready(self) -> None:
         self._check_open()
         if self._ledger is None:
-            raise InvalidArgument("begin_ledger comes before the first entry", argument="ledger")
+            raise InvalidArgument("call begin_ledger before the first entry", argument="ledger")
 
     def _emit(self, *, final: bool) -> None:
         if not self._entries or self._ledger is None:

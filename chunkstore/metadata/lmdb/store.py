@@ -230,7 +230,7 @@ class LmdbMetadataView(MetadataView):
             _, expected = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
             found = tally(_scan_stored(self._txn, _FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
             if found != expected:
-                raise lmdb.CorruptedError(f"{found} is there, {expected} was written")
+                raise lmdb.CorruptedError(f"{found} is stored, {expected} was written")
         except (AttributeError, lmdb.Error) as error:
             raise self._error(error) from error
 
@@ -297,9 +297,7 @@ class LmdbMetadataStore(MetadataStore):
     def _apply_behind(self, txn: lmdb.Transaction[bytes]) -> None:
         behind = self._environment.behind
         if behind.commits and not self._apply(txn, behind.commits, False, behind.totals):
-            raise StorageUnavailable(
-                "the metadata cache is not where its owner left it; it is built anew", object="head"
-            )
+            raise StorageUnavailable("the metadata cache differs from its last state; it is rebuilt", object="head")
 
     def settle(self) -> None:
         """Write what is behind: for views, and for other processes. Raises as ``apply``."""
@@ -399,7 +397,7 @@ class LmdbMetadataStore(MetadataStore):
             if batch[0][0] < _FIRST_ROW or txn.cursor().putmulti(batch, append=True)[1] != len(batch):
                 raise Damaged(
                     "rows to load are not in ascending key order, or the store is not empty",
-                    object=f"metadata row {batch[0][0]!r} and those behind it",
+                    object=f"metadata row {batch[0][0]!r} and the following ones",
                 )
 
         self._write(body)

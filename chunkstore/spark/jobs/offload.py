@@ -137,7 +137,7 @@ def offload(
     else:
         paths = [source] if isinstance(source, str) else list(source)
         if order_by is not None:
-            raise InvalidArgument("files come in the order of their names; order_by is for frames", argument="order_by")
+            raise InvalidArgument("files are in the order of their names; order_by is for frames", argument="order_by")
         found = find_files(paths)
         parts = offload_files(
             run, found, options, kind=entries, ledger=ledger, job=job, part_bytes=part_bytes, width=run.width, dry_run=dry_run
@@ -285,7 +285,7 @@ def _give_up(door: AskerDoor, session_id: int) -> None:
     try:
         give_up(door, session_id)
     except ChunkstoreError as error:
-        text = f"session {session_id} could not be ended ({error.message}): the same job again finds it and goes on"
+        text = f"session {session_id} could not be ended ({error.message}): run the same job again to continue"
         _LOG.warning(text)
 
 
@@ -386,7 +386,7 @@ def _offload_frame(
     if set(frame.columns) != {*chosen, *ordered} or (ordered and not plain):
         text = (
             f"the frame has columns {', '.join(frame.columns)}: wanted are value (and what order_by names), or ledger, entry and payload, "
-            "in their order; drop what is not to be stored"
+            "in their order; drop the other columns"
         )
         raise InvalidArgument(text, argument="source")
     kinds = dict(frame.dtypes)

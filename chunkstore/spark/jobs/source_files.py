@@ -46,7 +46,7 @@ def find_files(paths: Sequence[str]) -> list[SourceFile]:
                 url = _child(path, below)
                 found[url] = SourceFile(url, item.size, item.mtime_ns or 0)
     if not found:
-        raise InvalidArgument(f"there is no file at {', '.join(map(_shown, paths)) or 'no path'}", argument="source")
+        raise InvalidArgument(f"no file exists at {', '.join(map(_shown, paths)) or 'no path'}", argument="source")
     return [found[url] for url in sorted(found, key=lambda url: (_name_in(url), url))]
 
 
