@@ -132,7 +132,7 @@ CEILINGS = {
     "tests/backup": 1_892,
     "tests/backup_restore": 1_116,
     "tests/chaos": 2_383,
-    "tests/cli": 2_319,
+    "tests/cli": 2_321,
     "tests/contract": 1_711,
     "tests/engine": 11_544,
     "tests/faults": 5_041,
