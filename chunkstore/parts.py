@@ -82,18 +82,12 @@ def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: 
 
 
 def memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
-    """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
+    """The end that owners on this machine have seen of this container. None: nothing is known."""
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        store = cache_of(storage, container, settings, "owner").open_current()
-        if store is None:
-            return None
-        try:
-            return store.head()
-        finally:
-            store.close(clean=False)
-    from chunkstore.metadata.lmdb import newest_head
+        return cache_of(storage, container, settings, "owner").seen()
+    from chunkstore.metadata.lmdb import seen_end
 
-    return newest_head(settings.cache_dir or default_cache_dir(), container, storage.address, settings=settings)
+    return seen_end(settings.cache_dir or default_cache_dir(), container, storage.address)
 
 
 def scratch_of(
@@ -150,8 +144,6 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     name = routed[2] if routed is not None and routed[0] == OWN_ROOT else name
     log = names.parse_log(name)
     return names.parse_slot(name) if log is None else (log, 0)
-
-
 
 
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:

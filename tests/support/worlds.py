@@ -26,7 +26,7 @@ from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
@@ -88,6 +88,9 @@ class ShelfCache(MetadataCache):
 
     def open_current(self) -> MetadataStore | None:
         return self._cache().open_current()
+
+    def seen(self) -> Head | None:
+        return self._cache().seen()
 
     def create(self) -> MetadataStore:
         return self._cache().create()
