@@ -304,7 +304,7 @@ def uuid_at(copy: ChunkStorage, container: str) -> bytes:
 
     Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
     """
-    from chunkstore.backup.runs import container_of
+    from chunkstore.backup_marker import container_of
     from chunkstore_journal.container import read_format
 
     try:

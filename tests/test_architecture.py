@@ -75,26 +75,20 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
     (  # assembly
         "chunkstore.attaching",
         "chunkstore.assembly",
+        "chunkstore.backup_marker",
         "chunkstore.headers",
         "chunkstore.owning",
         "chunkstore.parts",
         "chunkstore.registry",
         "chunkstore.repair",
     ),
-    ("chunkstore.pulsar", "chunkstore.kafka", "chunkstore.backup"),
+    ("chunkstore.pulsar", "chunkstore.kafka", "chunkstore.backup", "chunkstore.following"),
     ("chunkstore", "chunkstore.aio", "chunkstore.testing"),
     ("chunkstore.demo", "chunkstore.spark"),
     ("pyspark_chunkstore", "pyspark_kafka_tiered", "pyspark_pulsar_offload", "chunkstore.cli"),
     ("chunkstore.__main__",),
 )
 LAYERS = {name: number for number, names in enumerate(_LAYERS) for name in names}
-
-# The only imports that run up the layers, all of them deferred. The list may only become shorter.
-UPWARD = {
-    ("chunkstore.assembly", "chunkstore.backup.opened"),
-    ("chunkstore.assembly", "chunkstore.backup.runs"),
-    ("chunkstore.registry", "chunkstore.backup.runs"),
-}
 
 # Lines of each folder, without its subfolders that have an entry of their own.
 # A budget is what a room that is being built may grow to.
@@ -115,10 +109,10 @@ CEILINGS = {
     "bindings/chunkstore_bindings/s3": 2_271,
     "bindings/chunkstore_bindings/wrappers": 1_116,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 9_926,
+    "chunkstore": 10_027,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
-    "chunkstore/backup": 4_627,
+    "chunkstore/backup": 4_590,
     "chunkstore/cli": 4_525,
     "chunkstore/demo": 850,
     "chunkstore/headers": 694,
@@ -129,13 +123,13 @@ CEILINGS = {
     "chunkstore/upkeep": 3_089,
     "journal": 8_529,
     "tests": 1_115,
-    "tests/backup": 2_163,
+    "tests/backup": 2_164,
     "tests/backup_restore": 1_486,
     "tests/chaos": 2_384,
     "tests/cli": 2_717,
     "tests/contract": 1_859,
     "tests/engine": 13_867,
-    "tests/faults": 7_360,
+    "tests/faults": 7_361,
     "tests/fuzz": 2_960,
     "tests/golden": 308,
     "tests/hdfs": 2_743,
@@ -148,10 +142,10 @@ CEILINGS = {
     "tests/regressions": 3_680,
     "tests/s3": 3_195,
     "tests/servers": 147,
-    "tests/simulation": 5_477,
-    "tests/simulator": 12_270,
+    "tests/simulation": 5_478,
+    "tests/simulator": 12_274,
     "tests/spark": 2_639,
-    "tests/support": 9_972,
+    "tests/support": 9_888,
     "tests/unit": 12_744,
 }
 CEILING_SLACK = 100
@@ -231,6 +225,7 @@ ROOMS = {
 # Only these know concrete bindings and the journal, and only inside functions.
 COMPOSERS = (
     "chunkstore.assembly",
+    "chunkstore.backup_marker",
     "chunkstore.backup.files",
     "chunkstore.backup.target",
     "chunkstore.owning",
@@ -365,15 +360,13 @@ def test_the_packages_are_found() -> None:
 
 
 def test_imports_go_down() -> None:
-    """Deferred imports count. The only exceptions are named, and each of them still exists."""
-    found = {
-        (name, item.target): f"{name}:{item.line} imports {item.target}, which is in a higher layer"
+    """Deferred imports count, and there is no exception."""
+    broken = [
+        f"{name}:{item.line} imports {item.target}, which is in a higher layer"
         for name, module in modules().items()
         for item in imports(module)
         if item.target.split(".")[0] in PACKAGES and layer(item.target) > layer(name)
-    }
-    broken = [text for arrow, text in found.items() if arrow not in UPWARD]
-    broken += [f"{name} no longer imports {target}: remove it from UPWARD" for name, target in UPWARD - found.keys()]
+    ]
     assert not broken, "\n".join(broken)
 
 

@@ -12,12 +12,13 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.assembly import open_asker, open_replica
+from chunkstore.assembly import open_asker
 from chunkstore.backup.exporting import Pins
 from chunkstore.backup.files import container_uuid
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
+from chunkstore.following import open_replica
 from chunkstore.metadata.roots import pin_prefix, scan_roots
 from chunkstore.names import BackupNames
 from chunkstore.records import ACTIVE, RootRecord

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
-from chunkstore.assembly import open_replica
 from chunkstore.backup.adopting import adopt as adopt_from
 from chunkstore.backup.adopting import pin_for_new
 from chunkstore.backup.exporting import read_export
@@ -30,6 +29,7 @@ from chunkstore.backup.target import require_nothing
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
+from chunkstore.following import open_replica
 from chunkstore.metadata.importing import IMPORT_ID_BYTES
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica

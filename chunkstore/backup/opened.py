@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
-from chunkstore.backup.runs import BackupInfo, complete_at, container_of, find_done, newest_complete
+from chunkstore.backup.runs import BackupInfo, complete_at, find_done, newest_complete
+from chunkstore.backup_marker import container_of
 from chunkstore.checksum import DIGEST_MODULUS, rows_digest
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
 from chunkstore.invariants import Finding

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_moment
-from chunkstore.assembly import open_replica_on
 from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
@@ -24,6 +23,7 @@ from chunkstore.backup.renaming import AS_IT_IS, NamePlan
 from chunkstore.backup.survey import Source
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.importing import Origin
 from chunkstore.metadata.port import MetadataCache, Position
 from chunkstore.metadata.roots import find_root

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from chunkstore.assembly import open_replica
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, NotOwner
+from chunkstore.following import open_replica
 from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, iter_listing

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chunkstore import backup, runtime
-from chunkstore.assembly import open_replica_on
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ContainerNotFound
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing

@@ -11,10 +11,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from chunkstore.assembly import open_replica
 from chunkstore.changes import Seal, Unseal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
+from chunkstore.following import open_replica
 from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.lmdb.store import HEAD_KEY, LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head

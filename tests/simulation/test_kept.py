@@ -8,13 +8,14 @@ from unittest.mock import patch
 
 import pytest
 
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.backup import adopting
 from chunkstore.backup.adopting import Adoption, adopt
 from chunkstore.backup.restore import restore as restore_container
 from chunkstore.backup.rounds import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.following import open_replica_on
 from chunkstore.records import RootRecord
 from chunkstore.replica import Replica
 from tests.simulator import Process, World

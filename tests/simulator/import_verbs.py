@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chunkstore.assembly import open_replica, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.backup.adopting import adopt
 from chunkstore.backup.imports import drop_import, merge_file
 from chunkstore.engine import ChunkedSegmentStorage
@@ -27,6 +27,7 @@ from chunkstore.errors import (
     SegmentExists,
     SegmentNotFound,
 )
+from chunkstore.following import open_replica
 from chunkstore.replica import Replica
 from tests.judges.imports import ImportAsk, Plan, Shown, content_of, merge_id
 from tests.judges.kept_states import shown_state

@@ -13,7 +13,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
-from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
+from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import DefragPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -24,6 +24,7 @@ from chunkstore.errors import (
     SegmentNotFound,
     Unsupported,
 )
+from chunkstore.following import open_replica_on
 from chunkstore.replica import Replica
 from tests.judges.imports import AS_IT_IS, Plan
 from tests.judges.kept_states import shown_state

@@ -10,11 +10,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.backup.exporting import ExportReport, read_export
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunksMissing, ChunkstoreError, Damaged, InvalidArgument, PastCollected, Unsupported
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, VISIBLE_SEGMENTS
 from chunkstore.names import BackupNames
 from chunkstore.replica import Replica

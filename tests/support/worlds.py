@@ -22,10 +22,11 @@ from typing import Any, Literal
 import pytest
 
 from chunkstore.asker import Asker
-from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
+from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.following import open_replica_on
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryMetadataStore, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
@@ -254,6 +255,9 @@ class World:
     def crash(self, store: ChunkedSegmentStorage) -> None:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
         store._maintenance.stopping.set()
+        rows = store._container.current.store
+        if isinstance(rows, MemoryMetadataStore):
+            rows._content.handles.clear()
 
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage."""
