@@ -18,13 +18,12 @@ from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
-from chunkstore.invariants import Finding
+from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metadata.roots import find_root, pin_prefix
 from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
-from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, check_ownership
 from chunkstore.records import RootRecord
 from chunkstore.registry import open_storage, require_named, routed
@@ -139,7 +138,7 @@ def open_store_on(
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
     from chunkstore_bindings.probe import probe_storage
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import create_container, read_format
 
     with closed_if_this_fails(storage.close if close_storage else None):
@@ -173,7 +172,7 @@ def follow_container(
 ) -> Replica:
     """A container's journal, followed read-only, or its state at a moment (``check_moment``). ``of_backups`` opens what is shown where its
     backups lie instead (``following``)."""
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import read_format
     from chunkstore_journal.findings import journal_findings
     from chunkstore_journal.follower import Follower
@@ -274,7 +273,7 @@ def open_asker(root: str, *, container: str = "default", settings: Settings | No
 
 def open_asker_on(storage: ChunkStorage, replica: Replica) -> Asker:
     """As ``open_asker``, on a storage of the caller's own and a replica of it, which it closes."""
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.asks import StoredAsks
 
     if not storage.capabilities.create_if_absent:

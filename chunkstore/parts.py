@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.errors import InvalidArgument, PastCollected
+from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.inline_index import held_from
-from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.metadata.roots import OWN_ROOT
 from chunkstore.names import ContainerNames, parse_routed
 from chunkstore.operations.garbage_range import is_removed
@@ -25,6 +25,7 @@ from chunkstore.upkeep.usage import StoredSizes
 __all__ = [
     "cache_of",
     "checked_settings",
+    "journal_findings",
     "memory_of_owner",
     "scratch_of",
     "storage_of",
@@ -146,11 +147,29 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     return names.parse_slot(name) if log is None else (log, 0)
 
 
+def journal_findings(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    scratch: Callable[[], MetadataCache],
+    level: CheckLevel,
+    view: MetadataView,
+    pinned_lsn: int | None,
+) -> list[Finding]:
+    """The journal's own invariants of an owner's container, for ``check``."""
+    from chunkstore_journal.findings import journal_findings as found
+
+    return found(storage, names, scratch, level, view, pinned_lsn)
+
+
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
     """What lists the journal and the snapshots."""
-    from chunkstore_journal.sizes import stored_sizes as listed
 
-    return partial(listed, storage, names)
+    def listed(epoch: int | None) -> tuple[int, int, int]:
+        from chunkstore_journal.sizes import stored_sizes as found
+
+        return found(storage, names, epoch)
+
+    return listed
 
 
 def sweep_unfinished(storage: ChunkStorage) -> int:

@@ -6,7 +6,9 @@ Nothing is imported here, so a module that breaks a law is named even when it ca
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,6 +55,7 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
         "chunkstore.layout",
         "chunkstore.logs",
         "chunkstore.observer",
+        "chunkstore.reports",
         "chunkstore.sessions",
         "chunkstore.invariants",
         "chunkstore.metadata.port",
@@ -76,6 +79,7 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
         "chunkstore.attaching",
         "chunkstore.assembly",
         "chunkstore.backup_marker",
+        "chunkstore.buckets",
         "chunkstore.headers",
         "chunkstore.owning",
         "chunkstore.parts",
@@ -107,22 +111,22 @@ CEILINGS = {
     "bindings/chunkstore_bindings/filesystem": 1_934,
     "bindings/chunkstore_bindings/hdfs": 2_102,
     "bindings/chunkstore_bindings/s3": 2_271,
-    "bindings/chunkstore_bindings/wrappers": 1_116,
+    "bindings/chunkstore_bindings/wrappers": 1_104,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 10_027,
+    "chunkstore": 10_293,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
-    "chunkstore/backup": 4_590,
+    "chunkstore/backup": 4_589,
     "chunkstore/cli": 4_525,
     "chunkstore/demo": 850,
     "chunkstore/headers": 694,
-    "chunkstore/metadata": 4_667,
-    "chunkstore/operations": 8_853,
+    "chunkstore/metadata": 4_653,
+    "chunkstore/operations": 8_759,
     "chunkstore/spark": 6_447,
     "chunkstore/testing": 1_998,
-    "chunkstore/upkeep": 3_089,
-    "journal": 8_529,
-    "tests": 1_115,
+    "chunkstore/upkeep": 2_894,
+    "journal": 8_531,
+    "tests": 1_133,
     "tests/backup": 2_164,
     "tests/backup_restore": 1_486,
     "tests/chaos": 2_384,
@@ -226,6 +230,7 @@ ROOMS = {
 COMPOSERS = (
     "chunkstore.assembly",
     "chunkstore.backup_marker",
+    "chunkstore.buckets",
     "chunkstore.backup.files",
     "chunkstore.backup.target",
     "chunkstore.owning",
@@ -389,6 +394,29 @@ def test_no_folder_grows() -> None:
         elif folder in CEILINGS and lines[folder] < limit - CEILING_SLACK:
             broken.append(f"{folder} has {lines[folder]} lines now: lower its ceiling of {limit}")
     assert not broken, "\n".join(broken)
+
+
+FIRST_OPEN = """
+import sys, chunkstore
+with chunkstore.open("memory://first") as store:
+    store.create("a")
+    store.append("a", b"bytes")
+    assert store.read("a", 0, 9) == b"bytes"
+print(*sys.modules)
+"""
+FIRST_OPEN_FILES_MAX = 120
+NOT_AT_FIRST = tuple(f"chunkstore.{room}" for room in ("backup", "headers", "kafka", "pulsar", "spark"))
+
+
+def test_a_first_open_loads_little() -> None:
+    """An import that only some verb needs stands in that verb."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(folder.parent) for folder in PACKAGES.values())}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_OPEN], env=environment, check=True, capture_output=True, text=True
+    )
+    loaded = {name for name in done.stdout.split() if name.split(".")[0] in PACKAGES}
+    assert len(loaded) <= FIRST_OPEN_FILES_MAX, f"{len(loaded)} files: {sorted(loaded)}"
+    assert not [name for name in loaded if any(is_within(name, room) for room in NOT_AT_FIRST)]
 
 
 def test_no_test_imports_benchmarks() -> None:

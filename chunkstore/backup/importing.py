@@ -32,7 +32,7 @@ from chunkstore.metadata.importing import (
 from chunkstore.metadata.keys import segment_key, writer_range
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.bring_chunks import ForeignChunk
-from chunkstore.operations.take_in import Batch, Part
+from chunkstore.operations.take_in import Batch, Part, take_in
 from chunkstore.records import SegmentRecord
 
 __all__ = ["drop_merge", "merge_into"]
@@ -92,7 +92,7 @@ def drop_merge(store: ChunkedSegmentStorage, identity: bytes) -> bool:
         value = encode_import(mark._replace(phase=ImportPhase.DROPPED, after=b"")) if names or not is_said else None
         dropped = tuple(names) if is_said else ()
         batch = Batch((), (), value, identity, version, dropped=dropped)
-        store.take_in(store.read_context.storage, batch)
+        take_in(store.owned, store.read_context.storage, batch)
 
 
 def _hidden_names(identity: bytes, view: MetadataView) -> list[str]:
@@ -181,7 +181,7 @@ class _Steps:
         pairs = tuple((row.namespace, row.key, row.value) for row in rows)
         try:
             batch = Batch(parts, pairs, value, self._identity, version, names)
-            self._store.take_in(self._source.storage, batch)
+            take_in(self._store.owned, self._source.storage, batch)
         except Conflict as error:
             found = self._store.look(partial(find_merge, identity=self._identity))
             if (0 if found is None else found[1]) == version:

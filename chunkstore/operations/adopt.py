@@ -26,10 +26,10 @@ from chunkstore.metadata.keys import ROOTS_NAMESPACE, chunk_key, root_key, roots
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.roots import OWN_ROOT, decode_root, decode_value, encode_root, known_roots
 from chunkstore.names import foreign_object, foreign_root
-from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.garbage_range import is_older
 from chunkstore.operations.written_chunks import hang_chunks
 from chunkstore.records import ACTIVE, CLOSED, KIND_FOREIGN, ChunkRecord, RootRecord, TableRecord
 

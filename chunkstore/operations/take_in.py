@@ -29,8 +29,8 @@ from chunkstore.operations.bring_chunks import Brought, ForeignChunk, bring_chun
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.read import find_segment
+from chunkstore.operations.segments import plan_delete
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.written_chunks import link_chunks
 from chunkstore.records import ChunkRecord, SegmentRecord, TableRecord

@@ -293,7 +293,7 @@ def test_a_spill_ends_while_others_append(world: World, monkeypatch: pytest.Monk
         store.append("a", b"n;")
         return done
 
-    monkeypatch.setattr("chunkstore.operations.spiller.spill", meanwhile)
+    monkeypatch.setattr("chunkstore.operations.spill.spill", meanwhile)
     store.spill()
     assert kinds(store, "a") == ["object", "inline"]
 

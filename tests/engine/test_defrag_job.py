@@ -49,11 +49,11 @@ class Looked:
         self._at: list[tuple[str, int]] = []
         step = defrag.defrag_step
 
-        def looking(container: Any, context: Any, name: str, chosen: Any, position: int) -> Any:
+        def looking(container: Any, context: Any, name: str, chosen: Any, position: int, **more: Any) -> Any:
             self._at.append((name, position))
-            return step(container, context, name, chosen, position)
+            return step(container, context, name, chosen, position, **more)
 
-        monkeypatch.setattr(jobs, "defrag_step", looking)
+        monkeypatch.setattr(defrag, "defrag_step", looking)
 
     def a_pass(self) -> list[tuple[str, int]]:
         self._at.clear()

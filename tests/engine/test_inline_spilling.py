@@ -14,7 +14,6 @@ from chunkstore.config import MIB
 from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.operations import spill as spilling
-from chunkstore.operations import spiller
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import find_segment
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -222,7 +221,7 @@ def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
             raise Conflict("planted", expected="what was read", found="something else")
         return spilling.Spilled(0, 0, {})
 
-    monkeypatch.setattr(spiller, "spill", slower)
+    monkeypatch.setattr(spilling, "spill", slower)
     store.spill(["a"])
     monkeypatch.undo()
     assert "inline" not in kinds(store, "a") and store.read("a", 0, 999) == data

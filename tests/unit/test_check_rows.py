@@ -17,7 +17,7 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataView, Position
 from chunkstore.names import ContainerNames, chunk_id
 from chunkstore.operations import check as module
-from chunkstore.operations.id_set import IdSet
+from chunkstore.operations.orphans import IdSet
 from chunkstore.records import ChunkRecord, GarbageRecord
 from chunkstore.testing.metadata_basics import EVERYTHING, run_script
 

@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 
 from chunkstore.errors import StorageUnavailable
-from chunkstore.operations.shared_check import SharedCheck
+from chunkstore.operations.fence import SharedCheck
 from tests.support.hooked import wait_for
 
 
@@ -55,7 +55,7 @@ def waiting() -> int:
 
 
 def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 600.0)
+    monkeypatch.setattr("chunkstore.operations.fence._MOMENT_S", 600.0)
     asked = Asked()
     shared = SharedCheck(asked, 600.0)
     with ThreadPoolExecutor(8) as pool:
@@ -103,7 +103,7 @@ def test_no_answer_is_older_than_the_question() -> None:
 
 
 def test_a_failure_is_told_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 600.0)
+    monkeypatch.setattr("chunkstore.operations.fence._MOMENT_S", 600.0)
     asked = Asked()
     asked.held = False
     shared = SharedCheck(asked, 600.0)
@@ -142,7 +142,7 @@ def test_a_check_that_hangs_holds_up_nobody() -> None:
 
 
 def test_a_leader_that_hangs_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 600.0)
+    monkeypatch.setattr("chunkstore.operations.fence._MOMENT_S", 600.0)
     asked = Asked()
     shared = SharedCheck(asked, 0.1)
     with ThreadPoolExecutor(4) as pool:
