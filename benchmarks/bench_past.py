@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.big import CHUNK_BYTES, build, open_big, settings_for
 from benchmarks.harness import Report, median, scratch, time_s
 from benchmarks.length_only import LengthOnlyChunkStorage
-from chunkstore.assembly import open_replica_on
+from chunkstore.following import open_replica_on
 from chunkstore.replica import Replica
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 

@@ -13,9 +13,10 @@ from chunkstore.errors import *  # noqa: F403  (all of them, by their own list)
 
 if TYPE_CHECKING:
     from chunkstore.asker import Asker
-    from chunkstore.assembly import open_asker, open_replica
+    from chunkstore.assembly import open_asker
     from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
     from chunkstore.engine import ChunkedSegmentStorage
+    from chunkstore.following import open_replica
     from chunkstore.reader import StorageReader
     from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
     from chunkstore.replica import Replica
@@ -60,7 +61,7 @@ _PLACES = {
     "Usage": "records",
     "open": "assembly",
     "open_asker": "assembly",
-    "open_replica": "assembly",
+    "open_replica": "following",
 }
 
 if not TYPE_CHECKING:  # a checker would take any name for one of ours

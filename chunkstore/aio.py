@@ -24,7 +24,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from chunkstore import assembly
+from chunkstore import assembly, following
 from chunkstore.asker import Asker
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Closed, InvalidArgument
@@ -161,7 +161,7 @@ def open(root: str, *, threads: int = 32, **arguments: Any) -> Call:  # noqa: A0
 
 def open_replica(root: str, *, threads: int = 32, **arguments: Any) -> Call:
     """As ``chunkstore.open_replica``; ``threads`` as of ``open``."""
-    return Call(_open(_checked(threads), partial(assembly.open_replica, root, **arguments)))
+    return Call(_open(_checked(threads), partial(following.open_replica, root, **arguments)))
 
 
 def open_asker(root: str, *, threads: int = 32, **arguments: Any) -> Call:

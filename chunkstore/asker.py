@@ -38,12 +38,11 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataView, Position
 from chunkstore.operations.attach import find_session
-from chunkstore.operations.collect import CollectReport
 from chunkstore.records import Pin
 from chunkstore.replica import Replica
+from chunkstore.reports import CollectReport, DefragAction, DefragReport
 from chunkstore.sessions import SessionChunk, SessionWriter, check_holder, staged_name
 from chunkstore.upkeep.asked import version_put
-from chunkstore.upkeep.defrag import DefragAction, DefragReport
 
 __all__ = ["Asker"]
 

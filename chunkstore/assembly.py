@@ -1,43 +1,41 @@
 """The composition root: the only module that knows concrete parts, and it imports them inside functions.
 
-Promises: ``open_store`` and ``open_replica`` close everything they opened if anything on the way fails. Settings travel apart from
+Promises: what opens here closes everything it opened if anything on the way fails. Settings travel apart from
 components: tests and embedders may bring their own storage and metadata cache.
-Leaves out: everything else.
+Leaves out: replicas of backups (``following``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 
 from chunkstore import parts
-from chunkstore.arguments import check_flags, check_moment
+from chunkstore.arguments import check_flags
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerNotFound, Unsupported
-from chunkstore.invariants import Finding
+from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metrics import CallCounts
-from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
-from chunkstore.operations.check import CheckLevel
 from chunkstore.owning import Claim, check_ownership
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
+    "closed_if_this_fails",
     "describe_owner",
+    "follow_container",
     "journal_records",
     "list_containers",
     "open_asker",
     "open_asker_on",
     "open_metered_store",
-    "open_replica",
-    "open_replica_on",
     "open_store",
     "open_store_on",
 ]
@@ -106,7 +104,8 @@ def open_metered_store(
 
 
 @contextmanager
-def _closed_if_this_fails(close: Callable[[], None] | None) -> Iterator[None]:
+def closed_if_this_fails(close: Callable[[], None] | None) -> Iterator[None]:
+    """Call ``close`` if the block raises."""
     try:
         yield
     except BaseException:
@@ -133,10 +132,10 @@ def open_store_on(
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
     from chunkstore_bindings.probe import probe_storage
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import create_container, read_format
 
-    with _closed_if_this_fails(storage.close if close_storage else None):
+    with closed_if_this_fails(storage.close if close_storage else None):
         chosen = parts.checked_settings(settings)
         names = ContainerNames(container)
         check_ownership(observer, optimiser, wait_s, accept_rollback)
@@ -154,72 +153,37 @@ def open_store_on(
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
 
-def open_replica(
-    root: str,
-    *,
-    container: str = "default",
-    settings: Settings | None = None,
-    at_lsn: int | None = None,
-    at_time: datetime | int | None = None,
-) -> Replica:
-    """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
-    its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
-    that was made by that time.
-
-    ``at_lsn``: what the record of this number left. ``at_time`` (a ``datetime`` with a time zone, or whole milliseconds since 1970): what
-    the newest record whose label of time is not behind it left. Labels are what the owners' clocks said, but never go back along
-    history: where a clock ran ahead, all records that follow have its label until the others have caught up, and so they have where a
-    clock was put back. ``chunkstore journal`` lists the labels; ``at_lsn`` depends on no clock.
-
-    A state of the past is built in a cache of its own, from the newest snapshot at or before it, and deleted when the replica is closed.
-    It costs local space as the container's metadata do. Its chunks may be gone: then reading them raises ``PastCollected``.
-
-    Raises ``InvalidArgument`` (also: both are given, or the future), ``ContainerNotFound``, ``PastCollected`` (what leads to that moment is
-    not stored any more), ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``. Retry: safe.
-    """
-    chosen = parts.checked_settings(settings)
-    names = ContainerNames(container)
-    check_moment(at_lsn, at_time)
-    return open_replica_on(
-        open_storage(root, chosen),
-        container=names.container,
-        settings=chosen,
-        close_storage=True,
-        at_lsn=at_lsn,
-        at_time=at_time,
-    )
-
-
-def open_replica_on(
+def follow_container(
     storage: ChunkStorage,
     *,
-    container: str = "default",
-    settings: Settings | None = None,
+    container: str,
+    settings: Settings,
     cache: MetadataCache | None = None,
     close_storage: bool = False,
-    at_lsn: int | None = None,
-    at_time: datetime | int | None = None,
+    moment: tuple[int | None, int | None] = (None, None),
+    of_backups: Callable[[ChunkStorage], Replica] | None = None,
 ) -> Replica:
-    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own."""
-    from chunkstore_bindings.wrappers.guarded import guarded
+    """A container's journal, followed read-only, or its state at a moment (``check_moment``). ``of_backups`` opens what is shown where its
+    backups lie instead (``following``)."""
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import read_format
     from chunkstore_journal.findings import journal_findings
     from chunkstore_journal.follower import Follower
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
 
-    with _closed_if_this_fails(storage.close if close_storage else None):
-        chosen, names = parts.checked_settings(settings), ContainerNames(container)
-        past = (asked := Asked(*check_moment(at_lsn, at_time))) != (None, None)
+    with closed_if_this_fails(storage.close if close_storage else None):
+        chosen, names = settings, ContainerNames(container)
+        past = (asked := Asked(*moment)) != (None, None)
         storage = guarded(storage)
         try:
             format_ = read_format(storage, names)
         except Unsupported as error:
-            if error.feature != "backup":
+            if error.feature != "backup" or of_backups is None:
                 raise
-            return _open_backup(storage, names.container, chosen, cache, asked, close_storage=close_storage)
+            return of_backups(storage)
         made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
-        with _closed_if_this_fails(made.close if cache is None else None):
+        with closed_if_this_fails(made.close if cache is None else None):
             streams = Streams(storage, names, format_)
             fixed = FixedState(streams, made, asked) if past else None
             follower = fixed or Follower(storage, names, format_, made, chosen)
@@ -246,41 +210,9 @@ def open_replica_on(
                 close_cache=made.close if cache is None else None,
                 close_storage=storage.close if close_storage else None,
             )
-            with _closed_if_this_fails(replica.close):
+            with closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
             return replica
-
-
-def _open_backup(
-    storage: ChunkStorage,
-    container: str,
-    settings: Settings,
-    cache: MetadataCache | None,
-    moment: tuple[int | None, int | None],
-    *,
-    close_storage: bool,
-) -> Replica:
-    """The newest backup of a container, or that of a moment, where its backups lie."""
-    from chunkstore.backup.opened import BackupFollower
-    from chunkstore.backup.runs import container_of
-
-    names = BackupNames(container)
-    uuid = container_of(storage, names)
-    role = "replica" if moment == (None, None) else "past"
-    made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
-    with _closed_if_this_fails(made.close if cache is None else None):
-        follower = BackupFollower(storage, names, made, moment)
-        return Replica(
-            storage=storage,
-            names=names,
-            settings=settings,
-            follower=follower,
-            journal_findings=follower.findings,
-            uuid=uuid,
-            why_absent=None if moment == (None, None) else follower.why_absent,
-            close_cache=made.close if cache is None else None,
-            close_storage=storage.close if close_storage else None,
-        )
 
 
 def open_asker(root: str, *, container: str = "default", settings: Settings | None = None) -> Asker:
@@ -291,14 +223,14 @@ def open_asker(root: str, *, container: str = "default", settings: Settings | No
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
     storage = open_storage(root, chosen)
-    with _closed_if_this_fails(storage.close):
-        replica = open_replica_on(storage, container=names.container, settings=chosen, close_storage=True)
+    with closed_if_this_fails(storage.close):
+        replica = follow_container(storage, container=names.container, settings=chosen, close_storage=True)
         return open_asker_on(storage, replica)
 
 
 def open_asker_on(storage: ChunkStorage, replica: Replica) -> Asker:
     """As ``open_asker``, on a storage of the caller's own and a replica of it, which it closes."""
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.asks import StoredAsks
 
     if not storage.capabilities.create_if_absent:

@@ -43,28 +43,21 @@ from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.attach import plan_open_session
-from chunkstore.operations.attributes import plan_attributes
-from chunkstore.operations.commit import commit
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.concat import plan_concat
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.create import plan_create
-from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
+from chunkstore.operations.fence import SharedCheck
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
-from chunkstore.operations.seal import plan_seal, plan_unseal
-from chunkstore.operations.shared_check import SharedCheck
-from chunkstore.operations.truncate import plan_truncate
+from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
 from chunkstore.upkeep.asked import Asked, carry_out
-from chunkstore.upkeep.calls import UpkeepCalls
-from chunkstore.upkeep.scrub import no_copies
+from chunkstore.upkeep.calls import UpkeepCalls, no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
 from chunkstore.writers import Writers
@@ -290,6 +283,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         Atomic, durable; O(1) journal bytes; chunks go to garbage. Raises as ``seal``, and ``BadOffset`` beyond the length.
         Retry: safe.
         """
+        from chunkstore.operations.truncate import plan_truncate
+
         name, identity = resolve_writable(segment)
         check_number(offset, "offset")
         commit_changes(self._container, (name,), lambda changes: plan_truncate(changes, name, offset, identity))
@@ -301,6 +296,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source with a start offset), ``BadOffset``. Retry: safe
         (``SegmentNotFound`` of the source if it had happened).
         """
+        from chunkstore.operations.concat import plan_concat
+
         target_name, target_id = resolve_writable(target, "target")
         source_name, source_id = resolve(source, "source")
         check_number(offset, "offset")
@@ -347,6 +344,8 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
         happen twice.
         """
+        from chunkstore.operations.commit import commit
+
         if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
             raise InvalidArgument("commit takes a sequence of changes", argument="changes")
         check_changes(changes)

@@ -7,13 +7,27 @@ Leaves out: anything that needs storage I/O or the journal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.errors import Damaged
 from chunkstore.names import NO_CHUNK, Address, ContainerNames, chunk_epoch, confined
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, ChunkRecord, SegmentRecord
 
-__all__ = ["ABSENT", "CUTS", "ORPHANED", "PINNED", "Finding", "of_bytes", "segment_findings"]
+__all__ = [
+    "ABSENT",
+    "CHECK_LEVELS",
+    "CUTS",
+    "ORPHANED",
+    "PINNED",
+    "CheckLevel",
+    "Finding",
+    "of_bytes",
+    "segment_findings",
+]
+
+CheckLevel: TypeAlias = Literal["quick", "exists", "deep"]
+"""What ``check`` reads: metadata; also which chunks exist; also their bytes."""
+CHECK_LEVELS: Final = ("quick", "exists", "deep")
 
 ABSENT: Final = "absent from the storage"
 """What is said of a chunk without an object."""

@@ -99,7 +99,6 @@ class Claim(NamedTuple):
     ) -> ChunkedSegmentStorage:
         """The store of a fresh ownership, which is given up if that fails."""
         from chunkstore_journal.asks import StoredAsks
-        from chunkstore_journal.findings import journal_findings
 
         storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
         try:
@@ -110,7 +109,7 @@ class Claim(NamedTuple):
                 service=service,
                 ownership=ownership,
                 journal_findings=partial(
-                    journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, self.cache)
+                    parts.journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, self.cache)
                 ),
                 stored_sizes=parts.stored_sizes(storage, names),
                 observer=observer,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.errors import InvalidArgument, PastCollected
+from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.inline_index import held_from
-from chunkstore.metadata.port import Head, MetadataCache
+from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.registry import open_storage
@@ -24,6 +24,7 @@ from chunkstore.upkeep.usage import StoredSizes
 __all__ = [
     "cache_of",
     "checked_settings",
+    "journal_findings",
     "memory_of_owner",
     "scratch_of",
     "storage_of",
@@ -81,18 +82,12 @@ def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: 
 
 
 def memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
-    """Where the cache of an owner on this machine stands: what was seen here of this container. None: nothing to be trusted."""
+    """The end that owners on this machine have seen of this container. None: nothing is known."""
     if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        store = cache_of(storage, container, settings, "owner").open_current()
-        if store is None:
-            return None
-        try:
-            return store.head()
-        finally:
-            store.close(clean=False)
-    from chunkstore.metadata.lmdb import newest_head
+        return cache_of(storage, container, settings, "owner").seen()
+    from chunkstore.metadata.lmdb import seen_end
 
-    return newest_head(settings.cache_dir or default_cache_dir(), container, storage.address, settings=settings)
+    return seen_end(settings.cache_dir or default_cache_dir(), container, storage.address)
 
 
 def scratch_of(
@@ -149,11 +144,29 @@ def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     return names.parse_slot(name) if log is None else (log, 0)
 
 
+def journal_findings(
+    storage: ChunkStorage,
+    names: ContainerNames,
+    scratch: Callable[[], MetadataCache],
+    level: CheckLevel,
+    view: MetadataView,
+    pinned_lsn: int | None,
+) -> list[Finding]:
+    """The journal's own invariants of an owner's container, for ``check``."""
+    from chunkstore_journal.findings import journal_findings as found
+
+    return found(storage, names, scratch, level, view, pinned_lsn)
+
+
 def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
     """What lists the journal and the snapshots."""
-    from chunkstore_journal.sizes import stored_sizes as listed
 
-    return partial(listed, storage, names)
+    def listed(epoch: int | None) -> tuple[int, int, int]:
+        from chunkstore_journal.sizes import stored_sizes as found
+
+        return found(storage, names, epoch)
+
+    return listed
 
 
 def sweep_unfinished(storage: ChunkStorage) -> int:

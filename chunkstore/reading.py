@@ -18,19 +18,15 @@ from chunkstore.blocks import Borders
 from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
-from chunkstore.invariants import PINNED, Finding
+from chunkstore.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
 from chunkstore.metadata.pins import pinned_lsn, read_pins
 from chunkstore.metadata.port import MetadataView
-from chunkstore.metadata.retention import scan_policies
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
-from chunkstore.operations.check import CHECK_LEVELS, CheckLevel, check, check_cache
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
-from chunkstore.upkeep.defrag import DefragReport, check_policy, plan_all
-from chunkstore.upkeep.retention import RetentionReport, apply_all, plan_step
-from chunkstore.upkeep.sweep import Found, SweepReport, SweptKind, check_age, count_garbage, find_orphans
+from chunkstore.reports import DefragReport, Found, RetentionReport, SweepReport, SweptKind
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
@@ -140,10 +136,14 @@ class ReadableContainer:
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        from chunkstore.metadata.retention import scan_policies
+
         return self.look(lambda view: dict(scan_policies(view)))
 
     def due_retention(self) -> RetentionReport:
         """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        from chunkstore.upkeep.retention import apply_all, plan_step
+
         self._context.check_open()
         report = apply_all(partial(plan_step, self._context))
         self._context.check()
@@ -151,6 +151,8 @@ class ReadableContainer:
 
     def due_defrag(self, name: SegmentRef | None = None, *, policy: DefragPolicy | None = None) -> DefragReport:
         """What ``defrag`` would do now, and what that costs. Raises as ``info`` (``SegmentNotFound`` of ``name``). Retry: safe."""
+        from chunkstore.upkeep.defrag import check_policy, plan_all
+
         chosen = check_policy(policy)
         self._context.check_open()
         report = plan_all(self._context, name, chosen)
@@ -297,12 +299,16 @@ class ReadableContainer:
 
     def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
         """As ``orphans``, one by one. Raises as ``orphans``. Retry: safe."""
+        from chunkstore.upkeep.sweep import check_age, find_orphans
+
         age_s = check_age(age_s_min)
         self._context.check_open()
         return find_orphans(self._context, self._sweeping_epoch(), age_s)
 
     def garbage(self) -> SweptKind:
         """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""
+        from chunkstore.upkeep.sweep import count_garbage
+
         return self.look(count_garbage)
 
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
@@ -312,6 +318,8 @@ class ReadableContainer:
         ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``, ``StorageFull`` (no room for a replay, or for a new
         cache). Retry: safe.
         """
+        from chunkstore.operations.check import check, check_cache
+
         if level not in CHECK_LEVELS:
             raise InvalidArgument(f"level must be one of {', '.join(CHECK_LEVELS)}, not {level!r}", argument="level")
         self._context.check_open()

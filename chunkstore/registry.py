@@ -24,19 +24,21 @@ from chunkstore.errors import (
 )
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.bucket.port import Bucket
 
 __all__ = [
     "ENTRY_POINT_GROUP",
-    "open_bucket",
+    "SCHEME",
     "open_copy",
     "open_storage",
+    "path_of",
     "require_known_place",
+    "shown",
     "uuid_at",
+    "without_extra",
 ]
 
 ENTRY_POINT_GROUP = "chunkstore.bindings"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REMOTE = frozenset(("s3", "hdfs"))
 _EXAMPLES = "write file:///absolute/path or memory://NAME"
 _KNOWN = frozenset(("file", "memory", "s3"))
@@ -51,10 +53,10 @@ def open_storage(root_url: str, settings: Settings) -> ChunkStorage:
     """
     if not isinstance(root_url, str) or not root_url:
         raise InvalidArgument(f"a root is a URL; {_EXAMPLES}", argument="root")
-    match = _SCHEME.match(root_url)
+    match = SCHEME.match(root_url)
     if match is None:
         hint = f"; write file://{root_url}" if root_url.startswith("/") else ""
-        raise InvalidArgument(f"root {_shown(root_url)!r} is not a URL{hint or '; ' + _EXAMPLES}", argument="root")
+        raise InvalidArgument(f"root {shown(root_url)!r} is not a URL{hint or '; ' + _EXAMPLES}", argument="root")
     scheme = match[1].lower()
     return _wrapped(_open_binding(scheme, root_url, settings), scheme, settings)
 
@@ -73,31 +75,33 @@ def _open_binding(scheme: str, root_url: str, settings: Settings) -> ChunkStorag
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         maker = cast("Callable[[str, Settings], ChunkStorage]", entry.load())
         return maker(root_url, settings)
-    raise InvalidArgument(f"no binding for {scheme}:// roots ({_shown(root_url)!r}); {_EXAMPLES}", argument="root")
+    raise InvalidArgument(f"no binding for {scheme}:// roots ({shown(root_url)!r}); {_EXAMPLES}", argument="root")
 
 
 def _wrapped(storage: ChunkStorage, scheme: str, settings: Settings) -> ChunkStorage:
     """What the settings ask for, around a binding. A retry is a request like any other, so the throttle is the inner one."""
-    from chunkstore_bindings.wrappers.guarded import guarded
-    from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
-    from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
+    from chunkstore_bindings.wrappers.wrapping import guarded
 
     storage = guarded(storage)
-    limits = ThrottleLimits(
-        read_bytes_per_s=settings.read_bytes_per_s_max,
-        write_bytes_per_s=settings.write_bytes_per_s_max,
-        read_requests_per_s=settings.read_requests_per_s_max,
-        write_requests_per_s=settings.write_requests_per_s_max,
+    limits = (
+        settings.read_bytes_per_s_max,
+        settings.write_bytes_per_s_max,
+        settings.read_requests_per_s_max,
+        settings.write_requests_per_s_max,
     )
     if any(limits):
-        storage = ThrottledChunkStorage(storage, limits, wait_s_max=settings.op_deadline_s)
+        from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
+
+        storage = ThrottledChunkStorage(storage, ThrottleLimits(*limits), wait_s_max=settings.op_deadline_s)
     if scheme in _REMOTE and settings.retry_s_max:
+        from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+
         policy = RetryPolicy(tries_max=settings.retry_tries_max, budget_s=settings.retry_s_max)
         storage = RetryingChunkStorage(storage, policy)
     return storage
 
 
-def _shown(root_url: str) -> str:
+def shown(root_url: str) -> str:
     """The URL as it may appear in a message: without user, password and query."""
     head, separator, rest = root_url.partition("://")
     if not separator:
@@ -115,39 +119,39 @@ def require_known_place(root_url: str) -> None:
     scheme, _, rest = root_url.partition("://")
     host = rest.partition("/")[0]
     if scheme.lower() not in _KNOWN or "?" in rest or "@" in host or _CONTROL.search(root_url):
-        text = f"the export says it is of {_shown(root_url)}, which is not opened for that: say where the container is (--from)"
+        text = f"the export says it is of {shown(root_url)}, which is not opened for that: say where the container is (--from)"
         raise InvalidArgument(text, argument="root")
 
 
 def _open_file(root_url: str, settings: Settings) -> ChunkStorage:
-    path = _path_of(root_url)
+    path = path_of(root_url)
 
     from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
     return FilesystemChunkStorage(path, open_files_max=settings.open_files_max)
 
 
-def _path_of(root_url: str) -> str:
+def path_of(root_url: str) -> str:
     """The path of a ``file://`` URL. Raises ``InvalidArgument``."""
     try:
         parts = urlsplit(root_url)
     except ValueError as error:
-        raise InvalidArgument(f"root {_shown(root_url)!r} is not a URL: {error}", argument="root") from error
+        raise InvalidArgument(f"root {shown(root_url)!r} is not a URL: {error}", argument="root") from error
     if parts.netloc not in ("", "localhost"):
         raise InvalidArgument(
-            f"root {_shown(root_url)!r} names the host {parts.netloc.rpartition('@')[2]!r}; a path on this machine has "
+            f"root {shown(root_url)!r} names the host {parts.netloc.rpartition('@')[2]!r}; a path on this machine has "
             "three slashes: file:///absolute/path",
             argument="root",
         )
     if parts.query or parts.fragment or root_url[-1] in "?#":
         raise InvalidArgument(
-            f"root {_shown(root_url)!r}: write '?' as %3F and '#' as %23 in the path; a file root takes no options",
+            f"root {shown(root_url)!r}: write '?' as %3F and '#' as %23 in the path; a file root takes no options",
             argument="root",
         )
     path = unquote(parts.path, errors="surrogateescape")
     if not path.startswith("/") or "\0" in path:
         raise InvalidArgument(
-            f"root {_shown(root_url)!r} needs an absolute path: file:///absolute/path", argument="root"
+            f"root {shown(root_url)!r} needs an absolute path: file:///absolute/path", argument="root"
         )
     return path
 
@@ -155,7 +159,7 @@ def _path_of(root_url: str) -> str:
 def _open_memory(root_url: str) -> ChunkStorage:
     name = root_url.partition("://")[2]
     if not name or "?" in name or "#" in name or "@" in name:
-        raise InvalidArgument(f"root {_shown(root_url)!r}: write memory://NAME, without options", argument="root")
+        raise InvalidArgument(f"root {shown(root_url)!r}: write memory://NAME, without options", argument="root")
 
     from chunkstore_bindings.memory import MemoryChunkStorage
 
@@ -166,12 +170,13 @@ def _open_hdfs(root_url: str, settings: Settings) -> ChunkStorage:
     try:
         from chunkstore_bindings.hdfs import open_hdfs
     except ImportError as error:
-        raise _without("hdfs", error) from error
+        raise without_extra("hdfs", error) from error
 
     return open_hdfs(root_url, settings)
 
 
-def _without(extra: str, error: ImportError) -> Unsupported:
+def without_extra(extra: str, error: ImportError) -> Unsupported:
+    """What is said where a package of an extra is missing."""
     return Unsupported(
         f"{extra}:// roots need the extra {extra!r}: pip install 'chunkstore-engine[{extra}]' ({error.name} is missing)",
         feature=extra,
@@ -185,34 +190,8 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
     except ModuleNotFoundError as error:
         if error.name not in ("boto3", "botocore"):
             raise
-        raise _without("s3", error) from error
+        raise without_extra("s3", error) from error
     return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
-
-
-def open_bucket(url: str) -> Bucket:
-    """The bucket that ``url`` names: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH``, with the options of roots.
-
-    Raises ``InvalidArgument`` (another scheme, a malformed URL), ``Unsupported`` (a package is missing). Makes no request.
-    """
-    match = _SCHEME.match(url)
-    scheme = "" if match is None else match[1].lower()
-    try:
-        if scheme == "file":
-            from chunkstore_bindings.bucket.folder import FolderBucket
-
-            return FolderBucket(_path_of(url))
-        if scheme == "s3":
-            from chunkstore_bindings.bucket.s3 import S3Bucket
-
-            return S3Bucket(url)
-        if scheme == "hdfs":
-            from chunkstore_bindings.bucket.hdfs import HdfsBucket
-
-            return HdfsBucket(url)
-    except ModuleNotFoundError as error:
-        raise _without(scheme, error) from error
-    remedy = "write s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"
-    raise InvalidArgument(f"{_shown(url)!r} is no bucket's URL; {remedy}", argument="url")
 
 
 def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
@@ -247,7 +226,7 @@ def uuid_at(copy: ChunkStorage, container: str) -> bytes:
 
     Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
     """
-    from chunkstore.backup.runs import container_of
+    from chunkstore.backup_marker import container_of
     from chunkstore_journal.container import read_format
 
     try:

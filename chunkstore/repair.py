@@ -15,7 +15,7 @@ from chunkstore.invariants import Finding
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.cut_off import CutOff
-from chunkstore.operations.regain import Regain, plan_regain
+from chunkstore.operations.regain import Regain, plan_regain, regain
 from chunkstore.operations.repair_report import RepairReport, Unread
 from chunkstore.owning import Claim
 from chunkstore.parts import cache_of, checked_settings, scratch_of, storage_of
@@ -44,7 +44,7 @@ def repair(
 
     Raises as ``open_store``; ``Damaged`` where there is nothing to go on from. Retry: safe; an interrupted repair is continued.
     """
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
 
     chosen, names = checked_settings(settings), ContainerNames(container)
     check_flags(dry_run=dry_run)
@@ -106,7 +106,7 @@ def _repair(
         claim = Claim(storage, names, format_, settings, cache, close_storage=False)
         with claim.serve(service, ownership, closing) as store:
             report, plan = _plan(storage, names, room, interrupted or epoch)
-            segments = store.regain(plan)
+            segments = regain(store.owned, plan)
             findings = tuple(item for item in store.check("exists") if item.severity == "damage" and item.segment)
             # What is damaged behind us is needed no more.
             store.snapshot()

@@ -16,16 +16,15 @@ from chunkstore.arguments import check_namespace
 from chunkstore.config import Settings
 from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
-from chunkstore.invariants import ORPHANED, Finding
+from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.metadata.port import Head, MetadataStore, Position
 from chunkstore.names import ContainerNames
-from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
+from chunkstore.reports import Found
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import TableReader
 from chunkstore.tail_cache import TailCache
-from chunkstore.upkeep.sweep import Found
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
 __all__ = ["JournalFollower", "Replica", "Shown"]

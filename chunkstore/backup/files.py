@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from chunkstore.backup.selection import CHOSEN_MAX, Choice
-from chunkstore.config import LIMITS
+from chunkstore.backup_marker import EXPORT_VERSION, MAGIC, MARKER, fields_of, read_small
 from chunkstore.errors import Damaged, InvalidArgument, OutcomeUnknown
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
@@ -43,9 +43,6 @@ __all__ = [
     "write_export",
 ]
 
-MAGIC: Final = b"CKSE"
-EXPORT_VERSION: Final = 1
-MARKER: Final = 16
 RUNNING: Final = 17
 DONE: Final = 18
 NEWEST: Final = 19
@@ -265,17 +262,6 @@ def small_object(kind: int, fields: tuple[object, ...]) -> bytes:
     return encode_frame(MAGIC, EXPORT_VERSION, kind, pack(fields))
 
 
-def read_small(storage: ChunkStorage, name: str, kind: int) -> Any:
-    """The fields of a small object, to be taken one after the other (the journal's ``wire.Fields``); None where there is none.
-
-    Raises ``Damaged``, and what the storage raises.
-    """
-    from chunkstore_journal.slots import read_if_present
-
-    data = read_if_present(storage, name, size_max=LIMITS.small_object_bytes_max)
-    return None if data is None else _fields(data, name, kind)
-
-
 def put_once(storage: ChunkStorage, name: str, data: bytes, deadline_s: float) -> Any:
     """Create a small object, or find the other one that has the name: its fields; None where it holds ``data``.
 
@@ -287,17 +273,4 @@ def put_once(storage: ChunkStorage, name: str, data: bytes, deadline_s: float) -
         found = put_decided(storage, name, data, deadline_s=deadline_s)
     except Undecided as error:
         raise OutcomeUnknown(f"the existence of {name} is unknown: {error}", subject=name) from error
-    return _fields(found.data, name, data[_KIND_AT]) if isinstance(found, Foreign) else None
-
-
-def _fields(data: bytes, name: str, kind: int) -> Any:
-    from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
-    from chunkstore_journal.wire import Fields, refuse, unpack
-
-    header = decode_frame_header(data, MAGIC, LIMITS.small_object_bytes_max, object=name, position=0)
-    check_frame(data[:FRAME_HEADER_BYTES], data[FRAME_HEADER_BYTES:], version=EXPORT_VERSION, object=name, position=0)
-    if header.kind != kind:
-        refuse(f"an object of kind {header.kind}, where {kind} belongs", name, 0)
-    return Fields(
-        unpack(data[FRAME_HEADER_BYTES:], name, FRAME_HEADER_BYTES), "a small object", name, FRAME_HEADER_BYTES
-    )
+    return fields_of(found.data, name, data[_KIND_AT]) if isinstance(found, Foreign) else None

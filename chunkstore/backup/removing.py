@@ -32,6 +32,7 @@ from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies, without
 from chunkstore.backup.files import delete_export, open_stored_export
+from chunkstore.backup_marker import container_of
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
@@ -98,7 +99,7 @@ def remove(
         parts.storage_of(backup_root, chosen) as storage,
         closing(runtime.pool("chunkstore-backup", chosen.io_workers)) as pool,
     ):
-        runs.container_of(storage, names)
+        container_of(storage, names)
         list(runs.iter_complete(storage, names, passed_over=run))  # all others can be read
         lsn, readable = _look_at(storage, names, run)
         if any(item.base_lsn <= lsn for item in runs.under_way(storage, names)):
@@ -197,7 +198,7 @@ def verify_copies(backup_root: str, *, container: str = "default", settings: Set
     """
     names = BackupNames(container)
     with parts.storage_of(backup_root, settings) as storage:
-        runs.container_of(storage, names)
+        container_of(storage, names)
         complete = list(runs.iter_complete(storage, names))
         lengths: dict[str, int] = {}
         for prefix in (names.copies_prefix(), names.growing_prefix()):

@@ -40,6 +40,7 @@ from chunkstore.backup.files import (
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
 from chunkstore.backup.subjects import Subject, opened_to_read
+from chunkstore.backup_marker import container_of
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -150,7 +151,7 @@ def list_backups(
     """
     names = BackupNames(container)
     with parts.storage_of(backup_root, settings) as storage:
-        runs.container_of(storage, names)
+        container_of(storage, names)
         for item in sorted(runs.iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms)):
             yield item, storage.exists(item.stored(names))
 

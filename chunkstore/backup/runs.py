@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.backup.files import DONE, MARKER, NEWEST, RUNNING, put_once, read_small, small_object
-from chunkstore.errors import ChunkNotFound, Conflict, ContainerNotFound, Damaged, InvalidArgument
+from chunkstore.backup.files import DONE, NEWEST, RUNNING, put_once, small_object
+from chunkstore.backup_marker import MARKER, marked_container, read_small
+from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
 from chunkstore.names import BackupNames, parse_run
 from chunkstore.storage import ChunkStorage, iter_listing
 
@@ -23,7 +24,6 @@ __all__ = [
     "Running",
     "check_root",
     "claim_root",
-    "container_of",
     "decide",
     "find_done",
     "forget",
@@ -72,14 +72,6 @@ class Running(NamedTuple):
     seen_ms: int
 
 
-def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
-    """The uuid of the container whose backups are stored here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
-    fields = read_small(storage, names.backup, MARKER)
-    if fields is None:
-        raise ContainerNotFound(names.container, root=storage.url)
-    return _checked_marker(fields, names)
-
-
 def check_root(storage: ChunkStorage, names: BackupNames, container: bytes) -> bool:
     """Whether backups of ``container`` are stored here; False: nothing is. Raises ``InvalidArgument``: something else is."""
     if storage.exists(names.format):
@@ -101,16 +93,9 @@ def claim_root(storage: ChunkStorage, names: BackupNames, container: bytes) -> N
 
 
 def _check_is_of(storage: ChunkStorage, names: BackupNames, found: object, container: bytes) -> None:
-    if _checked_marker(found, names) != container:
+    if marked_container(found, names) != container:
         text = f"backups of another container {names.container!r} are stored at {storage.url}; choose another root"
         raise InvalidArgument(text, argument="backup_root")
-
-
-def _checked_marker(fields: object, names: BackupNames) -> bytes:
-    container, name = fields.raw(16), fields.text(_TEXT_MAX)  # type: ignore[attr-defined]
-    if name != names.container:
-        raise Damaged(f"this marker belongs to container {name!r}", object=names.backup)
-    return bytes(container)
 
 
 def find_done(storage: ChunkStorage, names: BackupNames, run: str) -> BackupInfo | None:

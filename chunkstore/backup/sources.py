@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeGuard
 
 from chunkstore import parts
 from chunkstore.arguments import check_moment
-from chunkstore.assembly import open_replica_on
 from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
@@ -23,6 +22,7 @@ from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.backup.survey import Origin, Source
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.port import MetadataCache, Position
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.replica import Replica

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from chunkstore import parts
-from chunkstore.assembly import open_replica, open_store
+from chunkstore.assembly import open_store
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
+from chunkstore.following import open_replica
 from chunkstore.replica import Replica
 
 __all__ = ["Subject", "opened_to_read"]

@@ -62,7 +62,7 @@ def make_container(
     Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what ``rows`` raises. Retry: safe.
     """
     from chunkstore_bindings.probe import confirm_storage, probe_storage
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import create_container, read_format
     from chunkstore_journal.lease import wait_politely
     from chunkstore_journal.objects import encode_format
@@ -102,7 +102,7 @@ def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
 
     Changes nothing. Raises, too: ``ContainerNotFound`` (nobody has begun one), ``Damaged``, and what the storage does. Retry: safe.
     """
-    from chunkstore_bindings.wrappers.guarded import guarded
+    from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.history import open_streams
     from chunkstore_journal.walk import newest_opened
 

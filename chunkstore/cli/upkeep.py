@@ -16,9 +16,8 @@ from chunkstore import assembly, parts
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
-from chunkstore.invariants import Finding
+from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.names import check_segment_name
-from chunkstore.operations.check import CheckLevel
 from chunkstore.operations.repair_report import RepairReport
 from chunkstore.registry import open_copy
 from chunkstore.repair import repair as repair_container

@@ -3,6 +3,7 @@
 ::
 
     <cache_dir>/<container uuid, 32 hex digits>/<owner, replica or past>/
+        END-<address, hashed>       of owners: the end of history that was seen of that root (``seen_end``)
         <token>/                one store, made once under a name that is never used again
             data.mdb, lock.mdb  LMDB's own
             STATE               the address it belongs to, the boot it was opened in last, and what data.mdb was when closed cleanly
@@ -16,7 +17,7 @@ it: it was opened last in this very boot (the page cache survives a process), or
 was then.
 
 flock is used here and nowhere in containers: a cache directory is on a local file system, or it is not used at all.
-Leaves out: what is in a store (``lmdb``).
+Leaves out: what is in a store (``lmdb``), and the end that was seen (``seen_end``).
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ __all__ = [
     "read_state",
     "role_path",
     "stores_of",
+    "sync_folder",
     "this_boot",
     "translate_os",
     "write_state",
@@ -107,7 +109,12 @@ def _write_atomically(path: str, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.rename(temporary, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder durable. Raises ``OSError``."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

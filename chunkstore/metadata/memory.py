@@ -26,6 +26,7 @@ from chunkstore.metadata.port import (
     MetadataView,
     Position,
     Totals,
+    furthest,
 )
 from chunkstore.metadata.totals import COUNTED, changed
 from chunkstore.runtime import lock
@@ -69,14 +70,6 @@ class _Content:
         self.views: set[MemoryMetadataView] = set()
         self.handles: set[MemoryMetadataStore] = set()
         """Open ones, of the one cache object that may write to it; none: nobody holds it."""
-
-    def copy(self) -> _Content:
-        """Another one that holds the same."""
-        made = _Content()
-        with self.lock:
-            made.head, made.totals = self.head, self.totals
-            made.live.keys, made.live.values = self.live.keys.copy(), self.live.values.copy()
-        return made
 
     def remember(self, key: bytes) -> None:
         """Keep a row's present value for every open view, before it changes."""
@@ -328,33 +321,43 @@ class MemoryShelf:
 
     def __init__(self) -> None:
         self._stores: dict[_Key, list[_Content]] = {}
+        self._ends: dict[_Key, Head] = {}
+        """The furthest of those that were dropped."""
         self._lock = lock()
 
     def clear(self) -> None:
         """Forget every store, as when the machine's disk is lost. Stores that are open go on alone."""
         with self._lock:
             self._stores.clear()
+            self._ends.clear()
 
     def take(self, key: _Key) -> _Content | None:
-        """The newest store that nobody holds; else a copy of the newest that somebody holds, which lies here then, too."""
+        """The newest store that nobody holds."""
         with self._lock:
             stores = self._stores.get(key, [])
-            found = max(stores, key=lambda content: (not content.handles, content.head.position.lsn), default=None)
+            free = [content for content in stores if not content.handles]
+            found = max(free, key=lambda content: content.head.position.lsn, default=None)
             if found is not None:
-                found = found.copy() if found.handles else found
                 self._stores[key] = [kept for kept in stores if kept.handles] + [found]
             return found
+
+    def seen(self, key: _Key) -> Head | None:
+        """The furthest head of a store that lies here, or was dropped."""
+        with self._lock:
+            return furthest(*(content.head for content in self._stores.get(key, [])), self._ends.get(key))
 
     def put(self, key: _Key, content: _Content) -> None:
         """Lay ``content`` here, in the place of all others."""
         with self._lock:
             self._stores[key] = [content]
+            self._ends.pop(key, None)
 
     def drop(self, key: _Key, content: _Content) -> None:
-        """Forget ``content``."""
+        """Forget ``content``, but for what it has seen."""
         with self._lock:
             if content in (stores := self._stores.get(key, [])):
                 stores.remove(content)
+                self._ends[key] = furthest(content.head, self._ends.get(key)) or content.head
 
 
 _SHELF = MemoryShelf()
@@ -388,6 +391,9 @@ class MemoryMetadataCache(MetadataCache):
         if self._current is None or not self._current.handles:
             self._current = self._shelf.take(self._key)
         return None if self._current is None else self._handle(self._current)
+
+    def seen(self) -> Head | None:
+        return self._shelf.seen(self._key)
 
     def create(self) -> MetadataStore:
         self._check()

@@ -33,6 +33,7 @@ __all__ = [
     "Position",
     "RowChange",
     "Totals",
+    "furthest",
 ]
 
 Op: TypeAlias = tuple[object, ...]
@@ -68,6 +69,11 @@ class Head(NamedTuple):
 
     position: Position
     digest: int
+
+
+def furthest(*heads: Head | None) -> Head | None:
+    """The one with the most records, the first of equals."""
+    return max(filter(None, heads), key=lambda head: head.position.lsn, default=None)
 
 
 class Totals(NamedTuple):
@@ -212,9 +218,15 @@ class MetadataCache(ABC):
     def open_current(self) -> MetadataStore | None:
         """A store of our own, or None if there is none that can be trusted (same container and address; same boot or cleanly closed).
 
-        Another handle on the one that this object has current already; else the newest one that nobody holds; else, or if
-        that one is far behind, a consistent copy of one that somebody holds. It may stand anywhere, also on another history than the
-        container's: the caller confirms (lsn, hash) of its head.
+        Another handle on the one that this object has current already; else the newest one that nobody holds. It may stand anywhere,
+        also on another history than the container's: the caller confirms (lsn, hash) of its head.
+        """
+
+    @abstractmethod
+    def seen(self) -> Head | None:
+        """The end of history that an owner's stores have reached, also those that are held, rotten or discarded; None: nothing is known.
+
+        A store that becomes current takes its place: its maker has compared it with the journal.
         """
 
     @abstractmethod
@@ -223,11 +235,11 @@ class MetadataCache(ABC):
 
     @abstractmethod
     def make_current(self, store: MetadataStore) -> None:
-        """Make a store that ``create`` returned the current one, atomically: no other store, held or not, is opened or copied any more."""
+        """Make a store that ``create`` returned the current one, atomically: no other store, held or not, is opened any more."""
 
     @abstractmethod
     def discard(self, store: MetadataStore) -> None:
-        """Close and delete a store (current or not)."""
+        """Close and delete a store (current or not); what it has seen stays known."""
 
     @abstractmethod
     def close(self) -> None:

@@ -7,13 +7,14 @@ Leaves out: scrubbing (``upkeep.scrub``).
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import SCRUB_KEY
 from chunkstore.metadata.port import MetadataView
+from chunkstore.reports import ScrubMark, ScrubPosition
 
 __all__ = ["BEGINNING", "ScrubMark", "ScrubPosition", "decode_mark", "encode_mark", "find_mark"]
 
@@ -23,22 +24,7 @@ _OFFSET_MAX = (1 << 63) - 1
 _TIME_MS_MAX = (1 << 63) - 1
 
 
-class ScrubPosition(NamedTuple):
-    """All bytes of segments with lower names, and those of ``segment`` below ``offset``, have been looked at. An empty name is the
-    beginning, which lies behind the end."""
-
-    segment: str
-    offset: int
-
-
 BEGINNING: Final = ScrubPosition("", 0)
-
-
-class ScrubMark(NamedTuple):
-    """How far a pass has come that began at ``began_ms`` (a label); at ``BEGINNING`` it has ended."""
-
-    position: ScrubPosition
-    began_ms: int
 
 
 def encode_mark(mark: ScrubMark) -> bytes:

@@ -31,13 +31,12 @@ from chunkstore.errors import (
     SegmentSealed,
 )
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail
+from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail, write_pieces
 from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale
-from chunkstore.operations.write_pieces import write_pieces
 from chunkstore.records import ACTIVE, FLAG_SEALED, SegmentRecord
 from chunkstore.storage import ChunkHandle
 

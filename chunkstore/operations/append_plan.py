@@ -1,14 +1,17 @@
-"""Planning an append on a segment's tail: which bytes go where, and what the metadata will say (PDP-34: rollover).
+"""Planning an append on a segment's tail: which bytes go where, and what the metadata will say (PDP-34: rollover); and writing them.
 
-Promises: pure but for fresh chunk ids. Leaves out: writing, reserving (``append``, ``commit_changes``).
+Promises: planning is pure but for fresh chunk ids; pieces are written one in the caller's thread, several in parallel.
+Leaves out: reserving, what a failure means (``append``, ``commit_changes``), syncing (``commit_queue``).
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from chunkstore.blocks import crc_at_borders, is_one_block, may_pass_border
 from chunkstore.checksum import BytesLike, crc32c_extend, crc32c_of_bytes
+from chunkstore.deadline import Deadline
 from chunkstore.journal import OpCode
 from chunkstore.layout import AppendPiece, check_chunk_count, plan_append
 from chunkstore.metadata.blocks import add_borders, last_row_key
@@ -16,11 +19,14 @@ from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Op
 from chunkstore.names import NO_CHUNK
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import RowRecord
 from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["PlannedAppend", "grow_chunk", "plan_inline", "plan_on_tail"]
+__all__ = ["PlannedAppend", "grow_chunk", "plan_inline", "plan_on_tail", "write_pieces"]
+
 
 _APPEND = int(OpCode.APPEND)
 _make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
@@ -192,3 +198,27 @@ def _plan_rollover(
         targets=tuple(targets),
         open_row=open_row,
     )
+
+
+def write_pieces(container: OwnedContainer, planned: PlannedAppend, data: BytesLike, deadline: Deadline) -> None:
+    """Write every piece to its chunk. Raises what the storage raises."""
+    storage, pieces = container.storage, planned.pieces
+    with container.bounded(deadline):
+        if not pieces:
+            _write_piece(storage, planned.targets[0], planned.tail.length - len(data), False, data)
+        elif len(pieces) == 1:
+            _write_piece(storage, planned.targets[0], pieces[0].offset_in_chunk, pieces[0].new, data)
+        else:
+            view = memoryview(data)
+            calls = [
+                partial(_write_piece, storage, target, piece.offset_in_chunk, piece.new, view[piece.start : piece.stop])
+                for target, piece in zip(planned.targets, pieces, strict=True)
+            ]
+            container.pool.run_all(calls)
+
+
+def _write_piece(storage: ChunkStorage, target: str, offset: int, new: bool, data: BytesLike) -> None:
+    if new:
+        storage.create(target, data)
+    else:
+        storage.write(ChunkHandle(target, True), offset, data)

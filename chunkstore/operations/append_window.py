@@ -20,10 +20,10 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed
 from chunkstore.operations.append import AppendRequest, Underway, fail_unwritten, reserve
+from chunkstore.operations.append_plan import write_pieces
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import PendingOp
-from chunkstore.operations.write_pieces import write_pieces
 
 __all__ = ["AppendWindow"]
 

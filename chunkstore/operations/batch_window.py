@@ -1,19 +1,25 @@
-"""How long a commit waits for more operations (protocol 3.7, A6).
+"""How long a commit waits for more operations, and which of the queued ones are committed together, in one record (protocol 3.7, A6).
 
-Promises: at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 20 ms; not at all after a batch of one, and
+Promises: waits at most ``linger_s``, or where that is 0 a fifth of the last commit's time and 20 ms; not at all after a batch of one, and
 seldom where those who were there last do not come again in that time. Without waiting for those of the last batch, two halves of a
 crowd would take turns: each half is in the queue while the other one is committed.
-Leaves out: the queue. All but ``gather`` is called under the queue's lock, which ``gather`` takes.
+The order in which operations entered stays, for each segment; a note has a record of its own; an operation with more than a batch's
+worth goes alone; what is in one extent is in one record.
+Leaves out: the queue (``commit_queue``). All of ``BatchWindow`` but ``gather`` is called under the queue's lock, which ``gather`` takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.operations.pending import PendingOp, Waiter
+from chunkstore.config import LIMITS
+from chunkstore.journal import RecordKind
+from chunkstore.operations.pending import PendingOp, PendingSegment, Waiter
 
-__all__ = ["BatchWindow"]
+__all__ = ["BatchWindow", "next_batch"]
+
 
 _GATHER_SHARE: Final = 0.2
 _GATHER_S_MAX: Final = 0.02
@@ -62,3 +68,26 @@ class BatchWindow:
                 self.waiting = None
             self._passed_over = min(_PASSED_OVER_MAX, 2 * self._passed_over + 1) if in_vain else 0
             self._pass_over = self._passed_over
+
+
+def next_batch(queue: Sequence[PendingOp]) -> list[PendingOp]:
+    """The next batch of what is queued; nothing where all of it is held up."""
+    batch, size_bytes = list[PendingOp](), 0
+    held_up: set[PendingSegment] = set()
+    for number, op in enumerate(queue):
+        if not op.written or (held_up and not held_up.isdisjoint(op.segments)):
+            held_up.update(op.segments)
+            continue
+        size_bytes += op.size_bytes_estimate()
+        note = op.kind is not RecordKind.OPS
+        if batch and (note or size_bytes > LIMITS.batch_bytes_max or len(batch) == LIMITS.batch_ops_max):
+            chosen = set(batch)
+            for later in queue[number:]:
+                if later.extends in chosen:
+                    chosen.add(later)
+                    batch.append(later)
+            break
+        batch.append(op)
+        if note:
+            break
+    return batch

@@ -13,13 +13,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
-from chunkstore.invariants import ABSENT, PINNED, Finding, of_bytes, segment_findings
+from chunkstore.invariants import ABSENT, PINNED, CheckLevel, Finding, of_bytes, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
@@ -27,18 +27,15 @@ from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_bl
 from chunkstore.metadata.pins import pinned_lsn, scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
-from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.inline_check import inline_findings
 from chunkstore.operations.looking import audit
-from chunkstore.operations.orphans import orphan_findings
+from chunkstore.operations.orphans import IdSet, orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
-    "CHECK_LEVELS",
-    "CheckLevel",
     "Fault",
     "check",
     "check_cache",
@@ -47,8 +44,6 @@ __all__ = [
     "of_error",
 ]
 
-CheckLevel: TypeAlias = Literal["quick", "exists", "deep"]
-CHECK_LEVELS = ("quick", "exists", "deep")
 _READ_BYTES = 4 * MIB
 
 

@@ -24,33 +24,17 @@ from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
-from chunkstore.operations.ageing import is_older
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.garbage_range import Unfolded, unfold
-from chunkstore.operations.pins import end_expired_pins
-from chunkstore.operations.staging import drop_staged
+from chunkstore.operations.garbage_range import Unfolded, is_older, unfold
 from chunkstore.records import GarbageRecord
+from chunkstore.reports import CollectReport
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["CollectReport", "Collection", "collect", "collect_journal", "delete_objects"]
 
 _WRITER_ROWS_MAX = 5_000
-
-
-class CollectReport(NamedTuple):
-    """What a collection did (or, as a dry run, would do). ``waiting`` counts garbage chunks still in their grace period, ``refused``
-    rows that are damaged or lead elsewhere: they stay, and ``check`` names them. ``pinned`` counts garbage chunks that a pin keeps; a
-    dry run ends no pins, and counts what expired ones keep, too."""
-
-    chunks: int
-    chunk_bytes: int
-    waiting: int
-    journal_objects: int
-    journal_bytes: int
-    refused: int
-    pinned: int
 
 
 class _Work(NamedTuple):
@@ -81,6 +65,9 @@ def collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
 
 
 def _collect(container: OwnedContainer, *, dry_run: bool) -> CollectReport:
+    from chunkstore.operations.pins import end_expired_pins
+    from chunkstore.operations.staging import drop_staged
+
     if not dry_run:
         end_expired_pins(container)
         drop_staged(container)

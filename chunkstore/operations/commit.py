@@ -32,16 +32,13 @@ from chunkstore.checksum import check_data
 from chunkstore.config import LIMITS
 from chunkstore.operations.append_plan import plan_on_tail
 from chunkstore.operations.attach import plan_attach, plan_end_session
-from chunkstore.operations.attributes import plan_attributes
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.create import plan_create
-from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.looking import Look
 from chunkstore.operations.replace import plan_replace
-from chunkstore.operations.seal import plan_seal, plan_unseal
+from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.operations.written_chunks import looked_at

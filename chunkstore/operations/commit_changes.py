@@ -17,11 +17,11 @@ from chunkstore.changes import ADDS_NOTHING
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidOffset
 from chunkstore.journal import RecordKind
+from chunkstore.operations.append_plan import write_pieces
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale
-from chunkstore.operations.write_pieces import write_pieces
 
 __all__ = ["commit_changes"]
 

@@ -23,8 +23,7 @@ from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import Batch, RecordKind
 from chunkstore.metadata.port import Commit, Position
-from chunkstore.operations.batch_window import BatchWindow
-from chunkstore.operations.next_batch import next_batch
+from chunkstore.operations.batch_window import BatchWindow, next_batch
 from chunkstore.operations.pending import PendingOp, Stale, Waiter
 
 __all__ = ["CommitEnvironment", "CommitQueue", "FailedBatch"]

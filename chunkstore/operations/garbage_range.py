@@ -1,22 +1,28 @@
-"""Unfolding a garbage range: which of its chunks may be forgotten, and what stays because its row is damaged or leads elsewhere.
+"""Which chunks of a garbage range may be forgotten: what stays because its row is damaged or leads elsewhere, or it is too young.
 
 Promises: reads rows only; goes from the first chunk to the last and never beyond, whatever the range says of its count. A row that
 can be read but is refused (``names.confined``) still leads on. Beyond one that cannot be read only the way from the other end leads;
-what lies between two such rows stays. Leaves out: deleting (``collect``).
+what lies between two such rows stays.
+An age is never longer than it is (protocol 3.14.2, A14): labels of time come from the clocks of owners, which may be wrong; so it counts on
+our monotonic clock, from the later of the label and our own first OPEN: rolls and take-overs from ourselves begin nothing anew.
+Leaves out: deleting (``collect``), pins (``pins``).
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from chunkstore import runtime
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, confined
+from chunkstore.operations.container import OwnedContainer
 from chunkstore.records import KIND_INLINE, ChunkRecord, GarbageRecord
 
-__all__ = ["Unfolded", "is_removed", "unfold"]
+__all__ = ["Unfolded", "is_older", "is_removed", "unfold"]
+
 
 _UNFOLDED_AT_ONCE: Final = 10_000
 
@@ -123,4 +129,21 @@ def _is_confined(names: ContainerNames, identity: bytes, record: ChunkRecord) ->
         confined(names, identity, record)
     except Damaged:
         return False
+    return True
+
+
+def is_older(container: OwnedContainer, key: bytes, lsn: int, time_ms: int, age_s: float) -> bool:
+    """Whether at least ``age_s`` have passed since the record ``lsn``, with the label ``time_ms``, was committed. ``key`` names what was
+    committed: no two commits have the same."""
+    now_s = runtime.monotonic_s()
+    # A label of ours counts by the clocks of its own epoch: wall clocks are set, and only these two were read together.
+    starts = container.starts
+    start = next((start for start in reversed(starts) if start.lsn < lsn), starts[0])
+    began_s = start.at_s + max(0, time_ms - start.at_ms) / 1000
+    if began_s > now_s:
+        # A label of the future: the clock ran ahead when it was made. The age counts from when that is noticed.
+        began_s = container.noticed_s.setdefault(key, now_s)
+    if now_s - began_s < age_s:
+        return False
+    container.noticed_s.pop(key, None)
     return True

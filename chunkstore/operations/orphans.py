@@ -4,11 +4,13 @@ Promises: reads only. ``judge`` looks at rows only, which have to be read behind
 nobody will ever refer to by epochs, never by ages. A chunk is referenced when a row names it, by its id or in its ``object`` field,
 whatever else is wrong with that row. ``orphan_findings`` says it for a check: orphans cost space and nothing else ("info"); a chunk
 of an epoch that nobody has claimed is "damage". One that was claimed may be a successor's, whose rows are not seen here.
+``IdSet`` is for passes over all chunks: some 20 bytes for each, a fifth of what a ``set`` takes.
 Leaves out: deleting them (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -19,11 +21,11 @@ from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segme
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import ContainerNames, chunk_epoch, chunk_session, named_chunks, session_epoch
-from chunkstore.operations.id_set import IdSet
 from chunkstore.operations.read import ReadContext
 from chunkstore.storage import ChunkInfo, iter_listing
 
-__all__ = ["Standing", "Suspect", "judge", "list_suspects", "orphan_findings"]
+__all__ = ["IdSet", "Standing", "Suspect", "judge", "list_suspects", "orphan_findings"]
+
 
 _SHOWN_MAX = 100
 _IN_FLIGHT_MS = 24 * 3_600_000
@@ -181,3 +183,29 @@ def _finding(context: ReadContext, item: Suspect, standing: Standing) -> Finding
         what = f"epoch {own} never opened, and wrote a chunk, {size}"
         return Finding(ORPHANED, "damage", "", name, name, 0, what)
     return Finding(ORPHANED, "info", "", name, name, 0, f"an orphan that nothing refers to, {size}")
+
+
+_BUCKETS: Final = (1 << 14) - 1
+"""Of a million ids, sixty are in one."""
+
+
+class IdSet:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._buckets: defaultdict[int, bytearray] = defaultdict(bytearray)
+
+    def add(self, identity: bytes) -> bool:
+        """Add it; whether it was not there. Raises nothing."""
+        number = hash(identity)
+        mark = number.to_bytes(8, "big", signed=True) + identity[-4:]
+        bucket = self._buckets[number & _BUCKETS]
+        if mark in bucket:
+            return False
+        bucket += mark
+        return True
+
+    def __contains__(self, identity: bytes) -> bool:
+        number = hash(identity)
+        bucket = self._buckets.get(number & _BUCKETS)
+        return bucket is not None and number.to_bytes(8, "big", signed=True) + identity[-4:] in bucket

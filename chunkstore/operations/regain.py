@@ -26,7 +26,6 @@ from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.cut_off import CutOff
-from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pins import end_pins
@@ -34,7 +33,7 @@ from chunkstore.operations.regain_bytes import clipped, is_stored, spill_again, 
 from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, TablePlan
 from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.replace import exchange, find_run
-from chunkstore.operations.seal import plan_seal, plan_unseal
+from chunkstore.operations.segments import plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord, TableRecord
 from chunkstore.storage import ChunkStorage

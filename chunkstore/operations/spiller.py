@@ -25,7 +25,6 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.read import find_segment
-from chunkstore.operations.spill import spill
 
 __all__ = ["Spiller"]
 
@@ -84,6 +83,8 @@ class Spiller:
             self._spill_all(name, done, beside=beside)
 
     def _spill_all(self, name: str, counts: dict[str, int], *, beside: bool = False) -> None:
+        from chunkstore.operations.spill import spill
+
         tries, left = 0, self._container.look(partial(_count, name))
         if not left:
             self._backlog.missed(name)

@@ -20,10 +20,8 @@ from chunkstore.operations.attach import plan_attach
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.create import plan_create
-from chunkstore.operations.delete import plan_delete
 from chunkstore.operations.looking import Look
-from chunkstore.operations.seal import plan_seal
+from chunkstore.operations.segments import plan_create, plan_delete, plan_seal
 from chunkstore.operations.written_chunks import looked_at
 from chunkstore.sessions import SessionChunk, staged_name, staged_session
 

@@ -32,8 +32,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from chunkstore.assembly import open_replica
 from chunkstore.errors import InvalidArgument
+from chunkstore.following import open_replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from chunkstore import runtime
-from chunkstore.assembly import open_replica
 from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
+from chunkstore.following import open_replica
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions

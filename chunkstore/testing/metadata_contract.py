@@ -258,29 +258,52 @@ class MetadataStoreContract(MetadataBasics):
         """Another cache object over the same stores."""
         return self.make_cache(tmp_path / "cache", self.container, address or self.address, role)
 
-    def test_what_is_held_is_copied(self, cache: MetadataCache, tmp_path: Path) -> None:
-        """Two cache objects never write to one store, also not in one process."""
+    def test_what_is_held_is_left_alone(self, cache: MetadataCache, tmp_path: Path) -> None:
+        """Two cache objects never write to one store, also not in one process: the second one makes its own."""
         history, first = History(), cache.create()
         commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(4)]
-        assert first.apply(commits[:1], verify=False)
+        assert first.apply(commits[:2], verify=False)
         cache.make_current(first)
-        assert first.apply(commits[1:2], verify=False)
         second_cache = self._another(tmp_path)
-        second = second_cache.open_current()
-        assert second is not None
-        assert second.head() == first.head()
-        assert second.apply(commits[2:3], verify=True)
+        assert second_cache.open_current() is None
+        second = second_cache.create()
+        assert second.apply(commits[:3], verify=True)
+        second_cache.make_current(second)
         assert (first.get(b"Sa"), second.get(b"Sa")) == (b"1", b"2")
-        assert first.head().position == commits[1].position
         first.close(clean=False)
         assert second.apply(commits[3:], verify=True)
-        assert second.get(b"Sa") == b"3"
         second.close(clean=True)
         for other in (cache, self._another(tmp_path)):
             found = other.open_current()
             assert found is not None
-            assert found.get(b"Sa") == b"3", "the newer one"
+            assert found.get(b"Sa") == b"3", "the one that was made last"
             found.close(clean=True)
+
+    def test_the_end_that_was_seen_outlives_the_rows(self, cache: MetadataCache, tmp_path: Path) -> None:
+        history, store = History(), cache.create()
+        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(4)]
+        assert cache.seen() is None
+        assert store.apply(commits[:1], verify=False)
+        cache.make_current(store)
+        with store.view() as view:
+            assert cache.seen() == view.head
+        assert store.apply(commits[1:], verify=True)
+        head = store.head()
+        assert self._another(tmp_path).seen() == head, "while somebody holds them"
+        assert self._another(tmp_path, address="memory://another").seen() is None
+        store.close(clean=True)
+        found = cache.open_current()
+        assert found is not None
+        assert cache.seen() == head
+        cache.discard(found)
+        assert cache.open_current() is None
+        for other in (cache, self._another(tmp_path)):
+            assert other.seen() == head
+        anew = cache.create()
+        assert cache.seen() == head, "not current yet"
+        cache.make_current(anew)
+        assert cache.seen() == Head(GENESIS, 0), "whoever made it has looked at what was seen"
+        anew.close(clean=True)
 
     def test_an_owner_of_its_store_gets_more_handles_on_it(self, cache: MetadataCache, tmp_path: Path) -> None:
         """A take-over from ourselves begins before the former epoch's handle is closed."""
@@ -298,51 +321,26 @@ class MetadataStoreContract(MetadataBasics):
         view.close()
         first.close(clean=False)
         assert second.apply(commits[2:], verify=True)
-        another = self._another(tmp_path).open_current()
-        assert another is not None
-        assert another.head() == second.head()
-        another.close(clean=False)
+        assert self._another(tmp_path).open_current() is None
         second.close(clean=True)
-
-    def test_one_nobody_holds_is_taken_and_not_copied(self, cache: MetadataCache, tmp_path: Path) -> None:
-        history, first = History(), cache.create()
-        commits = [history.commit([(b"Sa", b"%d" % number)]) for number in range(3)]
-        assert first.apply(commits[:1], verify=False)
-        cache.make_current(first)
-        others = [self._another(tmp_path) for _ in range(2)]
-        copies = [other.open_current() for other in others]
-        assert copies[0] is not None
-        assert copies[1] is not None
-        assert first.apply(commits[1:], verify=False)
-        assert copies[1].apply(commits[1:2], verify=False)
-        copies[1].close(clean=False)
-        taken = self._another(tmp_path).open_current()
-        assert taken is not None
-        assert taken.head().position == commits[1].position
-        for store in (first, copies[0], taken):
-            store.close(clean=False)
 
     def test_a_new_one_takes_the_place_of_all_others(self, cache: MetadataCache, tmp_path: Path) -> None:
         """Who builds one anew found the others to be of no use, however far they are."""
         history, first = History(), cache.create()
         assert first.apply([history.commit([(b"Sa", b"%d" % number)]) for number in range(3)], verify=False)
         cache.make_current(first)
-        free = self._another(tmp_path).open_current()
-        assert free is not None
-        free.close(clean=True)
         anew_cache = self._another(tmp_path)
         anew = anew_cache.create()
         assert anew.apply([History().commit([(b"Sa", b"anew")])], verify=False)
         anew_cache.make_current(anew)
-        for held in (True, False):
-            found = self._another(tmp_path).open_current()
-            assert found is not None
-            assert found.get(b"Sa") == b"anew"
-            found.close(clean=False)
-            if held:
-                anew.close(clean=True)
         assert first.get(b"Sa") == b"2", "its owner notices nothing"
         first.close(clean=True)
+        assert self._another(tmp_path).open_current() is None, "held"
+        anew.close(clean=True)
+        found = self._another(tmp_path).open_current()
+        assert found is not None
+        assert found.get(b"Sa") == b"anew"
+        found.close(clean=False)
 
     def test_containers_roles_and_addresses_are_apart(self, cache: MetadataCache, tmp_path: Path) -> None:
         store = cache.create()

@@ -38,15 +38,12 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import SnapshotReport
 from chunkstore.operations.attach import plan_find_session
-from chunkstore.operations.collect import CollectReport
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer, unexpected
-from chunkstore.operations.pins import pin
-from chunkstore.operations.staging import stage
 from chunkstore.operations.tables import TableEntry
 from chunkstore.records import PinRecord
+from chunkstore.reports import CollectReport, DefragReport
 from chunkstore.tables import TableReader
-from chunkstore.upkeep.defrag import DefragReport
 
 __all__ = ["Asked", "OwnerCalls", "carry_out", "version_put"]
 
@@ -78,6 +75,9 @@ class OwnerCalls(Protocol):
 
 def carry_out(container: OwnedContainer, calls: OwnerCalls, ask: Ask) -> tuple[Plain, ...]:
     """Do what is asked, and say what came of it. Raises what the calls raise: then it was not done, but for ``OutcomeUnknown``."""
+    from chunkstore.operations.pins import pin
+    from chunkstore.operations.staging import stage
+
     match ask:
         case AskSession(holder, ttl_ms):
             plan = partial(plan_find_session, holder=holder, ttl_s=ttl_ms / 1000)

@@ -10,43 +10,37 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from chunkstore import runtime
 from chunkstore.arguments import check_flags, check_pin
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
-from chunkstore.metadata.retention import encode_policy, pattern_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.collect import CollectReport, collect
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
-from chunkstore.operations.pins import pin, unpin
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.regain import Regain, regain
-from chunkstore.operations.repair_report import SegmentOutcome
 from chunkstore.operations.spiller import Spiller
-from chunkstore.operations.tables import plan_delete_row, plan_put_row
 from chunkstore.records import Pin, PinRecord
+from chunkstore.reports import CollectReport, DefragAction, DefragReport, RetentionReport, ScrubReport, SweepReport
 from chunkstore.storage import ChunkStorage
-from chunkstore.upkeep.defrag import DefragAction, DefragReport, check_policy, defrag_all, defrag_step, plan_all
-from chunkstore.upkeep.figures import figures
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
-from chunkstore.upkeep.retention import RetentionReport, apply_all, apply_step, plan_step
-from chunkstore.upkeep.scrub import ScrubReport, check_limits, scrub
-from chunkstore.upkeep.sweep import SweepReport, check_age, sweep
 from chunkstore.upkeep.usage import Space
 
-__all__ = ["UpkeepCalls"]
-
+__all__ = ["UpkeepCalls", "no_copies"]
 
 _DAY_S: Final = 86_400.0
+
+
+def no_copies(_root: str) -> NoReturn:
+    """For a store that opens no roots. Raises ``Unsupported``."""
+    raise Unsupported("this store was made without roots, and opens no copy", feature="repair_from")
 
 
 class UpkeepCalls:
@@ -107,6 +101,8 @@ class UpkeepCalls:
         ``InvalidArgument``, ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
         ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
         """
+        from chunkstore.operations.collect import collect
+
         check_flags(dry_run=dry_run)
         self._container.check_owner()
         if not dry_run and self._container.space.disk_low:
@@ -144,6 +140,8 @@ class UpkeepCalls:
         ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the
         same process; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when.
         """
+        from chunkstore.operations.pins import pin
+
         check_segment_name(name, "name")
         check_pin(note, expires_s)
         who = runtime.identity()
@@ -157,6 +155,8 @@ class UpkeepCalls:
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (it answers False if it had happened), unless somebody
         makes a new pin of this name meanwhile.
         """
+        from chunkstore.operations.pins import unpin
+
         check_segment_name(name, "name")
         return unpin(self._container, name)
 
@@ -168,6 +168,9 @@ class UpkeepCalls:
         with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises ``InvalidArgument``,
         ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
         """
+        from chunkstore.metadata.retention import encode_policy, pattern_key
+        from chunkstore.operations.tables import plan_delete_row, plan_put_row
+
         key = pattern_key(name_or_prefix)
         if policy is not None and not isinstance(policy, RetentionPolicy):
             raise InvalidArgument(f"policy must be a RetentionPolicy or None, not {policy!r}", argument="policy")
@@ -188,6 +191,8 @@ class UpkeepCalls:
         ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it
         was.
         """
+        from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
+
         check_flags(dry_run=dry_run)
         self._container.check_owner()
         if dry_run:
@@ -213,6 +218,8 @@ class UpkeepCalls:
         a later one fails. Raises ``InvalidArgument``, ``SegmentNotFound`` (of ``name``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``
         (of one commit), ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, it goes on where it was.
         """
+        from chunkstore.upkeep.defrag import check_policy, defrag_all, defrag_step, plan_all
+
         chosen = check_policy(policy)
         check_flags(dry_run=dry_run)
         container, context = self._container, self._context
@@ -236,6 +243,8 @@ class UpkeepCalls:
         For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises.
         Retry: safe.
         """
+        from chunkstore.upkeep.figures import figures
+
         self._container.check_open()
         return {**self._container.upkeep.counts(), **figures(self._container)}
 
@@ -250,6 +259,8 @@ class UpkeepCalls:
         ``collect``; ``Damaged`` also where the metadata are damaged, a chunk of a segment is absent, or a repair was
         interrupted: then nothing was deleted. Retry: safe.
         """
+        from chunkstore.upkeep.sweep import check_age
+
         age_s = check_age(age_s_min)
         check_flags(delete=delete)
         self._container.check_owner()
@@ -259,6 +270,8 @@ class UpkeepCalls:
         return report
 
     def _sweep(self, *, delete: bool, keep_in: str | None = None, age_s_min: float = _DAY_S) -> SweepReport:
+        from chunkstore.upkeep.sweep import sweep
+
         report = sweep(
             self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s_min
         )
@@ -285,6 +298,8 @@ class UpkeepCalls:
         ``OutcomeUnknown`` (of a replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too),
         ``DeadlineExceeded``, ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
         """
+        from chunkstore.upkeep.scrub import check_limits, scrub
+
         check_limits(rate_bytes_s, bytes_max)
         self._container.check_owner()
         opened = nullcontext() if repair_from is None else closing(self._open_copy(repair_from))
@@ -300,8 +315,9 @@ class UpkeepCalls:
             done.update(chunks=report.chunks, read_bytes=report.size_bytes, findings=len(report.findings))
         return report
 
-    # What repairs commit
+    # For packages of ours
 
-    def regain(self, plan: Regain) -> tuple[SegmentOutcome, ...]:
-        """Commit what a repair keeps (``chunkstore.repair``), one commit a segment, durable. Raises as ``commit``. Retry: safe."""
-        return regain(self._container, plan)
+    @property
+    def owned(self) -> OwnedContainer:
+        """What commits, for a package of ours whose changes no method here makes: repairs."""
+        return self._container

@@ -46,6 +46,7 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.operations.replace import replace
 from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord, SegmentInfo, SegmentRecord
+from chunkstore.reports import DefragAction, DefragReport
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed
 from chunkstore.upkeep.defrag_plan import READ_BACK_BYTES, DefragChunk, plan_runs, requests_of, undecided_from
 
@@ -72,22 +73,6 @@ _CLOCKS_DIFFER_MS = 60_000
 """Before anybody is told: by less the clocks of two machines may differ, and it is over soon."""
 
 
-class DefragAction(NamedTuple):
-    """One new chunk: the bytes ``[start, stop)`` of a segment, which so far lie in ``chunks`` chunks. ``requests``: about."""
-
-    action: Literal["merge", "relocate"]
-    segment: str
-    start: int
-    stop: int
-    chunks: int
-    requests: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the new chunk."""
-        return self.stop - self.start
-
-
 class DefragStep(NamedTuple):
     """What one step of a segment did, or would do. ``refused``: runs that are damaged, and stay as they are. ``carried_bytes``: of what was
     moved, what went through this client. ``position``: where the next step begins; None: behind it there is nothing."""
@@ -102,23 +87,6 @@ class DefragStep(NamedTuple):
     """Whether chunks stay because their labels are later than our clock."""
     settled: int = 0
     """What lies in front of this offset is merged with nothing that may come behind it. Behind a step that ends the segment."""
-
-
-class DefragReport(NamedTuple):
-    """What ``defrag`` did, or as a dry run would. Chunks are those of the segments it looked at. ``bytes_moved``: of new chunks;
-    ``requests``: about. ``carried_bytes``: of what was moved, what went through this client; a dry run does not know. ``refused``:
-    segments with runs that are damaged and stay as they are: ``check("deep")`` names what is wrong. ``ahead``: segments with chunks that
-    stay because they were made later than it is by this machine's clock, which is wrong, or was wrong where they were made."""
-
-    segments: int
-    chunks_before: int
-    chunks_after: int
-    bytes_moved: int
-    requests: int
-    carried_bytes: int
-    actions: tuple[DefragAction, ...]
-    refused: tuple[str, ...]
-    ahead: tuple[str, ...] = ()
 
 
 class _Planned(NamedTuple):

@@ -17,18 +17,12 @@ from chunkstore.config import DefragPolicy, Settings
 from chunkstore.errors import Damaged, SegmentNotFound
 from chunkstore.journal import OpCode
 from chunkstore.metadata.pins import pinned_lsn
-from chunkstore.metadata.scrubbing import BEGINNING, ScrubMark, find_mark
 from chunkstore.operations.collect import Collection, collect, collect_journal
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments
 from chunkstore.operations.pending import PendingOp
-from chunkstore.operations.pins import end_expired_pins
 from chunkstore.operations.read import ReadContext
-from chunkstore.operations.staging import drop_staged
-from chunkstore.upkeep.defrag import TRIES, defrag_step, plan_all
-from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
-from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
-from chunkstore.upkeep.sweep import SweepReport
+from chunkstore.reports import ScrubMark, SweepReport
 
 __all__ = ["SCRUB_INTERVAL_S", "CollectJob", "DefragJob", "Job", "RetentionJob", "ScrubJob", "Step", "SweepJob"]
 
@@ -116,6 +110,9 @@ class CollectJob:
         return container.alone(container.collecting, "collection", partial(self._step, step))
 
     def _step(self, step: Step) -> bool:
+        from chunkstore.operations.pins import end_expired_pins
+        from chunkstore.operations.staging import drop_staged
+
         container = self._container
         if self._rows is None:
             end_expired_pins(container)
@@ -182,6 +179,8 @@ class RetentionJob:
         self._after: str | None = None
 
     def step(self, step: Step) -> bool:
+        from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
+
         if step.dry_run:
             report = apply_all(partial(plan_step, self._context))
             step.did(len(report.cuts) * _COMMIT_REQUESTS, freed_bytes=report.size_bytes)
@@ -291,6 +290,8 @@ class DefragJob:
         return self._inline and self._changed.has_many
 
     def step(self, step: Step) -> bool:
+        from chunkstore.upkeep.defrag import plan_all
+
         if step.dry_run:
             report = plan_all(self._context, None, self._policy)
             step.did(report.requests, moved_bytes=report.bytes_moved)
@@ -340,6 +341,8 @@ class DefragJob:
 
     def _merge(self, name: str, step: Step) -> bool:
         """Do the next bit of a segment; whether there is more of it to be done now."""
+        from chunkstore.upkeep.defrag import TRIES, defrag_step
+
         begins = self._position is None
         position = self._settled.pop(name, 0) if self._position is None else self._position
         try:
@@ -388,6 +391,9 @@ class ScrubJob:
         self._rests_until_s = -math.inf
 
     def step(self, step: Step) -> bool:
+        from chunkstore.metadata.scrubbing import BEGINNING, find_mark
+        from chunkstore.upkeep.scrub import SAVE_S, STEP_BYTES, save_mark, scrub_step
+
         now_s = runtime.monotonic_s()
         if step.dry_run or now_s < self._rests_until_s:
             return False

@@ -34,6 +34,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.records import SegmentRecord
+from chunkstore.reports import RetentionCut, RetentionReport
 
 __all__ = [
     "ChunkLabel",
@@ -56,16 +57,6 @@ class ChunkLabel(NamedTuple):
     proves: bool
 
 
-class RetentionCut(NamedTuple):
-    """One truncation: what is below ``offset`` goes; ``chunks`` become garbage."""
-
-    segment: str
-    segment_id: int
-    start_offset: int
-    offset: int
-    chunks: int
-
-
 class RetentionStep(NamedTuple):
     """What one step found. ``policies``: the one of each cut. ``looked``: segments with a policy that it came to, of which ``refused`` are
     damaged, or their policy is. ``position``: the last name it came to; None: no more are behind it."""
@@ -75,25 +66,6 @@ class RetentionStep(NamedTuple):
     looked: int
     refused: tuple[str, ...]
     position: str | None
-
-
-class RetentionReport(NamedTuple):
-    """What ``apply_retention`` truncated, or as a dry run would. ``segments``: how many with a policy it looked at; those that are
-    ``refused`` are damaged, or their policy is: ``check`` tells of the former."""
-
-    cuts: tuple[RetentionCut, ...]
-    segments: int
-    refused: tuple[str, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that can be read no more."""
-        return sum(cut.offset - cut.start_offset for cut in self.cuts)
-
-    @property
-    def chunks(self) -> int:
-        """Chunks that are garbage now."""
-        return sum(cut.chunks for cut in self.cuts)
 
 
 def plan_cut(

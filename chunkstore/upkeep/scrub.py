@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.blocks import Borders, Piece, merged_borders
@@ -49,6 +49,7 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.replace import replace
 from chunkstore.operations.tables import plan_put_row
 from chunkstore.records import CLOSED, SegmentRecord
+from chunkstore.reports import ScrubFinding, ScrubReport
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [
@@ -60,7 +61,6 @@ __all__ = [
     "ScrubReport",
     "ScrubStep",
     "check_limits",
-    "no_copies",
     "plan_step",
     "save_mark",
     "scrub",
@@ -81,22 +81,6 @@ _NEW_CHUNK_BYTES: Final = 128 * MIB
 """A new chunk is held in memory: a longer one is replaced by several."""
 
 
-class ScrubFinding(NamedTuple):
-    """A ``Finding``, and the bytes ``[start, stop)`` of the segment that cannot be read; those of rows have no range (0, 0).
-    ``repaired``: they can be read now."""
-
-    invariant: int
-    severity: str
-    segment: str
-    chunk: str
-    object: str
-    position: int
-    message: str
-    start: int
-    stop: int
-    repaired: bool
-
-
 class ScrubStep(NamedTuple):
     """What a step looked at (``chunks``: to their ends) and found. ``repaired`` chunks were replaced. At ``BEGINNING`` the pass is over."""
 
@@ -105,24 +89,6 @@ class ScrubStep(NamedTuple):
     findings: tuple[ScrubFinding, ...]
     repaired: int
     position: ScrubPosition
-
-
-class ScrubReport(NamedTuple):
-    """As ``ScrubStep``, of one call. ``position``: where the next one goes on; None where this one came to the end (``done``).
-    ``began_at``: of the pass, in milliseconds since 1970; all that was there then has been looked at once it is done."""
-
-    chunks: int
-    size_bytes: int
-    findings: tuple[ScrubFinding, ...]
-    repaired: int
-    position: ScrubPosition | None
-    done: bool
-    began_at: int
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is damaged that was not repaired."""
-        return all(finding.repaired or finding.severity != "damage" for finding in self.findings)
 
 
 class ScrubPart(NamedTuple):
@@ -154,11 +120,6 @@ def check_limits(
         raise InvalidArgument(f"{rate} must be a number of bytes above 0, not {rate_bytes_s!r}", argument=rate)
     if bytes_max is not None and not (type(bytes_max) is int and bytes_max > 0):
         raise InvalidArgument(f"{most} must be a whole number of bytes above 0, not {bytes_max!r}", argument=most)
-
-
-def no_copies(_root: str) -> NoReturn:
-    """For a store that opens no roots. Raises ``Unsupported``."""
-    raise Unsupported("this store was made without roots, and opens no copy", feature="repair_from")
 
 
 def scrub(

@@ -12,11 +12,10 @@ bindings delete after a day.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from chunkstore import runtime
 from chunkstore.arguments import check_kept_folder
@@ -30,10 +29,10 @@ from chunkstore.names import chunk_session
 from chunkstore.operations.check import check
 from chunkstore.operations.collect import delete_objects
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.id_set import IdSet
-from chunkstore.operations.orphans import judge, list_suspects
+from chunkstore.operations.orphans import IdSet, judge, list_suspects
 from chunkstore.operations.read import ReadContext
 from chunkstore.records import KIND_OBJECT, SegmentRecord
+from chunkstore.reports import Found, Orphan, SweepReport, SweptKind
 from chunkstore.storage import ChunkInfo, ChunkRange, ChunkStorage, iter_listing
 
 __all__ = ["Found", "Orphan", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]
@@ -43,64 +42,6 @@ _STEP: Final = 256
 _NO_CHUNKS: Final = ("temporary", "request")
 _TEMPORARY_MS: Final = 24 * 3_600_000
 """These belong to no epoch: they go at this age, whatever is asked for, or whoever wrote them may still need them."""
-
-
-class SweptKind(NamedTuple):
-    """Objects of one kind, and their bytes."""
-
-    objects: int
-    size_bytes: int
-
-
-class SweepReport(NamedTuple):
-    """What a sweep found and did. ``orphans`` may go. ``waiting``: referenced by nothing, and young, or of the present epoch.
-    ``strangers`` have no names of ours, and stay. ``deleted``, and ``uploads`` (unfinished ones, aborted; None: the server would not
-    list them), are 0 unless it was told to delete. ``by_kind``: the orphans by "chunk", "session chunk", "temporary",
-    "request" (and answers)."""
-
-    orphans: int
-    orphan_bytes: int
-    deleted: int
-    deleted_bytes: int
-    waiting: int
-    waiting_bytes: int
-    strangers: int
-    uploads: int | None
-    by_kind: dict[str, SweptKind]
-
-
-class Orphan(NamedTuple):
-    """``kind``: as in ``SweepReport.by_kind``."""
-
-    kind: str
-    identity: bytes
-    info: ChunkInfo
-
-
-class Found(NamedTuple):
-    """What a LIST and the rows behind it say."""
-
-    orphans: list[Orphan]
-    waiting: list[ChunkInfo]
-    strangers: int
-
-    def report(self, deleted: Sequence[Orphan] = (), uploads: int | None = 0) -> SweepReport:
-        """In numbers."""
-        kinds: dict[str, SweptKind] = defaultdict(lambda: SweptKind(0, 0))
-        for item in self.orphans:
-            before = kinds[item.kind]
-            kinds[item.kind] = SweptKind(before.objects + 1, before.size_bytes + item.info.length)
-        return SweepReport(
-            len(self.orphans),
-            sum(item.info.length for item in self.orphans),
-            len(deleted),
-            sum(item.info.length for item in deleted),
-            len(self.waiting),
-            sum(info.length for info in self.waiting),
-            self.strangers,
-            uploads,
-            dict(kinds),
-        )
 
 
 def check_age(age_s_min: object) -> float:

@@ -21,10 +21,8 @@ from chunkstore_journal.claim import ClaimAttempt, new_attempt
 from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
 from chunkstore_journal.ends import naming_repair
-from chunkstore_journal.founding import Founding, MakeState
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
 from chunkstore_journal.lease import read_lease, wait_politely, write_lease
-from chunkstore_journal.mend import Mend
 from chunkstore_journal.objects import ContainerFormat, LatestHint, decode_claim, encode_latest
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.slots import read_if_present
@@ -100,16 +98,20 @@ class ContainerJournal(JournalService):
     def mend(self, *, from_epoch: int, wait_s: float = 0.0) -> Ownership:
         """As ``take_over``, behind the last good record of a history that no replay accepts; the streams from ``from_epoch`` on are
         sealed. Raises as ``take_over``; ``Damaged`` where there is nothing to go on from. Retry: safe, each is a new epoch."""
+        from chunkstore_journal.mend import Mend
+
         if wait_s > 0:
             wait_politely(self._storage, self._names, wait_s, self._settings)
         return self._adopt(Mend(self._streams, self._cache, self._settings, from_epoch=from_epoch).run())
 
-    def found(self, make: MakeState) -> None:
+    def found(self, make: Callable[[int, bytes], SnapshotLink]) -> None:
         """Make the container of a state: ``make`` writes it, behind a claim, and the container's first OPEN carries it. Nobody owns it
         then.
 
         Raises as ``take_over``, ``Conflict`` (it has begun), and what ``make`` raises. Retry: safe, begins anew.
         """
+        from chunkstore_journal.founding import Founding
+
         check_writable(self._storage, self._format, self._settings)
         with naming_repair():
             Founding(self._streams, self._cache, self._settings, make=make).found()

@@ -17,7 +17,7 @@ from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
-from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange
+from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange, furthest
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
     ClaimAttempt,
@@ -130,7 +130,7 @@ class TakeOver:
         # In this order: what was there before we look at names must be found among them.
         self._seen = SeenEnds(
             self._streams,
-            cache=self._store.head() if self._store is not None else None,
+            cache=furthest(self._store.head() if self._store is not None else None, self._cache.seen()),
             own=self._own.head if self._own is not None else None,
             lease=read_lease(self._storage, self._names) if self._own is None else None,
             latest=self._latest,

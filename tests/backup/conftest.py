@@ -11,8 +11,9 @@ import pytest
 
 import chunkstore
 from chunkstore import backup, parts
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.backup import Removed
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage, iter_listing

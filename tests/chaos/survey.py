@@ -11,8 +11,9 @@ import os
 import shutil
 from typing import Any, Final, NamedTuple
 
-from chunkstore.assembly import open_replica, open_store
+from chunkstore.assembly import open_store
 from chunkstore.config import Settings
+from chunkstore.following import open_replica
 from chunkstore.reading import ReadableContainer
 from chunkstore.tables import TableReader
 from tests.chaos.plan import TABLE

@@ -18,8 +18,8 @@ import zlib
 from typing import Any
 
 from chunkstore import runtime
-from chunkstore.assembly import open_replica
 from chunkstore.errors import SegmentNotFound, SegmentTruncated, StorageFull, StorageUnavailable
+from chunkstore.following import open_replica
 from chunkstore.replica import Replica
 from tests.chaos.notes import Notes
 from tests.chaos.plan import CHAINS, GROWING, TABLE, settings_of

@@ -19,12 +19,10 @@ import pytest
 
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import ChunkstoreError, StorageUnavailable, Unsupported
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, copying, open_reader
-from chunkstore.metadata.lmdb import cache as cache_module
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, open_reader
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.testing.metadata_history import History
 from tests.support.forked import in_forked_child
-from tests.support.hooked import wait_for
 from tests.support.lmdb_caches import CONTAINER, big_commit, made_current, state_file, token_directories
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
@@ -52,6 +50,7 @@ def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
     store: MetadataStore | None = None
     calls: dict[str, Callable[..., Any]] = {
         "open": lambda: cache.open_current() is not None,
+        "settle": lambda: store.view().close() if store else None,
         "head": lambda: store.head() if store else None,
         "get": lambda key: store.get(key) if store else None,
         "apply": lambda commits: store.apply(commits, verify=False) if store else None,
@@ -109,22 +108,25 @@ def other(folder: str) -> Iterator[Callable[..., Other]]:
         process.kill()
 
 
-def test_what_another_process_holds_is_copied(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
+def test_what_another_process_holds_is_left_alone(cache: LmdbMetadataCache, other: Callable[..., Other]) -> None:
     store, history = made_current(cache)
-    zombie = other()
-    assert zombie("open")
-    assert zombie("head") == store.head()
-    first, second = history.commit([(b"Sa", b"first")]), history.commit([(b"Sa", b"second")])
-    assert zombie("apply", [first]) is True
-    assert store.apply([first, second], verify=True)
-    assert zombie("get", b"Sa") == b"first"
-    assert store.get(b"Sa") == b"second"
-    zombie.kill()
-    assert len(token_directories(cache)) == 2
-    store.close(clean=False)
+    store.close(clean=True)
+    owner = other()
+    assert owner("open")
+    assert owner("apply", [history.commit([(b"Sa", b"first")])]) is True
+    assert owner("get", b"Sa") == b"first"
+    assert cache.open_current() is None
+    assert len(token_directories(cache)) == 1
+    # A lone commit is applied when it is put behind the rows; looking at all of them writes it.
+    assert owner("settle") is None
+    seen = cache.seen()
+    assert seen is not None
+    assert seen.position == history.position
+    owner.kill()
+    assert cache.seen() == seen
     found = cache.open_current()
     assert found is not None
-    assert found.head().position == second.position, "of two that nobody holds, the newer one"
+    assert found.head() == seen
     found.close(clean=False)
 
 
@@ -143,40 +145,17 @@ def test_the_one_of_a_killed_process_is_taken_as_it_is(cache: LmdbMetadataCache,
     found.close(clean=True)
 
 
-def test_a_free_one_that_is_far_behind_is_not_preferred(
-    cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cache_module, "_COPY_WORTH_RECORDS", 2)
-    store, history = made_current(cache)
-    behind = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
-    assert isinstance(behind, LmdbMetadataStore)
-    left = behind.path
-    behind.close(clean=True)
-    for steps, copied in ((1, False), (1, True)):
-        for _ in range(steps):
-            assert store.apply([history.commit([(b"Sa", b"on")])], verify=False)
-        found = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
-        assert isinstance(found, LmdbMetadataStore)
-        assert (found.path != left) is copied
-        assert (found.head() == store.head()) is copied
-        found.close(clean=False)
-    store.close(clean=False)
-
-
 def test_the_owners_process_has_grown_the_map(
     cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
 ) -> None:
     cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=Settings(lmdb_map_bytes=256 * KIB))
     store, history = made_current(cache)
-    reader, copier = other(256 * KIB), other(256 * KIB)
+    reader = other(256 * KIB)
     assert reader("reader", store.path)
     assert reader("get", b"Sa") == b"2"
     for number in range(20):
         assert store.apply([big_commit(history, number)], verify=False)
     assert reader("get", b"S000001") == b"x" * 100  # adopts the new size when it begins to read
-    assert copier("open")
-    assert copier("get", b"S000001") == b"x" * 100
-    assert copier("apply", [big_commit(history, 20)]) is True
     store.close(clean=False)
 
 
@@ -229,10 +208,13 @@ while True:
     process.stdout.close()
 
     cache = LmdbMetadataCache(folder, CONTAINER, "here")
+    seen = cache.seen()
     store = cache.open_current()
     assert store is not None
     with store.view() as view:
         lsn = view.head.position.lsn
+        assert seen is not None
+        assert 0 <= lsn - seen.position.lsn <= 1, "recorded behind each transaction"
         assert lsn >= applied[-1]
         assert dict(view.scan(b"", b"\xff")) == {b"S%d" % row: b"%d" % lsn for row in range(20)}
     expected = History()
@@ -253,51 +235,35 @@ store = LmdbMetadataCache({folder!r}, {container!r}, "here").open_current()
 """
 
 
-def test_a_copy_beside_a_process_that_was_stopped_while_it_writes(cache: LmdbMetadataCache, folder: str) -> None:
-    """It holds LMDB's own lock, for which nobody can wait with a deadline."""
-    store, history = made_current(cache)
-    store.close(clean=False)
-    script = STOPPED.format(
-        folder=folder, container=CONTAINER, within="with store._environment.handle.begin(write=True) as txn:"
-    )
-    with stopped_process([sys.executable, "-c", script]):
-        copied = cache.open_current()
-        assert copied is not None
-        assert copied.head().position == history.position
-        assert copied.apply([history.commit([(b"Sa", b"on")])], verify=True)
-        copied.close(clean=True)
-        again = cache.open_current()
-        assert again is not None
-        assert again.get(b"Sa") == b"on"
-        again.close(clean=True)
-
-
-def test_a_copy_that_hangs_is_given_up(cache: LmdbMetadataCache, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was stopped while it opened the environment holds up everyone who opens it."""
+@pytest.mark.parametrize(
+    "within",
+    [
+        # It holds LMDB's own lock, for which nobody can wait with a deadline.
+        "with store._environment.handle.begin(write=True) as txn:",
+        # LMDB's byte of the lock file: exclusive while an environment is being opened; it holds up everyone else who opens it.
+        "import fcntl, os\nfcntl.lockf(os.open(os.path.join(store.path, 'lock.mdb'), os.O_RDWR), fcntl.LOCK_EX)\nif True:",
+    ],
+    ids=["writing", "opening"],
+)
+def test_beside_a_process_that_was_stopped(cache: LmdbMetadataCache, folder: str, within: str) -> None:
     store, _ = made_current(cache)
-    assert isinstance(store, LmdbMetadataStore)
-    left = store.path
+    left, head = store.path, store.head()
     store.close(clean=False)
-    # LMDB's byte of the lock file: exclusive while an environment is being opened.
-    lock = "import fcntl, os\nfile = os.open(os.path.join(store.path, 'lock.mdb'), os.O_RDWR)\n"
-    script = STOPPED.format(
-        folder=folder, container=CONTAINER, within=lock + "fcntl.lockf(file, fcntl.LOCK_EX)\nif True:"
-    )
+    script = STOPPED.format(folder=folder, container=CONTAINER, within=within)
     with stopped_process([sys.executable, "-c", script]):
-        with monkeypatch.context() as context:
-            context.setattr(copying, "COPY_S_MAX", 0.3)
-            assert cache.open_current() is None
-        fresh = cache.create()  # the way on
+        assert cache.open_current() is None
+        assert cache.seen() == head
+        fresh = cache.create()
         cache.make_current(fresh)
-        fresh.close(clean=False)
+        assert fresh.apply([History().commit([(b"Sa", b"on")])], verify=True)
+        fresh.close(clean=True)
         again = cache.open_current()
-        assert again is not None
-        again.close(clean=False)
-    # The thread that was given up goes on, and cleans up.
-    wait_for(lambda: len(token_directories(cache)) <= 2)
-    assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted(
-        (left, again.path)  # type: ignore[attr-defined]
-    )
+        assert isinstance(again, LmdbMetadataStore)
+        assert again.get(b"Sa") == b"on"
+        assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted((left, again.path))
+        again.close(clean=True)
+    cache.discard(cache.create())
+    assert len(token_directories(cache)) == 1, "what the stopped process held is swept"
 
 
 def test_directories_in_use_are_kept_and_others_swept(

@@ -8,7 +8,7 @@ import pytest
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryMetadataStore, MemoryShelf
-from chunkstore.metadata.port import GENESIS, MetadataCache
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.testing.metadata_contract import MetadataStoreContract
 from chunkstore.testing.metadata_history import History
 
@@ -29,11 +29,12 @@ def test_machines_have_shelves_of_their_own() -> None:
     cache = MemoryMetadataCache(bytes(16), "here", shelf=here)
     store = cache.create()
     cache.make_current(store)
+    store.close(clean=True)
     assert MemoryMetadataCache(bytes(16), "here", shelf=there).open_current() is None
     assert MemoryMetadataCache(bytes(16), "here", shelf=here).open_current() is not None
     here.clear()
     assert MemoryMetadataCache(bytes(16), "here", shelf=here).open_current() is None
-    assert store.head().position == GENESIS
+    assert MemoryMetadataCache(bytes(16), "here", shelf=here).seen() is None
 
 
 def test_without_a_shelf_the_process_is_the_machine() -> None:
@@ -80,9 +81,7 @@ def test_who_dies_lets_go_of_what_it_holds_and_of_nothing_else() -> None:
     taken = second.open_current()
     assert taken is not None
     first.abandon()
-    copy = third.open_current()
-    assert copy is not None
-    assert copy._content is not taken._content  # type: ignore[attr-defined]
+    assert third.open_current() is None
     second.abandon()
     again = MemoryMetadataCache(bytes(16), "here", shelf=shelf).open_current()
     assert again is not None

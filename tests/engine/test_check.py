@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from chunkstore.changes import Attach, EndSession
-from chunkstore.invariants import Finding
+from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.journal import Batch
 from chunkstore.names import chunk_id
 from chunkstore.operations import orphans
-from chunkstore.operations.check import CheckLevel
 from chunkstore.storage import ListPage
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding

@@ -11,7 +11,7 @@ import pytest
 from chunkstore.assembly import open_store_on
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.upkeep import defrag, jobs
+from chunkstore.upkeep import defrag
 from chunkstore.upkeep.jobs import DefragJob, Step
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.support.clock import jumping_clock
@@ -47,11 +47,11 @@ class Looked:
         self._at: list[tuple[str, int]] = []
         step = defrag.defrag_step
 
-        def looking(container: Any, context: Any, name: str, chosen: Any, position: int) -> Any:
+        def looking(container: Any, context: Any, name: str, chosen: Any, position: int, **more: Any) -> Any:
             self._at.append((name, position))
-            return step(container, context, name, chosen, position)
+            return step(container, context, name, chosen, position, **more)
 
-        monkeypatch.setattr(jobs, "defrag_step", looking)
+        monkeypatch.setattr(defrag, "defrag_step", looking)
 
     def a_pass(self) -> list[tuple[str, int]]:
         self._at.clear()

@@ -12,7 +12,6 @@ from chunkstore.changes import Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
 from chunkstore.operations import spill as spilling
-from chunkstore.operations import spiller
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
@@ -156,7 +155,7 @@ def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
             raise Conflict("planted", expected="what was read", found="something else")
         return spilling.Spilled(0, 0, {})
 
-    monkeypatch.setattr(spiller, "spill", slower)
+    monkeypatch.setattr(spilling, "spill", slower)
     store.spill(["a"])
     monkeypatch.undo()
     assert "inline" not in kinds(store, "a") and store.read("a", 0, 999) == data

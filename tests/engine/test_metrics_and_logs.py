@@ -76,7 +76,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         damaged.write_bytes(b"not so now")
         assert not store.scrub().ok
         store.sweep(delete=True, age_s_min=0)
-        monkeypatch.setattr("chunkstore.upkeep.calls.sweep", raising(Damaged("planted", object="x")))
+        monkeypatch.setattr("chunkstore.upkeep.sweep.sweep", raising(Damaged("planted", object="x")))
         with pytest.raises(Damaged):
             store.sweep()
         seen.append(store.upkeep_figures())

@@ -71,7 +71,8 @@ def test_everything_is_there_again(world: World, cache: str, end: str, snapshots
     again = world.open()
     assert without_growing(everything(again)) == before
     assert again.check("deep") == []
-    expected_source = "cache" if cache == "kept" else "snapshot" if snapshots else "journal"
+    held = end == "crashed" and world.kind == "filesystem"  # LMDB's locks are this process's until it ends
+    expected_source = "cache" if cache == "kept" and not held else "snapshot" if snapshots else "journal"
     assert again.report.source == expected_source
     assert again.report.tail_cut is None and again.report.findings == ()
     assert again.report.epoch == again.epoch == store.epoch + 1
@@ -205,6 +206,7 @@ def test_an_epoch_whose_changes_cancel_out_is_followed_all_the_same(
     else:
         world.forget_cache()
     again = world.open()
-    assert again.report.source == from_where and again.report.findings == ()
+    held = from_where == "cache" and world.kind == "filesystem"  # LMDB's locks are this process's until it ends
+    assert again.report.source == ("journal" if held else from_where) and again.report.findings == ()
     assert again.read("a", 0, 99) == expected and [*again.table("t").scan()] == []
     assert again.check("deep") == []

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.assembly import journal_records, open_replica
+from chunkstore.assembly import journal_records
 from chunkstore.changes import Append, Create, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import ChunkstoreError, Damaged
+from chunkstore.following import open_replica
 from tests.support.append_floor import settle_cache
 from tests.support.merging import merge
 from tests.support.repairing import Place, broken

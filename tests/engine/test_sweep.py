@@ -12,7 +12,7 @@ from chunkstore.errors import Damaged, NotOwner, StorageUnavailable
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import REPAIR_KEY, chunk_key
 from chunkstore.names import chunk_id, session_chunk_id
-from chunkstore.operations.id_set import IdSet
+from chunkstore.operations.orphans import IdSet
 from chunkstore.records import TableRecord
 from chunkstore.storage import ChunkInfo, ListPage
 from chunkstore.upkeep import sweep

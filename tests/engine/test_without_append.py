@@ -8,9 +8,10 @@ import threading
 import pytest
 
 import chunkstore
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import StorageUnavailable, Unsupported
+from chunkstore.following import open_replica_on
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import run_threads
 

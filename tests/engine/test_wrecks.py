@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.assembly import open_replica
 from chunkstore.config import Settings
 from chunkstore.errors import Damaged
+from chunkstore.following import open_replica
 from chunkstore.repair import repair
 from tests.engine.wrecks import wreck
 from tests.support.data import problems

@@ -15,7 +15,7 @@ import pytest
 
 from chunkstore.assembly import open_store_on
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
 from tests.faults.tiny import NAMES, Mode, Recovered, Tiny, recover, settings, storage_of
@@ -95,8 +95,15 @@ def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     copy = MemoryShelf()
     for key, contents in shelf._stores.items():
-        copy._stores[key] = [content.copy() for content in contents]
+        copy._stores[key] = [copy_content(content) for content in contents]
     return copy
+
+
+def copy_content(content: _Content) -> _Content:
+    made = _Content()
+    made.head, made.totals = content.head, content.totals
+    made.live.keys, made.live.values = content.live.keys.copy(), content.live.values.copy()
+    return made
 
 
 def read_all(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf) -> tuple[bytes | Damaged, list[str]] | None:

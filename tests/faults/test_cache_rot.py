@@ -10,9 +10,9 @@ from typing import Any
 import lmdb
 import pytest
 
-from chunkstore.assembly import open_replica
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
+from chunkstore.following import open_replica
 from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.lmdb.store import HEAD_KEY, LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head
@@ -242,21 +242,6 @@ def test_a_replica_meets_rot(clean: Made, tmp_path: Path) -> None:
         replica.refresh()
         assert replica.read(SEGMENT, 0, 999)[:-1] in here.model.segments[SEGMENT]
         assert problems(replica.check("quick")) == []
-
-
-# ---- copies
-
-
-@pytest.mark.parametrize("key", [segment_key(SEGMENT), HEAD_KEY], ids=["a row", "the head"])
-def test_a_copy_of_a_rotten_store_is_given_up_for_good(clean: Made, tmp_path: Path, key: bytes) -> None:
-    """Who holds the store has not met the rot, and would be copied from again and again."""
-    here = copied(clean, tmp_path)
-    former = open_in(tmp_path)
-    rot_live(former, key)
-    store = open_in(tmp_path)
-    assert cache_files.state_differs(store, here.model) == ""
-    go_on_and_judge(tmp_path, here, store)
-    former.close()
 
 
 def test_a_take_over_meets_rot(clean: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

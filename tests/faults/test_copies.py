@@ -91,7 +91,7 @@ def test_a_root_has_its_cache_where_it_was(tmp_path: Path) -> None:
 
 
 def test_taking_over_beside_an_owner_that_was_stopped_while_it_wrote_its_cache(tmp_path: Path) -> None:
-    """It holds LMDB's own lock for as long as it is stopped. Whoever wrote behind it waited, or gave the cache up after seconds."""
+    """It holds LMDB's own lock for as long as it is stopped: its cache is left alone."""
     root, cache = tmp_path / "root", tmp_path / "cache"
     with opened(root, cache, create=True) as first:
         first.create("a")
@@ -108,7 +108,7 @@ with store._container.current.store.environment.handle.begin(write=True):
 """
     with stopped_process([sys.executable, "-c", script]):
         with opened(root, cache) as second:
-            assert second.report.source == "cache"
+            assert second.report.source == "journal"
             second.append("a", b"its successor's;")
         with opened(root, cache) as third:
             assert third.report.source == "cache"

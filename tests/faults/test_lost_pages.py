@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.following import open_replica_on
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from tests.faults.disks import SmallDisk, small_disk

@@ -74,9 +74,8 @@ def test_an_accepted_rollback(world: World, epochs: int, lease_s: float) -> None
 
 def test_nothing_is_accepted_where_nothing_was_lost(world: World) -> None:
     shelf = MemoryShelf()
-    closed(world, shelf)
-    heir = world.process(shelf)
-    ownership = heir.service.take_over(own=None, accept_rollback=True)
+    closed(world, shelf).cache.abandon()
+    ownership = world.process(shelf).service.take_over(own=None, accept_rollback=True)
     assert (ownership.report.source, ownership.report.findings) == ("cache", ())
     assert world.opened(2).payload.flags == 0
 
@@ -85,8 +84,7 @@ def test_a_cut_tail_can_be_accepted(world: World) -> None:
     owner = closed(world, shelf := MemoryShelf())
     end = owner.journal.head
     cut_tail(world, end)
-    heir = world.process(shelf)
-    ownership = heir.service.take_over(own=None, accept_rollback=True)
+    ownership = world.process(shelf).service.take_over(own=None, accept_rollback=True)
     assert len([finding for finding in ownership.report.findings if finding.startswith("accepted: ")]) == 2
     lease = read_lease(world.storage, world.names)
     assert lease is not None
@@ -102,8 +100,7 @@ def test_each_machine_that_has_seen_what_was_given_up_is_asked(world: World) -> 
     owner = closed(world, first)
     end = owner.journal.head
     whole = objects_of(world.storage)
-    copy = world.process(second).open()
-    assert copy.store.head().position.epoch == 2
+    assert world.process(second).open().store.head().position.epoch == 2
     become(world, whole)
     if world.mode == "append":
         world.overwrite(world.names.log(1), whole[world.names.log(1)][: end.end - 700])
@@ -271,15 +268,15 @@ def test_a_snapshot_beyond_the_end_is_told(memory_world: World) -> None:
 def test_check_compares_with_what_was_seen_here(world: World) -> None:
     shelf = MemoryShelf()
     rolled_back(world, shelf, epochs=3)
-    store = world.process(shelf).cache.open_current()
-    assert store is not None
-    found = [*check_journal(open_streams(world.storage, world.names), None, store.head())]
+    seen = world.process(shelf).cache.seen()
+    assert seen is not None
+    found = [*check_journal(open_streams(world.storage, world.names), None, seen)]
     assert {(item.invariant, item.severity) for item in found} == {(12, "error")}
     assert [item.object for item in found] == ["metadata cache of an owner on this machine"] * 2
     stranger = world.process().open()
     for number in range(20):
         stranger.put(f"another {number}")
-    found = [*check_journal(open_streams(world.storage, world.names), None, store.head())]
+    found = [*check_journal(open_streams(world.storage, world.names), None, seen)]
     assert {item.severity for item in found} == {"error"}
     assert any("than history" in item.message for item in found)
 

@@ -6,13 +6,14 @@ from typing import Final
 
 import pytest
 
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies
 from chunkstore.backup.restore import restore as restore_container
 from chunkstore.backup.rounds import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.names import BackupNames
 from chunkstore.replica import Replica

@@ -110,7 +110,7 @@ class Watch:
 
     @property
     def rotten(self) -> bool:
-        """Whether rows of some cache have rotted: its copies have them, too, and only the product is to meet them."""
+        """Whether rows of some cache have rotted: only the product is to meet them."""
         return self._world.rotten_caches > 0
 
     def following(self, process: Process, replica: Replica) -> None:

@@ -26,10 +26,11 @@ from zlib import crc32
 from greenlet import GreenletExit
 
 from chunkstore import runtime
-from chunkstore.assembly import open_replica_on, open_store_on
+from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
+from chunkstore.following import open_replica_on
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
 from chunkstore.metadata.lmdb.environment import abandon
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content

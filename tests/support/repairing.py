@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import chunkstore
-from chunkstore.assembly import journal_records, open_replica
+from chunkstore.assembly import journal_records
 from chunkstore.changes import Append, TablePut
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.following import open_replica
 from chunkstore.invariants import Finding
 from chunkstore.operations.repair_report import RepairReport
 from chunkstore.operations.spill import spill

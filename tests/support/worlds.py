@@ -22,11 +22,12 @@ from typing import Any, Literal
 import pytest
 
 from chunkstore.asker import Asker
-from chunkstore.assembly import open_asker_on, open_replica_on, open_store_on
+from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.metadata.port import MetadataCache, MetadataStore
+from chunkstore.following import open_replica_on
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryMetadataStore, MemoryShelf
+from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
@@ -88,6 +89,9 @@ class ShelfCache(MetadataCache):
 
     def open_current(self) -> MetadataStore | None:
         return self._cache().open_current()
+
+    def seen(self) -> Head | None:
+        return self._cache().seen()
 
     def create(self) -> MetadataStore:
         return self._cache().create()
@@ -251,6 +255,9 @@ class World:
     def crash(self, store: ChunkedSegmentStorage) -> None:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
         store._maintenance.stopping.set()
+        rows = store._container.current.store
+        if isinstance(rows, MemoryMetadataStore):
+            rows._content.handles.clear()
 
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage."""

@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from chunkstore.operations.shared_check import SharedCheck
+from chunkstore.operations.fence import SharedCheck
 from tests.support.hooked import wait_for
 
 
@@ -50,7 +50,7 @@ def waiting() -> int:
 
 
 def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.shared_check._MOMENT_S", 600.0)
+    monkeypatch.setattr("chunkstore.operations.fence._MOMENT_S", 600.0)
     asked = Asked()
     shared = SharedCheck(asked, 600.0)
     with ThreadPoolExecutor(8) as pool:

@@ -1,6 +1,6 @@
 """Storages around other storages; ``wrapping`` is what they are made of.
 
-* ``guarded``: foreign errors become ours. ``retrying``, ``throttled``, ``metered``: patience, pace, counts.
+* ``wrapping.guarded``: foreign errors become ours. ``retrying``, ``throttled``, ``metered``: patience, pace, counts.
 """
 
 __all__: list[str] = []

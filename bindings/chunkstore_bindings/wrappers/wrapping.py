@@ -1,8 +1,10 @@
 """What every wrapper shares: a storage in front of another one that passes each call through one gate.
 
 Promises: capabilities, URL and address are those of what is wrapped; arguments and answers are passed on untouched; wrappers may be
-stacked in any order, and ``layers`` finds one of them again.
-Leaves out: what a wrapper does at its gate.
+stacked in any order, and ``layers`` finds one of them again. What a binding raises that is not an error of chunkstore's own becomes
+one, chained (``guarded``): bindings that are built on ``BaseChunkStorage`` translate at their own border and are left as they are,
+also behind other wrappers; everything else gets one more wrapper.
+Leaves out: what other wrappers do at their gate; ``AssertionError`` and ``MemoryError``, which say nothing about the storage.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from chunkstore.checksum import BytesLike
+from chunkstore.errors import ChunkstoreError
 from chunkstore.storage import (
+    BaseChunkStorage,
     Capabilities,
     ChunkHandle,
     ChunkInfo,
@@ -22,15 +26,18 @@ from chunkstore.storage import (
     ConcatArgument,
     ListPage,
     ReadRange,
+    translated,
 )
 
 __all__ = [
     "OPERATIONS",
     "READING",
     "WRITING",
+    "GuardedChunkStorage",
     "WrappingChunkStorage",
     "bytes_carried",
     "bytes_read",
+    "guarded",
     "layers",
     "size_of",
 ]
@@ -188,3 +195,23 @@ def _sent(data: object) -> int:
 
 def _names(handle: object) -> tuple[str, ...]:
     return (handle.name,) if isinstance(handle, ChunkHandle) else ()
+
+
+class GuardedChunkStorage(WrappingChunkStorage):
+    """Translates foreign exceptions of every call into ``StorageUnavailable``."""
+
+    def around(self, operation: str, names: Sequence[str], size_bytes: int, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (ChunkstoreError, AssertionError, MemoryError):
+            raise
+        except Exception as error:
+            raise translated(error, operation, ", ".join(names)) from error
+
+
+def guarded(storage: ChunkStorage) -> ChunkStorage:
+    """``storage``, behind a guard unless it has one. Doing it twice is doing it once."""
+    for layer in layers(storage):
+        if isinstance(layer, (BaseChunkStorage, GuardedChunkStorage)):
+            return storage
+    return GuardedChunkStorage(storage)

@@ -1,14 +1,13 @@
-"""Opening LMDB stores: which one is ours, whether it can be trusted, copying one that is not ours, and making new ones.
+"""Opening LMDB stores: which one is ours, whether it can be trusted, and making new ones.
 
-Promises: ``open_current`` answers None rather than a store that might be torn, foreign, of another address or another format. No store
-is ever written to by two cache objects. Leaves out: directories and their locks (``chunkstore.metadata.cachedir``).
+Promises: ``open_current`` answers None rather than a store that might be torn, foreign, of another address or another format, or
+that somebody holds: no store is ever written to by two cache objects. Leaves out: directories and their locks
+(``chunkstore.metadata.cachedir``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
 
 import lmdb
 
@@ -29,16 +28,13 @@ from chunkstore.metadata.cachedir import (
     stores_of,
     translate_os,
 )
-from chunkstore.metadata.lmdb.copying import copy_store
 from chunkstore.metadata.lmdb.environment import Environment, acquire, share, translate
 from chunkstore.metadata.lmdb.proof import file_mark, is_well_formed
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore
-from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
+from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, furthest
+from chunkstore.metadata.seen_end import EndFile, end_path, read_end, sweep_ends
 
-__all__ = ["LmdbMetadataCache", "newest_head", "open_reader"]
-
-_COPY_WORTH_RECORDS: Final = 1_000
-"""A store that nobody holds is preferred to a copy as long as it is no further behind."""
+__all__ = ["LmdbMetadataCache", "open_reader", "seen_end"]
 
 
 class LmdbMetadataCache(MetadataCache):
@@ -64,9 +60,8 @@ class LmdbMetadataCache(MetadataCache):
         self._directory = CacheDirectory(cache_dir, container_uuid, address, role, local=local)
         self._uuid = container_uuid
         self._current: Environment | None = None
+        self._end_path = end_path(self._directory.path, address) if role == "owner" else None
         self._closed = False
-        self._copies = True
-        """Whether stores that others hold are copied. Not once one of ours was damaged: that may have come with a copy, and would again."""
 
     @property
     def path(self) -> str:
@@ -82,37 +77,37 @@ class LmdbMetadataCache(MetadataCache):
 
     def open_current(self) -> MetadataStore | None:
         self._check()
-        if self._current is not None:
-            if share(self._current):
-                return self._handle(self._current)
-            self._copies &= self._current.damage is None
+        if self._current is not None and share(self._current):
+            return self._handle(self._current)
         best: LmdbMetadataStore | None = None
-        held: list[str] = []
         for path, state in stores_of(self._directory.path, self._directory.address):
-            found = self._open_free(path, state, held)
+            found = self._open_free(path, state)
             if best is not None and found is not None:
                 best, found = sorted((best, found), key=lambda store: -store.head().position.lsn)
                 found.close(clean=False)
             best = best or found
-        for path in held if self._copies else ():
-            copied = self._open_copy(path, -1 if best is None else best.head().position.lsn + _COPY_WORTH_RECORDS)
-            if copied is not None:
-                if best is not None:
-                    best.close(clean=False)
-                best = copied
         return None if best is None else self._take(best)
 
     def _take(self, store: LmdbMetadataStore) -> LmdbMetadataStore | None:
         try:
             # Before the first write: what is written from now on is not synced.
             self._directory.mark(store.path)
+            self._record_end(store.environment, furthest(store.head(), self.seen()))
         except OSError:
             store.close(clean=False)
             return None
         self._current = store.environment
         return store
 
-    def _open_free(self, path: str, state: StoreState, held: list[str]) -> LmdbMetadataStore | None:
+    def seen(self) -> Head | None:
+        return None if self._end_path is None else read_end(self._end_path)
+
+    def _record_end(self, environment: Environment, head: Head | None) -> None:
+        """From now on what ``environment`` applies is recorded, beginning with ``head``. Raises ``OSError``."""
+        if self._end_path is not None and head is not None:
+            environment.record_end(EndFile(self._end_path, head))
+
+    def _open_free(self, path: str, state: StoreState) -> LmdbMetadataStore | None:
         """The store, ours from now on, if nobody holds it and it can be trusted."""
         try:
             users = UsersLock(path, create=False)
@@ -120,11 +115,9 @@ class LmdbMetadataCache(MetadataCache):
             return None  # being deleted
         try:
             writer = WriterLock(path)
-        except OSError as error:
+        except OSError:
             users.release()
-            if isinstance(error, BlockingIOError) and is_this_boot(state):
-                held.append(path)
-            return None
+            return None  # somebody holds it
         state = read_state(path) or state._replace(boot_id="", clean=None)  # it may have been closed in between
         found = None
         if _is_proven(path, state):
@@ -138,9 +131,7 @@ class LmdbMetadataCache(MetadataCache):
             delete_unused(path)
         return found
 
-    def _open(
-        self, path: str, users: UsersLock, writer: WriterLock, *, audit: bool = False
-    ) -> LmdbMetadataStore | None:
+    def _open(self, path: str, users: UsersLock, writer: WriterLock, *, audit: bool) -> LmdbMetadataStore | None:
         try:
             environment = acquire(path, self._settings.lmdb_map_bytes, users, writer)
         except (OSError, lmdb.Error):
@@ -150,24 +141,6 @@ class LmdbMetadataCache(MetadataCache):
             return store
         store.close(clean=False)
         return None
-
-    def _open_copy(self, source: str, lsn_min: int) -> LmdbMetadataStore | None:
-        """A store of ours with what the one in ``source`` holds, if that stands at ``lsn_min`` or behind it."""
-
-        def wanted(environment: Environment) -> bool:
-            reader = LmdbMetadataStore(environment, self._uuid, writes=False, deadline_s=self._settings.op_deadline_s)
-            return environment.is_whole() and reader.head().position.lsn >= lsn_min
-
-        try:
-            target, users = self._directory.make_store()
-            if not copy_store(source, target, users, self._settings.lmdb_map_bytes, wanted):
-                return None
-            found = self._open(target, users, WriterLock(target))
-        except OSError:
-            return None
-        if found is None:
-            delete_unused(target)
-        return found
 
     def create(self) -> MetadataStore:
         self._check()
@@ -192,14 +165,16 @@ class LmdbMetadataCache(MetadataCache):
         made = _ours(store)
         try:
             self._directory.mark(made.path)
+            # What was seen before is behind this store's head, or was given up.
+            self._record_end(made.environment, made.head())
         except OSError as error:
             raise translate_os(error, self.path) from error
         self._current = made.environment
         self._directory.supersede(made.path)
+        sweep_ends(self._directory.path)
 
     def discard(self, store: MetadataStore) -> None:
         given_up = _ours(store)
-        self._copies = False
         if given_up.environment is self._current:
             self._current = None
         forget(given_up.path)
@@ -232,18 +207,9 @@ def open_reader(path: str, container_uuid: bytes, *, settings: Settings | None =
     return None
 
 
-def newest_head(
-    cache_dir: str, container_uuid: bytes, address: str, *, settings: Settings | None = None
-) -> Head | None:
-    """Where the newest store of an owner of the root at ``address`` stands, held or not; None if there is none to be trusted."""
-    heads = []
-    for path, _ in stores_of(role_path(cache_dir, container_uuid, "owner"), address):
-        store = open_reader(path, container_uuid, settings=settings)
-        if store is not None:
-            with suppress(ChunkstoreError):
-                heads.append(store.head())
-            store.close(clean=False)
-    return max(heads, key=lambda head: head.position.lsn, default=None)
+def seen_end(cache_dir: str, container_uuid: bytes, address: str) -> Head | None:
+    """The end of history that owners on this machine have seen of the root at ``address``; None if nothing is recorded."""
+    return read_end(end_path(role_path(cache_dir, container_uuid, "owner"), address))
 
 
 def _is_proven(path: str, state: StoreState, *, held: bool = False) -> bool:

@@ -29,9 +29,10 @@ from chunkstore.errors import (
 from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_state, write_state
 from chunkstore.metadata.lmdb.behind import Behind, StoredHead
 from chunkstore.metadata.lmdb.proof import file_mark
+from chunkstore.metadata.seen_end import EndFile
 from chunkstore.runtime import defer_interrupt, lock, monotonic_s, sleep_s
 
-__all__ = ["Environment", "abandon", "acquire", "opened_here", "release", "share", "translate"]
+__all__ = ["Environment", "abandon", "acquire", "release", "share", "translate"]
 
 T = TypeVar("T")
 
@@ -96,6 +97,8 @@ class Environment:
         self.writers = 0
         """Those that may write; while there are any, ``writer`` is held."""
         self.writer: WriterLock | None = None
+        self.end: EndFile | None = None
+        """Where the head that is written is recorded, beside the rows; of a writing owner's. Used with ``writing`` held."""
         self.writing = lock()
         self.behind = Behind()
         """Commits that no transaction has yet; whoever writes takes them along. Changed with ``writing`` held."""
@@ -184,6 +187,8 @@ class Environment:
                         with self.handle.begin(write=True) as txn:
                             done = body(txn)
                         known = self.last_head = self.written_head
+                        if self.end is not None and known is not None:
+                            self.end.note(known.head)
                         self.behind = Behind()
                         if known is not None and self._has_room():
                             self.behind = Behind(known.head.position, known.tallied.totals)
@@ -210,21 +215,6 @@ class Environment:
         if not self.writing.acquire(False) and not self.writing.acquire(timeout=wait_s):
             raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
 
-    def copy(self, folder: str, wait_s: float) -> None:
-        """Write a consistent copy of the newest commit into ``folder``; commits of this process wait for it.
-
-        Raises ``DeadlineExceeded`` and what an LMDB error means. Without compacting, LMDB would wait for its writer's lock, which a
-        process that was stopped within a commit holds.
-        """
-        with defer_interrupt():
-            self._take(wait_s)
-            try:
-                self.handle.copy(folder, compact=True)
-            except lmdb.Error as error:
-                raise translate(error, folder) from error
-            finally:
-                self.writing.release()
-
     def _remap(self, size_bytes: int) -> None:
         """Change the size of the map (0: adopt what the writer's process made it). The caller holds ``_writing``.
 
@@ -241,6 +231,13 @@ class Environment:
         finally:
             self.gate_open = self.damage is None
 
+    def record_end(self, end: EndFile) -> None:
+        """Record in ``end`` from now on what is written."""
+        with defer_interrupt(), self.writing:
+            if self.end is not None:
+                self.end.close(clean=False)
+            self.end = end
+
     def end_writing(self, *, clean: bool) -> bool:
         """Give WRITER back, after the last handle that writes; ``clean``: synced and marked so. False, with no effect, while a thread
         of ours does not end its writing."""
@@ -254,6 +251,7 @@ class Environment:
                     if clean:
                         self._mark_clean()
             finally:
+                self._close_end(clean=clean)
                 self.writing.release()
                 self.writer.release()
                 self.writer = None
@@ -265,9 +263,15 @@ class Environment:
             self.handle.sync(True)
             write_state(self.path, state._replace(clean=file_mark(self.path)))
 
+    def _close_end(self, *, clean: bool) -> None:
+        if self.end is not None:
+            self.end.close(clean=clean)
+            self.end = None
+
     def close(self) -> None:
         """Release everything. Not while it is in use."""
         self.handle.close()
+        self._close_end(clean=False)
         if self.writer is not None:
             self.writer.release()
             self.writer = None
@@ -367,11 +371,6 @@ def share(environment: Environment) -> bool:
         environment.count += 1
         environment.writers += 1
         return True
-
-
-def opened_here(path: str) -> bool:
-    """Whether this process has an environment of this directory."""
-    return os.path.realpath(path) in _environments
 
 
 def release(environment: Environment, *, writes: bool, clean: bool) -> None:

@@ -374,7 +374,10 @@ class LmdbMetadataStore(MetadataStore):
             head, tallied = _read_head(txn, self._uuid)
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
-            txn.put(HEAD_KEY, pack_head(self._uuid, head._replace(position=position), tallied))
+            head = head._replace(position=position)
+            raw = pack_head(self._uuid, head, tallied)
+            txn.put(HEAD_KEY, raw)
+            self._environment.written_head = StoredHead(raw, head, tallied)
             return True
 
         return self._write(body)

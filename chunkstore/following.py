@@ -1,0 +1,115 @@
+"""Following a root read-only: a container's journal, a moment of its past, or its backups.
+
+Promises: everything that was opened here is closed if anything on the way fails; what reads backups is imported where backups lie.
+Leaves out: what is followed (``chunkstore_journal.follower``, ``chunkstore.backup.opened``), and asking owners (``assembly``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+
+from chunkstore import parts
+from chunkstore.arguments import check_moment
+from chunkstore.assembly import closed_if_this_fails, follow_container
+from chunkstore.config import Settings
+from chunkstore.metadata.port import MetadataCache
+from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.registry import open_storage
+from chunkstore.replica import Replica
+from chunkstore.storage import ChunkStorage
+
+__all__ = ["open_replica", "open_replica_on"]
+
+
+def open_replica(
+    root: str,
+    *,
+    container: str = "default",
+    settings: Settings | None = None,
+    at_lsn: int | None = None,
+    at_time: datetime | int | None = None,
+) -> Replica:
+    """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
+    its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
+    that was made by that time.
+
+    ``at_lsn``: what the record of this number left. ``at_time`` (a ``datetime`` with a time zone, or whole milliseconds since 1970): what
+    the newest record whose label of time is not behind it left. Labels are what the owners' clocks said, but never go back along
+    history: where a clock ran ahead, all records that follow have its label until the others have caught up, and so they have where a
+    clock was put back. ``chunkstore journal`` lists the labels; ``at_lsn`` depends on no clock.
+
+    A state of the past is built in a cache of its own, from the newest snapshot at or before it, and deleted when the replica is closed.
+    It costs local space as the container's metadata do. Its chunks may be gone: then reading them raises ``PastCollected``.
+
+    Raises ``InvalidArgument`` (also: both are given, or the future), ``ContainerNotFound``, ``PastCollected`` (what leads to that moment is
+    not stored any more), ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``. Retry: safe.
+    """
+    chosen = parts.checked_settings(settings)
+    names = ContainerNames(container)
+    check_moment(at_lsn, at_time)
+    return open_replica_on(
+        open_storage(root, chosen),
+        container=names.container,
+        settings=chosen,
+        close_storage=True,
+        at_lsn=at_lsn,
+        at_time=at_time,
+    )
+
+
+def open_replica_on(
+    storage: ChunkStorage,
+    *,
+    container: str = "default",
+    settings: Settings | None = None,
+    cache: MetadataCache | None = None,
+    close_storage: bool = False,
+    at_lsn: int | None = None,
+    at_time: datetime | int | None = None,
+) -> Replica:
+    """As ``open_replica``, on a storage (and, if given, a metadata cache) of the caller's own."""
+    with closed_if_this_fails(storage.close if close_storage else None):
+        chosen, moment = parts.checked_settings(settings), check_moment(at_lsn, at_time)
+        name = ContainerNames(container).container
+    return follow_container(
+        storage,
+        container=name,
+        settings=chosen,
+        cache=cache,
+        close_storage=close_storage,
+        moment=moment,
+        of_backups=partial(_open_backup, name, chosen, cache, moment, close_storage=close_storage),
+    )
+
+
+def _open_backup(
+    container: str,
+    settings: Settings,
+    cache: MetadataCache | None,
+    moment: tuple[int | None, int | None],
+    storage: ChunkStorage,
+    *,
+    close_storage: bool,
+) -> Replica:
+    """The newest backup of a container, or that of a moment, where its backups lie."""
+    from chunkstore.backup.opened import BackupFollower
+    from chunkstore.backup_marker import container_of
+
+    names = BackupNames(container)
+    uuid = container_of(storage, names)
+    role = "replica" if moment == (None, None) else "past"
+    made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
+    with closed_if_this_fails(made.close if cache is None else None):
+        follower = BackupFollower(storage, names, made, moment)
+        return Replica(
+            storage=storage,
+            names=names,
+            settings=settings,
+            follower=follower,
+            journal_findings=follower.findings,
+            uuid=uuid,
+            why_absent=None if moment == (None, None) else follower.why_absent,
+            close_cache=made.close if cache is None else None,
+            close_storage=storage.close if close_storage else None,
+        )
