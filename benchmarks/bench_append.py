@@ -21,7 +21,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
 from chunkstore_bindings.memory import MemoryChunkStorage
-from tests.support.append_floor import Floor, settle_cache
+from tests.support.append_floor import Floor
 
 __all__ = ["main"]
 
@@ -86,9 +86,8 @@ def against_floor(report: Report, path: Path, rounds: int) -> None:
     for name in names:
         store.create(name)
         store.append(name, data)
-    settle_cache(store)
     cache: Any = store._container.current.store
-    floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), cache.path, path / "floor")
+    floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), cache, path / "floor")
     tails = [floor.tail(name) for name in names]
     one = tails[:1]
     sides: dict[str, tuple[int, Callable[[], object], Callable[[], object]]] = {

@@ -46,7 +46,6 @@ __all__ = [
     "WriterLock",
     "delete_unused",
     "forget",
-    "is_held",
     "is_local",
     "is_this_boot",
     "read_state",
@@ -210,15 +209,6 @@ class WriterLock:
     def leave_to_parent(self) -> None:
         """In a forked child: let go of the file, for else a child that lives on would keep what its parent held when it was killed."""
         os.close(self._file)
-
-
-def is_held(path: str) -> bool:
-    """Whether somebody holds the store, to write to it. Raises ``OSError``."""
-    try:
-        WriterLock(path).release()
-    except BlockingIOError:
-        return True
-    return False
 
 
 def delete_unused(path: str) -> bool:

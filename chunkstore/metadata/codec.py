@@ -399,7 +399,7 @@ CHUNK_FIELDS: Fields = (
     Field("next", "pointer", _is_pointer),
     *map(_number, ("segment_id", "epoch")),
     Field("state", "1 or 2", lambda value: type(value) is int and value in _STATES),
-    Field("kind", "1, 2 or 3", lambda value: type(value) is int and value in _KINDS),
+    Field("kind", "1 or 2", lambda value: type(value) is int and value in _KINDS),
     _number("created_ms"),
 )
 GARBAGE_FIELDS: Fields = (

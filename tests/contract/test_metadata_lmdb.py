@@ -396,8 +396,8 @@ def test_index_in_lmdb_across_processes(cache: LmdbMetadataCache, folder: str) -
     store.close(clean=True)
     assert isinstance(store, LmdbMetadataStore)
     answer = run_script(f"""
-from chunkstore.metadata.lmdb import open_reader
-with open_reader({store.path!r}, {CONTAINER!r}).view() as view:
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+with LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current().view() as view:
     print(view.locate(1, 20)[1], view.count_chunks(1, 0, 26))
 """)
     assert answer.split() == ["18", "4"]

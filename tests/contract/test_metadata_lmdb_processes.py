@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from chunkstore.config import KIB, MIB, Settings
-from chunkstore.errors import ChunkstoreError, StorageUnavailable, Unsupported
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, open_reader
+from chunkstore.config import MIB, Settings
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.testing.metadata_history import History
 from tests.support.forked import in_forked_child
-from tests.support.lmdb_caches import CONTAINER, big_commit, made_current, state_file, token_directories
+from tests.support.lmdb_caches import CONTAINER, made_current, state_file, token_directories
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
 
@@ -64,9 +64,6 @@ def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
             return
         if name == "open":
             store = cache.open_current()
-            pipe.send(store is not None)
-        elif name == "reader":
-            store = open_reader(arguments[0], CONTAINER, settings=settings)
             pipe.send(store is not None)
         else:
             try:
@@ -143,45 +140,6 @@ def test_the_one_of_a_killed_process_is_taken_as_it_is(cache: LmdbMetadataCache,
     assert os.path.basename(found.path) == name
     assert found.get(b"Sa") == b"last"
     found.close(clean=True)
-
-
-def test_the_owners_process_has_grown_the_map(
-    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
-) -> None:
-    cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=Settings(lmdb_map_bytes=256 * KIB))
-    store, history = made_current(cache)
-    reader = other(256 * KIB)
-    assert reader("reader", store.path)
-    assert reader("get", b"Sa") == b"2"
-    for number in range(20):
-        assert store.apply([big_commit(history, number)], verify=False)
-    assert reader("get", b"S000001") == b"x" * 100  # adopts the new size when it begins to read
-    store.close(clean=False)
-
-
-def test_readers_beside_the_owner(cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]) -> None:
-    assert open_reader(folder, CONTAINER) is None
-    store, history = made_current(cache)
-    readers = [other() for _ in range(3)]
-    assert all(reader("reader", store.path) for reader in readers)
-    for number in range(10):
-        commit = history.commit([(b"Sa", b"new %d" % number)])
-        assert store.apply([commit], verify=True)
-        for reader in readers:
-            assert reader("get", b"Sa") == b"new %d" % number
-            assert reader("head").position == commit.position
-    assert isinstance(readers[0]("apply", [history.commit([(b"Sa", b"")])]), Unsupported)
-    assert readers[0]("end", True) is None
-    here = open_reader(store.path, CONTAINER)  # in the owner's own process, too
-    assert here is not None
-    again = cache.open_current()
-    assert again is not None
-    store.close(clean=True)
-    here.close(clean=True)
-    assert again.apply([history.commit([(b"Sb", b"")])], verify=False) is False, (
-        "what the reader was refused came first"
-    )
-    again.close(clean=False)
 
 
 def test_kill_in_the_middle_of_applies_leaves_a_prefix(folder: str, tmp_path: Path) -> None:
@@ -270,15 +228,15 @@ def test_directories_in_use_are_kept_and_others_swept(
     cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
 ) -> None:
     store, _ = made_current(cache)
-    reader = other()
-    assert reader("reader", store.path)
+    store.close(clean=False)
+    owner = other()
+    assert owner("open")
     fresh = cache.create()
     cache.make_current(fresh)
-    store.close(clean=False)
     cache.discard(cache.create())
     assert len(token_directories(cache)) == 2
-    assert reader("get", b"Sa") == b"2"
-    assert reader("end", False) is None
+    assert owner("get", b"Sa") == b"2"
+    assert owner("end", False) is None
     abandoned = cache.create()
     assert len(token_directories(cache)) == 2
     abandoned.close(clean=False)  # never made current: as after a crash while rebuilding

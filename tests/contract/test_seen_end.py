@@ -68,7 +68,7 @@ def test_files_of_many_addresses_are_swept(tmp_path: Path, monkeypatch: pytest.M
 
 
 def opened(folder: Path, *, accept: bool = False) -> ChunkedSegmentStorage:
-    settings = chunkstore.Settings(cache_dir=str(folder / "cache"), lease_s=0)
+    settings = chunkstore.Settings(cache_dir=str(folder / "cache"), lease_s=0, op_deadline_s=2)
     return chunkstore.open(f"file://{folder}/root", settings=settings, accept_rollback=accept)
 
 

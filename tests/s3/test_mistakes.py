@@ -171,7 +171,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 
 def mistaken(storage: S3ChunkStorage, *more: str) -> None:
     calls = lambda: storage.put("n", b"x"), lambda: storage.exists("n"), storage.list
-    for said in fails_in_time(ChunkstoreError, *calls, match="http:// or https:// included"):
+    for said in fails_in_time(ChunkstoreError, *calls, match="http:// or https://"):
         assert all(text in said for text in more)
 
 

@@ -20,9 +20,10 @@ from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.metadata.lmdb import LmdbMetadataStore, open_reader
+from chunkstore.metadata.lmdb import LmdbMetadataStore
 from chunkstore.metadata.lmdb.rows import Tally
 from chunkstore.metadata.lmdb.store import HEAD_KEY, pack_head
+from chunkstore.metadata.port import MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_journal.container import read_format
@@ -42,7 +43,7 @@ _extend, _crc = google_crc32c.extend, google_crc32c.value
 
 
 def settle_cache(store: ChunkedSegmentStorage) -> None:
-    """Have what waits in the store's metadata cache written: another environment reads it next."""
+    """Have what waits in the store's metadata cache written."""
     cache = store._container.current.store
     assert isinstance(cache, LmdbMetadataStore)
     cache.settle()
@@ -70,21 +71,18 @@ class Tail:
 
 class Floor:
     """Goes on from what an open store in APPEND mode has stored, on a copy of it: ``storage``, and LMDB at ``path``.
-    ``cache``: the directory of its metadata store."""
+    ``cache``: its metadata store."""
 
-    def __init__(self, source: ChunkStorage, storage: ChunkStorage, cache: str, path: Path) -> None:
+    def __init__(self, source: ChunkStorage, storage: ChunkStorage, cache: MetadataStore, path: Path) -> None:
         for item in iter_listing(source):
             storage.put(item.name, source.read(ChunkHandle(item.name, False), 0, item.length))
         self.storage = storage
         self._names = ContainerNames("default")
         format_ = read_format(storage, self._names)
         self._uuid = format_.uuid
-        reader = open_reader(cache, self._uuid)
-        assert reader is not None
-        with reader.view() as view:
+        with cache.view() as view:
             head = view.head
             self.rows = dict(view.scan(b"\x01", b"\xff"))
-        reader.close(clean=False)
         self._lsn, self._hash, self._epoch, self._index, self._end = head.position
         self._digest = head.digest
         *_, last = Streams(storage, self._names, format_).log_reader(self._epoch, 0)

@@ -119,7 +119,7 @@ def test_roots() -> None:
 
 
 def test_files_that_grow_are_refused_with_the_reason() -> None:
-    with pytest.raises(InvalidArgument, match=r"deletes replicas.*leave it out"):
+    with pytest.raises(InvalidArgument, match=r"deletes replicas.*Leave it out"):
         parse_root("hdfs://nn/x?append=yes")
 
 

@@ -206,7 +206,7 @@ def test_what_a_function_makes_is_checked(tmp_path: Path) -> None:
             "columns m; the schema has n": [pa.record_batch({"m": [1]})],
             "int32, in the schema int64": [pa.record_batch({"n": pa.array([1], pa.int32())})],
             "nulls": [pa.record_batch({"n": pa.array([None], pa.int64())})],
-            "gave int, not a pyarrow": [1],
+            "returned int, not a pyarrow": [1],
             "returned RecordBatch, not an iterator": pa.record_batch({"n": [1]}),
             "returned NoneType": None,
         }

@@ -1,8 +1,7 @@
 """The metadata store in LMDB: one environment per store directory and process, on local disk, never synced while in use.
 
-Promises: the port's. A commit costs its row puts and one more for the head. Readers in any number of processes
-(``open_reader``) see whole commits only. A store has one writer, the cache object that holds its WRITER; others make
-their own.
+Promises: the port's. A commit costs its row puts and one more for the head. A store belongs to the cache object that
+holds its WRITER; others make their own.
 The map grows by itself where it is too small; a full disk is ``StorageFull`` and leaves the last commit as it was.
 
 Handles of one process on the same directory share an environment, by reference count, because LMDB forbids a second
@@ -12,7 +11,7 @@ Durability: none while in use (protocol 3.8, A12): the journal is the truth. ``c
 Limits: LMDB 0.9 has no checksums: a cache whose pages rot on disk may crash the process; deleting the cache is always safe.
 """
 
-from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, open_reader, seen_end
+from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, seen_end
 from chunkstore.metadata.lmdb.store import LmdbMetadataStore, LmdbMetadataView
 
-__all__ = ["LmdbMetadataCache", "LmdbMetadataStore", "LmdbMetadataView", "open_reader", "seen_end"]
+__all__ = ["LmdbMetadataCache", "LmdbMetadataStore", "LmdbMetadataView", "seen_end"]

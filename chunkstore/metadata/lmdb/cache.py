@@ -20,7 +20,6 @@ from chunkstore.metadata.cachedir import (
     WriterLock,
     delete_unused,
     forget,
-    is_held,
     is_local,
     is_this_boot,
     read_state,
@@ -34,7 +33,7 @@ from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, furthest
 from chunkstore.metadata.seen_end import EndFile, end_path, read_end, sweep_ends
 
-__all__ = ["LmdbMetadataCache", "open_reader", "seen_end"]
+__all__ = ["LmdbMetadataCache", "seen_end"]
 
 
 class LmdbMetadataCache(MetadataCache):
@@ -73,7 +72,7 @@ class LmdbMetadataCache(MetadataCache):
             raise Closed("this metadata cache")
 
     def _handle(self, environment: Environment) -> LmdbMetadataStore:
-        return LmdbMetadataStore(environment, self._uuid, writes=True, deadline_s=self._settings.op_deadline_s)
+        return LmdbMetadataStore(environment, self._uuid, deadline_s=self._settings.op_deadline_s)
 
     def open_current(self) -> MetadataStore | None:
         self._check()
@@ -187,42 +186,22 @@ class LmdbMetadataCache(MetadataCache):
             self._directory.close()
 
 
-def open_reader(path: str, container_uuid: bytes, *, settings: Settings | None = None) -> MetadataStore | None:
-    """The store in the directory ``path`` (``LmdbMetadataStore.path``), for reading beside its owner, in any process.
-
-    None if it cannot be trusted, or is no store any more. Changing calls raise ``Unsupported``.
-    """
-    chosen = settings or Settings()
-    state = read_state(path)
-    try:
-        if state is None or not _is_proven(path, state, held=is_held(path)):
-            return None
-        environment = acquire(path, chosen.lmdb_map_bytes, UsersLock(path, create=False))
-    except (OSError, lmdb.Error):
-        return None
-    store = LmdbMetadataStore(environment, container_uuid, writes=False, deadline_s=chosen.op_deadline_s)
-    if _is_sound(store):
-        return store
-    store.close(clean=False)
-    return None
-
-
 def seen_end(cache_dir: str, container_uuid: bytes, address: str) -> Head | None:
     """The end of history that owners on this machine have seen of the root at ``address``; None if nothing is recorded."""
     return read_end(end_path(role_path(cache_dir, container_uuid, "owner"), address))
 
 
-def _is_proven(path: str, state: StoreState, *, held: bool = False) -> bool:
-    """Whether the file is what a clean close left, or no danger to LMDB: its writer has it open, or its pages are well formed."""
+def _is_proven(path: str, state: StoreState) -> bool:
+    """Whether the file is what a clean close left, or no danger to LMDB: its pages are well formed."""
     try:
         if state.clean is not None:
             return file_mark(path) == state.clean
-        return is_this_boot(state) and (held or is_well_formed(path))
+        return is_this_boot(state) and is_well_formed(path)
     except OSError:
         return False
 
 
-def _is_sound(store: LmdbMetadataStore, *, audit: bool = False) -> bool:
+def _is_sound(store: LmdbMetadataStore, *, audit: bool) -> bool:
     """Whether it is whole, of this container and version, and if asked, has every row."""
     try:
         if not store.environment.is_whole():

@@ -93,9 +93,7 @@ class Environment:
         self.handle = _open_handle(path, map_bytes)
         self.users = users
         self.count = 1
-        """Handles of this process."""
-        self.writers = 0
-        """Those that may write; while there are any, ``writer`` is held."""
+        """Handles of this process; while there are any, ``writer`` is held."""
         self.writer: WriterLock | None = None
         self.end: EndFile | None = None
         """Where the head that is written is recorded, beside the rows; of a writing owner's. Used with ``writing`` held."""
@@ -141,14 +139,6 @@ class Environment:
             try:
                 if self.gate_open:
                     return self.handle.begin()
-            except lmdb.MapResizedError:
-                self.views.discard(ticket)
-                with defer_interrupt():
-                    if self.writing.acquire(timeout=max(0.0, deadline - monotonic_s())):
-                        try:
-                            self._remap(0)
-                        finally:
-                            self.writing.release()
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
                     self.views.discard(ticket)
@@ -216,7 +206,7 @@ class Environment:
             raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
 
     def _remap(self, size_bytes: int) -> None:
-        """Change the size of the map (0: adopt what the writer's process made it). The caller holds ``_writing``.
+        """Change the size of the map. The caller holds ``_writing``.
 
         Views in progress are waited for; one that outlasts the wait is ended, and says so when it is used next.
         """
@@ -239,7 +229,7 @@ class Environment:
             self.end = end
 
     def end_writing(self, *, clean: bool) -> bool:
-        """Give WRITER back, after the last handle that writes; ``clean``: synced and marked so. False, with no effect, while a thread
+        """Give WRITER back, after the last handle; ``clean``: synced and marked so. False, with no effect, while a thread
         of ours does not end its writing."""
         assert self.writer is not None
         with defer_interrupt():
@@ -337,55 +327,47 @@ def _open_handle(path: str, map_bytes: int) -> lmdb.Environment:
         return attempt(min(map_bytes, _MAP_BYTES_FALLBACK))  # little address space: the map grows on demand
 
 
-def acquire(path: str, map_bytes: int, users: UsersLock, writer: WriterLock | None = None) -> Environment:
-    """The process's environment of a store directory; with ``writer``, for writing. The locks are given back with it.
+def acquire(path: str, map_bytes: int, users: UsersLock, writer: WriterLock) -> Environment:
+    """The environment of a store directory that this process has not open; the locks are given back with it.
 
     Raises ``OSError`` or ``lmdb.Error``; then both are released.
     """
     path = os.path.realpath(path)
     with _environments_lock:
         try:
-            environment = _environments.get(path)
-            if environment is not None:
-                environment.count += 1
-                users.release()
-            else:
-                environment = _environments[path] = Environment(path, map_bytes, users)
-                with suppress(lmdb.Error):
-                    environment.handle.reader_check()
+            environment = _environments[path] = Environment(path, map_bytes, users)
         except BaseException:
             users.release()
-            if writer is not None:
-                writer.release()
+            writer.release()
             raise
-        if writer is not None:
-            environment.writer, environment.writers = writer, 1
+        environment.writer = writer
+        with suppress(lmdb.Error):
+            environment.handle.reader_check()
         return environment
 
 
 def share(environment: Environment) -> bool:
-    """Count one more handle that writes; False if there is none any more, or it is damaged."""
+    """Count one more handle; False if there is none any more, or it is damaged."""
     with _environments_lock:
-        if environment.inherited or environment.writers <= 0 or environment.damage is not None:
+        if environment.inherited or environment.count <= 0 or environment.damage is not None:
             return False
         environment.count += 1
-        environment.writers += 1
         return True
 
 
-def release(environment: Environment, *, writes: bool, clean: bool) -> None:
-    """Give a handle back. The last one that writes gives WRITER back, the store being marked if it is ``clean``; the last one closes."""
+def release(environment: Environment, *, clean: bool) -> None:
+    """Give a handle back. The last one gives WRITER back, the store being marked if it is ``clean``, and closes."""
     if environment.inherited:
         return
     with _environments_lock:
         environment.count -= 1
-        if writes:
-            environment.writers -= 1
-            if environment.writers == 0 and not environment.end_writing(clean=clean):
-                environment.count += 1  # the thread that is writing keeps it, and WRITER, for ever
-        if environment.count == 0:
+        if environment.count > 0:
+            return
+        if environment.end_writing(clean=clean):
             del _environments[environment.path]
             environment.close()
+        else:
+            environment.count = 1  # the thread that is writing keeps it, and WRITER, for ever
 
 
 def abandon(folder: str) -> None:
@@ -397,5 +379,5 @@ def abandon(folder: str) -> None:
     with _environments_lock:
         for path in [path for path in _environments if path.startswith(below)]:
             environment = _environments.pop(path)
-            environment.count = environment.writers = 0
+            environment.count = 0
             environment.close()

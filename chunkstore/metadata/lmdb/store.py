@@ -18,7 +18,7 @@ import lmdb
 
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailable, Unsupported
+from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailable
 from chunkstore.metadata.cachedir import translate_os
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
@@ -256,12 +256,11 @@ class _OpenView(LmdbMetadataView):
 
 
 class LmdbMetadataStore(MetadataStore):
-    """See the module's text. Made by ``LmdbMetadataCache`` and ``open_reader``."""
+    """See the module's text. Made by ``LmdbMetadataCache``."""
 
-    def __init__(self, environment: Environment, container_uuid: bytes, *, writes: bool, deadline_s: float) -> None:
+    def __init__(self, environment: Environment, container_uuid: bytes, *, deadline_s: float) -> None:
         self._environment = environment
         self._uuid = container_uuid
-        self._writes = writes
         self._deadline_s = deadline_s
         self._open = True
         self._loaded = NOTHING
@@ -282,17 +281,13 @@ class LmdbMetadataStore(MetadataStore):
         return self._environment
 
     def _write(self, body: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        if not self._open or not self._writes:
-            self._check()
-            raise Unsupported(
-                "this metadata store was opened by open_reader; only its owner changes it", feature="write"
-            )
+        environment = self._check()
 
         def whole(txn: lmdb.Transaction[bytes]) -> T:
             self._apply_behind(txn)
             return body(txn)
 
-        return self._environment.write(whole, self._deadline_s)
+        return environment.write(whole, self._deadline_s)
 
     def _apply_behind(self, txn: lmdb.Transaction[bytes]) -> None:
         behind = self._environment.behind
@@ -300,7 +295,7 @@ class LmdbMetadataStore(MetadataStore):
             raise StorageUnavailable("the metadata cache differs from its last state; it is rebuilt", object="head")
 
     def settle(self) -> None:
-        """Write what is behind: for views, and for other processes. Raises as ``apply``."""
+        """Write what is behind, for views. Raises as ``apply``."""
         environment = self._check()
         if environment.behind.commits:
             environment.write(self._apply_behind, self._deadline_s)
@@ -336,7 +331,7 @@ class LmdbMetadataStore(MetadataStore):
     def _put_off(self, commit: Commit) -> bool:
         """Let appends wait for others, if the store is where they follow."""
         environment = self._environment
-        if not self._open or not self._writes or environment.inherited or environment.damage is not None:
+        if not self._open or environment.inherited or environment.damage is not None:
             return False
         if environment.behind.full:
             self.settle()
@@ -429,7 +424,7 @@ class LmdbMetadataStore(MetadataStore):
     def close(self, *, clean: bool) -> None:
         if self._open:
             self._open = False
-            if self._writes and self._environment.behind.commits and not self._environment.inherited:
+            if self._environment.behind.commits and not self._environment.inherited:
                 with suppress(ChunkstoreError):
                     self._environment.write(self._apply_behind, self._deadline_s)
-            release(self._environment, writes=self._writes, clean=clean)
+            release(self._environment, clean=clean)
