@@ -12,7 +12,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import REPAIR_KEY, chunk_key
-from chunkstore.names import chunk_id, session_chunk_id
+from chunkstore.names import BackupNames, ContainerNames, chunk_id, session_chunk_id
 from chunkstore.operations.id_set import IdSet
 from chunkstore.records import TableRecord
 from chunkstore.storage import ChunkInfo, ListPage
@@ -300,9 +300,19 @@ def test_arguments(world: World) -> None:
         lambda: store.sweep(age_s_min="1"),  # type: ignore[arg-type]
         *(
             lambda folder=folder: store.sweep(delete=True, keep_in=folder)
-            for folder in ("", "d", "D", "epoch", "j", "snap", "FORMAT", "a/b", "..", ".x", "a\0", 5)
+            for folder in ("", "D", "a/b", "..", ".x", "a\0", 5)
         ),
     )
+
+
+def test_no_name_of_a_container_or_of_its_backups_is_a_folder_for_orphans(world: World) -> None:
+    store, backups = filled(world), BackupNames("c")
+    made = [getattr(backups, item) for item in (*ContainerNames.__slots__, "newest")]
+    made += [backups.done(""), backups.running(""), backups.stored_prefix(), backups.growing_prefix()]
+    made += [backups.epoch_prefix(), backups.journal_prefix(), backups.snapshot_prefix(), backups.temporary("")]
+    folders = {name.split("/")[1] for name in made if name.startswith("c/")}
+    assert len(folders) > 12
+    refused(InvalidArgument, *(lambda folder=folder: store.sweep(delete=True, keep_in=folder) for folder in folders))
 
 
 def test_what_a_sweep_leaves_to_others(world: World) -> None:
