@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
+from chunkstore.backup import runs
 from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.sources import Caches, Moment, open_past
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
@@ -72,7 +73,8 @@ def restore(
     own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
     wins.
 
-    Raises ``InvalidArgument`` (the moment; there is such a container already), ``ChunksMissing`` (before anything is made),
+    Raises ``InvalidArgument`` (the moment; there is such a container already, or one root is inside
+    the other container), ``ChunksMissing`` (before anything is made),
     ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged``, ``NotOwner``, ``OutcomeUnknown``,
     ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
@@ -85,6 +87,7 @@ def restore(
         parts.storage_of(new_root, chosen) as new,
         open_past(old, container=container, moment=moment, settings=chosen, caches=caches) as source,
     ):
+        runs.require_apart(old, container, new, target, "new_root")
         return into_new(
             source,
             new,

@@ -197,7 +197,8 @@ class Refusal(Exception):
         if kind in (Kind.INVALID, Kind.BEYOND_END):
             return InvalidArgument(text, argument="root" if self.code in _REMEDIES else "name")
         unavailable = StorageUnavailable(text, object=name)
-        unavailable.retry_after_s = self.retry_after_s
+        if self.retry_after_s:
+            unavailable.retry_after_s = self.retry_after_s
         return unavailable
 
 
