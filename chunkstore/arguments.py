@@ -41,7 +41,8 @@ __all__ = [
     "writer_bytes",
 ]
 
-_OWN_FOLDERS = frozenset(("ask", "format", "d", "epoch", "j", "lease", "pin", "snap", "tmp"))
+_OWN_FOLDERS = frozenset(("ask", "d", "epoch", "format", "j", "lease", "pin", "reserve", "snap", "tmp"))
+_OWN_FOLDERS |= {"backup", "backups", "done", "newest", "o", "running"}  # of a container's backups
 _PIN_S_MAX = 100 * 366 * 86_400
 _WINDOW_MAX = 64
 _EVENT_MAX = (1 << 63) - 1

@@ -235,6 +235,8 @@ class StorageUnavailable(ChunkstoreError):
     """The storage failed or did not answer. The operation did not happen; retry later."""
 
     fields: ClassVar[tuple[str, ...]] = ("object",)
+    retry_after_s: float = 0.0
+    """When the server wants to be asked again, for the layer that repeats; 0: it does not say. Not kept by pickling."""
 
     def __init__(self, message: str, *, object: str = "") -> None:
         super().__init__(message)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
+from chunkstore.backup import runs
 from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.sources import Caches, Moment, is_export, open_source
@@ -80,10 +81,10 @@ def restore(
     own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
     wins.
 
-    Raises ``InvalidArgument`` (the moment; there is such a container already; another container at ``source_root``), ``SegmentNotFound``
-    (of ``segments``), ``ChunksMissing``, both before anything is made, ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``,
-    ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
-    ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
+    Raises ``InvalidArgument`` (the moment; there is such a container already, or one root is inside the other container; another
+    container at ``source_root``), ``SegmentNotFound`` (of ``segments``), ``ChunksMissing``, all before anything is made,
+    ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``,
+    ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
     chosen, names = parts.checked_settings(settings), NameFilter(segments)
     check_flags(dry_run=dry_run)
@@ -97,10 +98,12 @@ def restore(
         ) as source,
         parts.storage_of(new_root, chosen) as new,
     ):
+        target = source.names.container if new_container is None else new_container
+        runs.require_apart(source.storage, source.names.container, new, target, "new_root")
         return into_new(
             source,
             new,
-            container=source.names.container if new_container is None else new_container,
+            container=target,
             settings=chosen,
             wait_s=wait_s,
             dry_run=dry_run,

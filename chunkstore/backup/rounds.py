@@ -108,9 +108,10 @@ def backup(
     read, and do not protect from rot. ``before`` gets the expected cost, ``progress`` bytes.
 
     The backup counts, whole, or nothing does; then copies stay for the next run. Durable. Raises ``InvalidArgument`` (a number; no root for
-    backups of this container; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than this; of a replica,
-    which may not see that yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all else is copied),
-    ``Conflict`` (another run withdrew this one; without a pin: a chunk was collected), ``OutcomeUnknown`` (it may count), ``StorageFull``,
+    backups of this container, or one inside its tree; a replica without ``pins``), ``RolledBack`` (the last backup is of a later state than
+    this; of a replica, which may not see that yet, ``StorageUnavailable``), ``Damaged`` (a chunk, or a copy, is not what it should be: all
+    else is copied), ``Conflict`` (another run withdrew this one: it says which, and the clocks; without a pin: a chunk was collected),
+    ``OutcomeUnknown`` (it may count), ``StorageFull``,
     ``StorageUnavailable``, ``Unsupported``, and what pinning and reading raise. Retry: safe.
     """
     check_flags(pin=pin, link=link, verify=verify)
@@ -123,6 +124,7 @@ def backup(
         maker = pins_of(shown, pins) if pin else None
         context = shown.read_context
         names, uuid = BackupNames(shown.container), container_uuid(context.storage, context.names)
+        runs.require_apart(context.storage, shown.container, target, shown.container, "backup_root")
         keep_private(target)
         runs.claim_root(target, names, uuid)
         if isinstance(shown, ChunkedSegmentStorage):
@@ -139,6 +141,7 @@ def check_roots(root: str, backup_root: str, *, container: str = "default", sett
     """
     names = BackupNames(container)
     with parts.storage_of(root, settings) as source, parts.storage_of(backup_root, settings) as target:
+        runs.require_apart(source, container, target, container, "backup_root")
         runs.check_root(target, names, container_uuid(source, names))
 
 
@@ -222,10 +225,14 @@ class _Run:
         except OutcomeUnknown:
             raise  # what is there may count
         except BaseException as error:
+            given_up = None
             with suppress(ChunkstoreError):
+                given_up = runs.why_given_up(self._target, self._names, self._run)
                 runs.void(self._target, self._names, self._run)
                 if not self._has_copied:
                     runs.forget(self._target, self._names, self._run)
+            if given_up is not None and isinstance(error, ChunkstoreError):
+                raise given_up from error
             if isinstance(error, Damaged | ChunkNotFound) and self._is_given_up(base):
                 raise _base_gone("a withdrawn one, and this run was considered dead; run it again") from error
             raise
@@ -253,7 +260,7 @@ class _Run:
             runs.note_newest(self._target, self._names, self._run)
             runs.forget(self._target, self._names, self._run)
             if self._has_copied:
-                runs.under_way(self._target, self._names)
+                runs.under_way(self._target, self._names, f"run {self._run}")
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:

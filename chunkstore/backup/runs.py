@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.backup.files import DONE, NEWEST, RUNNING, put_once, small_object
@@ -33,8 +33,10 @@ __all__ = [
     "newest_known",
     "note_newest",
     "note_running",
+    "require_apart",
     "under_way",
     "void",
+    "why_given_up",
     "withdraw",
 ]
 
@@ -96,6 +98,19 @@ def _check_is_of(storage: ChunkStorage, names: BackupNames, found: object, conta
     if marked_container(found, names) != container:
         text = f"backups of another container {names.container!r} are stored at {storage.url}; choose another root"
         raise InvalidArgument(text, argument="backup_root")
+
+
+def require_apart(
+    source: ChunkStorage, container: str, target: ChunkStorage, new_container: str, argument: str
+) -> None:
+    """Raise ``InvalidArgument`` of ``argument`` where one of two containers would be inside the other's tree. Opens nothing."""
+    trees = [
+        f"{end.url.partition('?')[0].rstrip('/')}/{name}/"
+        for end, name in ((source, container), (target, new_container))
+    ]
+    if trees[0] != trees[1] and (trees[1].startswith(trees[0]) or trees[0].startswith(trees[1])):
+        text = f"{trees[1]} and the container's own tree {trees[0]} are inside each other: choose a root outside of it"
+        raise InvalidArgument(text, argument=argument)
 
 
 def find_done(storage: ChunkStorage, names: BackupNames, run: str) -> BackupInfo | None:
@@ -177,14 +192,14 @@ def iter_running(storage: ChunkStorage, names: BackupNames) -> Iterator[Running]
             yield Running(run, 0, info.modified_ms or 0)
 
 
-def under_way(storage: ChunkStorage, names: BackupNames) -> list[Running]:
-    """Runs that may still come to count. Those that have said nothing for a day never will; marks of runs that have ended go. Raises what
-    listing and putting raise."""
+def under_way(storage: ChunkStorage, names: BackupNames, by: str = "a removal of backups") -> list[Running]:
+    """Runs that may still come to count. Those that have said nothing for a day never will, because ``by`` says so; marks of runs that have
+    ended go. Raises what listing and putting raise."""
     live, now_ms = [], runtime.now_ms()
     for item in list(iter_running(storage, names)):
         decided = storage.exists(names.done(item.run))
         if not decided and now_ms - item.seen_ms > _SILENT_MS:
-            void(storage, names, item.run)
+            void(storage, names, item.run, item.seen_ms, now_ms, f"{by} on {runtime.identity().host}"[:_TEXT_MAX])
             decided = True
         if decided:
             forget(storage, names, item.run)
@@ -197,7 +212,27 @@ def decide(storage: ChunkStorage, names: BackupNames, info: BackupInfo) -> None:
     """Let a run's backup count, for ever. Raises ``Conflict`` (another run has withdrawn it), and as ``put_once``."""
     found = put_once(storage, names.done(info.run), small_object(DONE, (True, *info[1:])), _DEADLINE_S)
     if found is not None:
-        raise Conflict(f"backup run {info.run}", expected="to be under way", found="withdrawn by another run")
+        found.flag()
+        raise _given_up(info.run, found)
+
+
+def why_given_up(storage: ChunkStorage, names: BackupNames, run: str) -> Conflict | None:
+    """What a run says that another one has given up; None: no one has. Raises as ``find_done``."""
+    fields = read_small(storage, names.done(run), DONE)
+    return None if fields is None or fields.flag() else _given_up(run, fields)
+
+
+def _given_up(run: str, fields: Any) -> Conflict:
+    """``fields``: what the other one has put, behind the flag."""
+    found = "withdrawn by another run"
+    if not fields.is_at_end:
+        seen_ms, then_ms, by = fields.whole(), fields.whole(), fields.text(_TEXT_MAX)
+        silent_s = (then_ms - seen_ms) // 1000
+        found = f"withdrawn by {by}, whose clock ({then_ms} ms since 1970) made its last sign {silent_s} s old"
+    remedy = (
+        f"compare the clocks of both machines (this one: {runtime.now_ms()} ms) and of the storage, then run it again"
+    )
+    return Conflict(f"backup run {run}", expected="to be under way", found=found, remedy=remedy)
 
 
 def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
@@ -206,9 +241,10 @@ def withdraw(storage: ChunkStorage, names: BackupNames, run: str) -> None:
     storage.put(names.done(run), small_object(DONE, (False,)))
 
 
-def void(storage: ChunkStorage, names: BackupNames, run: str) -> None:
-    """Say that a run will never count, unless it does already. Its mark stays for ``under_way``. Raises as ``put_once``."""
-    put_once(storage, names.done(run), small_object(DONE, (False,)), _DEADLINE_S)
+def void(storage: ChunkStorage, names: BackupNames, run: str, *why: int | str) -> None:
+    """Say that a run will never count, unless it does already. Its mark stays for ``under_way``. ``why``: of another one's run, when that
+    spoke last, the time now (both ms since 1970), and who says so. Raises as ``put_once``."""
+    put_once(storage, names.done(run), small_object(DONE, (False, *why)), _DEADLINE_S)
 
 
 def forget(storage: ChunkStorage, names: BackupNames, run: str) -> None:

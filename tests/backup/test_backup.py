@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import chunkstore
 from chunkstore import backup, errors, parts
-from chunkstore.backup import exporting, rounds
+from chunkstore.backup import exporting, rounds, runs
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
 from chunkstore.names import BackupNames
@@ -118,6 +120,45 @@ def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(errors.InvalidArgument, match="a container 'default' is stored at"):
         place.backup()
     monkeypatch.undo()
+
+
+def test_a_root_inside_the_containers_own_tree_is_refused_and_nothing_made(tmp_path: Path) -> None:
+    """A folder of backups there is swept, copied and listed with the container."""
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
+    root = tmp_path / "root"
+    inside = root / "default" / "backups"
+    with chunkstore.open(root.as_uri(), settings=settings) as store:
+        store.create("s")
+        inside.mkdir()
+        (tmp_path / "link").symlink_to(inside)
+        for path in (root / "default", inside, inside / "deep", tmp_path / "link", tmp_path / "link" / "deep"):
+            for call in (
+                lambda url: backup.backup(store, url),
+                lambda url: backup.check_roots(root.as_uri(), url, settings=settings),
+                lambda url: backup.restore(root.as_uri(), url, settings=settings),
+            ):
+                with pytest.raises(errors.InvalidArgument, match="choose a root outside of it"):
+                    call(path.as_uri())
+        assert list(inside.iterdir()) == [] and store.pins() == []
+        backup.backup(store, (root / "default-backups").as_uri())
+
+
+@pytest.mark.parametrize(
+    ("root", "other", "apart"),
+    [
+        ("s3://b", "s3://b/c", False),
+        ("s3://b?endpoint_url=http://h:1", "s3://b/c/x?endpoint_url=http://h:1/", False),
+        ("s3://b/c/x", "s3://b", False),
+        ("s3://b/p", "s3://b/p/cc", True),
+        ("s3://b/p?endpoint_url=http://h:1", "s3://b/p?endpoint_url=http://g:1", True),
+        ("hdfs://h:9870/p", "hdfs://h:9870/p/c/x", False),
+        ("hdfs://h:9870/p", "hdfs://g:9870/p", True),
+    ],
+)
+def test_roots_with_prefixes_are_compared_by_whole_names(root: str, other: str, apart: bool) -> None:
+    with nullcontext() if apart else pytest.raises(errors.InvalidArgument, match="own tree"):
+        ends: list[Any] = [SimpleNamespace(url=url) for url in (root, other)]
+        runs.require_apart(ends[0], "c", ends[1], "c", "backup_root")
 
 
 def test_a_root_of_another_container_is_refused(tmp_path: Path) -> None:

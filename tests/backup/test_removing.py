@@ -97,15 +97,19 @@ def test_a_run_that_begins_while_its_base_is_dropped(place: Place, monkeypatch: 
 def test_a_silent_run_is_given_up_and_notices(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     first = place.backup().backup
     now_ms = runtime.now_ms()
+    others = []
 
     def meanwhile(_plan: Any) -> None:
         monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
         place.store.delete("a")
-        place.backup()
+        place.store.append("c", b"new" * 100)
+        others.append(place.backup().backup.run)
         assert place.drop(first.run).chunks > 0
 
-    with pytest.raises(errors.Conflict, match="withdrawn by another run"):
+    with pytest.raises(errors.Conflict, match="compare the clocks") as caught:
         place.backup(before=meanwhile)
+    assert f"withdrawn by run {others[0]} on " in str(caught.value)
+    assert f"({now_ms + 25 * 3_600_000} ms since 1970)" in str(caught.value)
     assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
     place.assert_sound()
 

@@ -8,10 +8,10 @@ import pytest
 
 from chunkstore.changes import Attach, EndSession
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, NotOwner, StorageUnavailable
+from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import REPAIR_KEY, chunk_key
-from chunkstore.names import chunk_id, session_chunk_id
+from chunkstore.names import BackupNames, ContainerNames, chunk_id, session_chunk_id
 from chunkstore.operations.orphans import IdSet
 from chunkstore.records import TableRecord
 from chunkstore.storage import ChunkInfo, ListPage
@@ -274,6 +274,18 @@ def test_nothing_is_swept_by_metadata_that_do_not_hold(world: World, what: str) 
         store.sweep(delete=True, age_s_min=0)
     assert {name, *live} <= set(world.chunks())
     assert store.sweep(age_s_min=0).orphans >= 1, "looking is allowed"
+
+
+def test_no_name_of_a_container_or_of_its_backups_is_a_folder_for_orphans(world: World) -> None:
+    store, backups = filled(world), BackupNames("c")
+    made = [getattr(backups, item) for item in (*ContainerNames.__slots__, "newest")]
+    made += [backups.done(""), backups.running(""), backups.stored_prefix(), backups.growing_prefix()]
+    made += [backups.epoch_prefix(), backups.journal_prefix(), backups.snapshot_prefix(), backups.temporary("")]
+    folders = {name.split("/")[1] for name in made if name.startswith("c/")}
+    assert len(folders) > 12
+    for folder in folders:
+        with pytest.raises(InvalidArgument):
+            store.sweep(delete=True, keep_in=folder)
 
 
 @pytest.mark.parametrize("answer", [3, None])

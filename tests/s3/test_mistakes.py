@@ -199,7 +199,7 @@ def test_behind_a_storm_short_operations_find_back(at: At, answering: Answers) -
 
     storage = at(answering(healthy))
     for _ in range(20):
-        storage._client._pacer.slower()
+        storage._client._pacer.answered(refused=True)
     pace_s = storage.pace_s
     found = []
     with stopped_clock() as clock:

@@ -25,6 +25,7 @@ from chunkstore_bindings.s3.lifecycle import expiring_rule
 from chunkstore_bindings.s3.refusals import Kind, refusal_of
 from tests.s3.conftest import Answers, At, Serve
 from tests.support.servers.answering import ABSENT, http
+from tests.support.servers.s3server import CREDENTIALS
 
 
 def answered(code: str, status: int, *headers: str, **more: str) -> sdk.ClientError:
@@ -148,11 +149,19 @@ def test_nothing_secret_travels_with_an_error() -> None:
         assert "sesame" not in repr(vars(error))
 
 
-def test_no_signature_in_the_sdks_log(at: At, answering: Answers, caplog: pytest.LogCaptureFixture) -> None:
-    server = answering(ABSENT)
+def test_no_signature_and_no_key_id_in_the_sdks_log(
+    at: At, answering: Answers, caplog: pytest.LogCaptureFixture
+) -> None:
+    key_id = CREDENTIALS["AWS_ACCESS_KEY_ID"]
+    repeated = f"<Error><Code>InvalidAccessKeyId</Code><AWSAccessKeyId>{key_id}</AWSAccessKeyId></Error>"
+    server = answering(lambda line: ABSENT if line.startswith("HEAD") else http("403 Forbidden", repeated.encode()))
     with caplog.at_level(logging.DEBUG):
         assert not at(server).exists("n")
-    [signature] = re.findall(r"Signature=(\w+)", server.heads[0])
+        with pytest.raises(StorageUnavailable, match="InvalidAccessKeyId") as caught:
+            at(server).put("n", b"x")
+    assert key_id not in f"{caught.value} {caplog.text}"
+    assert "InvalidAccessKeyId" in caplog.text
+    signature, _ = re.findall(r"Signature=(\w+)", "".join(server.heads))
     text = "".join(record.getMessage() for record in caplog.records)
     assert "Signature:\n(struck out)" in text
     assert signature not in text

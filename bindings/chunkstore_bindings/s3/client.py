@@ -4,8 +4,8 @@ Promises
 * The SDK never repeats a request by itself: what is sent twice is sent by this package, which knows when that is safe.
 * ``send`` makes one attempt and raises ``Refusal``. ``repeat`` is for requests that may be carried out twice: it sends
   them again, with pauses that double and are half chance, until the tries or the operation's time are used up.
-* *Adaptive back-off*: a 503 or 429 makes every request of this client wait before it is sent, longer with each further
-  one; each success shortens the wait again. So the rate finds its own level, without a configured limit.
+* *Adaptive back-off*: while 503 and 429 are more than half of the answers, every request waits before it is sent, half a second
+  at most (``pacing``). ``Retry-After`` is kept by the call that it is said to.
 * A request, the reading of its answer included, ends with the time of its call and of the operation under way.
 * Credentials are found by the SDK's own chain and never read, kept or shown here, nor by the SDK in its debugging log.
 
@@ -24,16 +24,13 @@ from chunkstore import runtime
 from chunkstore.deadline import left_s
 from chunkstore_bindings.in_time import Deadline, bounded
 from chunkstore_bindings.s3.options import S3Options
+from chunkstore_bindings.s3.pacing import Pacer, Patience
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
 
-__all__ = ["Patience", "S3Client"]
+__all__ = ["S3Client"]
 
 T = TypeVar("T")
-
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 5.0
-_SHORTEST_PAUSE_S: Final = 0.01
 
 _VERBS: Final = {
     "put_object": "PUT",
@@ -72,61 +69,6 @@ _WITHOUT_PAYER: Final = ("get_bucket_lifecycle_configuration",)
 """The owner of a bucket pays for what only the owner may ask."""
 
 
-def _chance() -> float:
-    return int.from_bytes(runtime.token(4), "big") / 0xFFFF_FFFF
-
-
-class Patience:
-    """The tries of one request, within the time of its call. Pauses double up to 5 s; half of each is chance."""
-
-    __slots__ = ("_pause_s", "_tries")
-
-    def __init__(self, tries_max: int) -> None:
-        self._tries = tries_max
-        self._pause_s = _FIRST_PAUSE_S
-
-    def pause(self) -> bool:
-        """Sleep before the next try; False, without sleeping, when there is to be none."""
-        self._tries -= 1
-        pause_s = self._pause_s * (0.5 + 0.5 * _chance())
-        if self._tries < 1 or pause_s > left_s(pause_s):
-            return False
-        runtime.sleep_s(pause_s)
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
-        return True
-
-
-class _Pacer:
-    """How long every request waits at present, because the server said it has too much to do."""
-
-    __slots__ = ("_lock", "_wait_s")
-
-    def __init__(self) -> None:
-        self._lock = runtime.lock()
-        self._wait_s = 0.0
-
-    @property
-    def wait_s(self) -> float:
-        return self._wait_s
-
-    def wait(self) -> None:
-        wait_s = self._wait_s
-        if wait_s > 0:
-            # At most half of what is left. Otherwise no time would remain for the answer, and only answers make the wait shorter.
-            runtime.sleep_s(left_s(2 * wait_s * (0.5 + 0.5 * _chance())) / 2)
-
-    def slower(self) -> None:
-        with self._lock:
-            self._wait_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, self._wait_s * 2))
-
-    def faster(self) -> None:
-        if self._wait_s > 0:
-            with self._lock:
-                self._wait_s *= 0.8
-                if self._wait_s < _SHORTEST_PAUSE_S:
-                    self._wait_s = 0.0
-
-
 class S3Client:
     """See the module. Thread-safe; ``connections`` is the size of the connection pool.
 
@@ -140,7 +82,7 @@ class S3Client:
         self._sdk = sdk_client(options, connections)
         self._understood = False
         """Whether S3 has ever answered here: if not, the root may be wrong."""
-        self._pacer = _Pacer()
+        self._pacer = Pacer()
         self._lock = runtime.lock()
         self._requests: Counter[str] = Counter()
         self._sent_bytes = 0
@@ -148,8 +90,8 @@ class S3Client:
 
     @property
     def pace_s(self) -> float:
-        """How long each request waits at present before it is sent; 0 unless the server asked to slow down."""
-        return self._pacer.wait_s
+        """How long each request waits at present before it is sent; 0 unless the server refuses most of them."""
+        return self._pacer.pause_s
 
     def patience(self, tries_max: int | None = None) -> Patience:
         """The tries that one request has, unless it is said otherwise."""
@@ -174,8 +116,8 @@ class S3Client:
                 raise ResponseParserError(f"{operation} without {_REQUIRED[operation]}")
         except (*SDK_ERRORS, OSError) as error:
             refusal = refusal_of(error, understood=self._understood)
-            if refusal.kind is Kind.THROTTLED or refusal.status == 503:
-                self._pacer.slower()
+            if refusal.status:
+                self._pacer.answered(refused=refusal.is_busy)
             if refusal.kind is Kind.NOT_FOUND and operation in _MAKING:
                 # Not "no such object": this server has no place for such a name.
                 refusal.kind = Kind.INVALID
@@ -193,7 +135,7 @@ class S3Client:
             refusal.name = str(parameters.get("Key", "")).removeprefix(self.options.key(""))
             raise refusal from error
         self._understood = True
-        self._pacer.faster()
+        self._pacer.answered(refused=False)
         self.server = str(answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))[:100]
         return answer
 
@@ -226,7 +168,7 @@ class S3Client:
             try:
                 return attempt()
             except Refusal as refusal:
-                if not refusal.may_pass or not patience.pause():
+                if not refusal.may_pass or not patience.pause(refusal):
                     raise
 
     def received(self, size_bytes: int) -> None:

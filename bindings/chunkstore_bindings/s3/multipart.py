@@ -192,7 +192,7 @@ def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], 
                     refusal.conclude(in_doubt)
                 raise
             in_doubt = in_doubt or refusal.is_doubtful
-            if not refusal.may_pass or not patience.pause():
+            if not refusal.may_pass or not patience.pause(refusal):
                 refusal.conclude(in_doubt)
         else:
             return

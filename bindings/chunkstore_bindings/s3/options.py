@@ -48,7 +48,7 @@ class S3Options:
       concurrency: connections for the parts of one upload or of one large read.
       part_size_bytes: of uploads and of split reads. multipart_bytes_min: chunks from here on are uploaded in parts.
       connect_timeout_s, read_timeout_s: of one request's silence; deadline_s: of one call with all its requests.
-      tries_max: how often one request is sent that may be repeated.
+      tries_max: how often one request is sent that may be repeated; twice as often where the server asks to slow down.
       stale_upload_s: unfinished uploads older than this are aborted.
     """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import re
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Final, NoReturn
 
@@ -17,6 +18,7 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
+from chunkstore import runtime
 from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
@@ -127,6 +129,7 @@ _STATUSES: Final = {
     507: Kind.FULL,
 }
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}\Z")
+_SECONDS: Final = re.compile(r"[0-9]{1,9}\Z")
 _REMEDIES: Final = {
     "NoSuchBucket": "create the bucket, or correct the root",
     **dict.fromkeys(_ELSEWHERE, "name the bucket's region (?region=...), or the endpoint that has it"),
@@ -146,6 +149,8 @@ class Refusal(Exception):
         self.text = text
         self.code = code
         self.status = status
+        self.retry_after_s = 0.0
+        """When the server wants to be asked again; 0: it does not say."""
         self.name = ""
         """The object that it is about, where that is not the call's own."""
 
@@ -159,6 +164,11 @@ class Refusal(Exception):
         """The same, where it decides what a later answer means: gateways ask to slow down, too, that have no idea what the
         server behind them did."""
         return self.leaves_doubt or self.kind is Kind.THROTTLED
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the server has too much to do. A HEAD is not told in words."""
+        return self.kind is Kind.THROTTLED or self.status == 503
 
     def conclude(self, in_doubt: bool) -> NoReturn:
         """Raise this last answer, unless an attempt before it may still take effect: then the outcome is unknown."""
@@ -186,7 +196,10 @@ class Refusal(Exception):
             return Unsupported(text, feature=self.code or "s3")
         if kind in (Kind.INVALID, Kind.BEYOND_END):
             return InvalidArgument(text, argument="root" if self.code in _REMEDIES else "name")
-        return StorageUnavailable(text, object=name)
+        unavailable = StorageUnavailable(text, object=name)
+        if self.retry_after_s:
+            unavailable.retry_after_s = self.retry_after_s
+        return unavailable
 
 
 _PASSING: Final = (Kind.CONFLICT, Kind.THROTTLED, Kind.UNSENT, Kind.TRANSIENT, Kind.DAMAGED_ON_THE_WAY)
@@ -259,4 +272,18 @@ def _answered(error: sdk.ClientError, understood: bool) -> Refusal:
         remedy += f"; it is in {region}"
     if remedy is None and kind is Kind.DENIED:
         remedy = "check credentials and policies"
-    return Refusal(kind, f"{text}; {remedy}" if remedy else text, code=code, status=status)
+    refusal = Refusal(kind, f"{text}; {remedy}" if remedy else text, code=code, status=status)
+    refusal.retry_after_s = _retry_after_s(headers)
+    return refusal
+
+
+def _retry_after_s(headers: dict[str, str]) -> float:
+    """Seconds, or a date: of the server's own clock where it tells that. What is neither says nothing."""
+    text = headers.get("retry-after", "")
+    if _SECONDS.match(text):
+        return float(text)
+    try:
+        now_s = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else runtime.now_ms() / 1000
+        return max(0.0, parsedate_to_datetime(text).timestamp() - now_s)
+    except (ValueError, OverflowError, TypeError):
+        return 0.0

@@ -78,7 +78,7 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 except Refusal as unread:
                     unread.conclude(in_doubt)
             in_doubt = in_doubt or refusal.is_doubtful
-            if not refusal.may_pass or not patience.pause():
+            if not refusal.may_pass or not patience.pause(refusal):
                 refusal.conclude(in_doubt)
         else:
             integrity.learn(answer)

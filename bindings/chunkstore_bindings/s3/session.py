@@ -2,7 +2,7 @@
 
 Promises: it repeats nothing; no request is silent longer than the operation that it is sent for, and no answer, heads
 included, outlasts the bounds it is asked in (``chunkstore_bindings.in_time``); it follows a bucket to its region at most once;
-its debugging log shows no session token and no signature. Credentials come from its own chain.
+its debugging log shows no session token, no signature and no access key id. Credentials come from its own chain.
 Leaves out: requests and what answers mean (``client``, ``refusals``).
 """
 
@@ -37,8 +37,12 @@ __all__ = ["LEAST_WAIT_S", "sdk_client"]
 LEAST_WAIT_S: Final = 0.05
 """What a request gets even when its operation has no time left."""
 
-_TALKERS: Final = ("botocore.auth", "botocore.endpoint", "botocore.httpsession", "botocore.awsrequest")
-_SECRET: Final = re.compile(r"(?i)(x-amz-security-token['\"]?: *b?['\"]?|signature[=:]\s*)[^'\"\s,}]+")
+_TALKERS: Final = ("boto3", "botocore", "urllib3")
+_SECRET: Final = re.compile(
+    r"(?i)(x-amz-security-token['\"]?[:=] *b?['\"]?|signature[=:]\s*|credential=|x-amz-credential['\"]?[:=] *b?['\"]?"
+    r"|<(?:AWSAccessKeyId|SignatureProvided|StringToSign|CanonicalRequest)>)[^'\"\s,}&<]+"
+)
+"""In heads, in URLs, and in what an answer repeats of a refused request."""
 
 
 class _Patient(Timeout):
@@ -70,7 +74,7 @@ class _TlsPool(AWSHTTPSConnectionPool):  # type: ignore[misc]
 
 
 class _Discreet(logging.Filter):
-    """The SDK writes whole requests to its debugging log: the session token in them is struck out, the signature, too."""
+    """The SDK writes whole requests and answers to its debugging log: what says who asks is struck out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -80,7 +84,8 @@ class _Discreet(logging.Filter):
 
 
 def _make_discreet() -> None:
-    for name in _TALKERS:
+    # A filter holds for one logger, not for those below it.
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in _TALKERS]:
         logger = logging.getLogger(name)
         if not any(isinstance(item, _Discreet) for item in logger.filters):
             logger.addFilter(_Discreet())

@@ -2,7 +2,8 @@
 
 Promises
 * Only ``StorageUnavailable`` and ``DeadlineExceeded`` are asked again: everything else is an answer. The pauses double and
-  are wholly chance ("full jitter"), so that many clients of a storage that comes back do not meet again in step.
+  are wholly chance ("full jitter"), so that many clients of a storage that comes back do not meet again in step. A pause is as
+  long as the server asks (``retry_after_s``), at most half of the time that is left.
 * *Looking* (exists, stat, list, open, read) is repeated as it is. So are ``put``, ``delete`` and ``set_read_only``: doing them
   twice is doing them once. ``sync`` and ``harden`` are repeated only where ``Capabilities.sync_repeatable``.
 * *Creating* sends the very same bytes again. "Exists" after an attempt whose reply was lost is not believed: what is there
@@ -84,13 +85,14 @@ class _Patience:
         self._pause_s = policy.pause_s_first
         self._end_s = runtime.monotonic_s() + policy.budget_s
 
-    def pause(self) -> bool:
-        """Sleep before the next try; False, without sleeping, when there is to be none."""
+    def pause(self, retry_after_s: float) -> bool:
+        """Sleep before the next try, ``retry_after_s`` if half of the time allows it; False, without sleeping, when there is to be none."""
         if self._tries >= self._policy.tries_max:
             return False
         chance = int.from_bytes(runtime.token(4), "big") / 0xFFFF_FFFF
-        pause_s = chance * min(self._pause_s, self._policy.pause_s_max)
-        if pause_s >= left_s(self._end_s - runtime.monotonic_s()):
+        left = left_s(self._end_s - runtime.monotonic_s())
+        pause_s = max(chance * min(self._pause_s, self._policy.pause_s_max), min(retry_after_s, left / 2))
+        if pause_s >= left:
             return False
         runtime.sleep_s(pause_s)
         self._tries += 1
@@ -133,10 +135,10 @@ class RetryingChunkStorage(WrappingChunkStorage):
                 answer = attempt(patience is not None)
             except AccessDenied:
                 raise  # waiting mends nothing
-            except _TRANSIENT:
+            except _TRANSIENT as error:
                 if patience is None:
                     patience = _Patience(self._policy)
-                if not patience.pause():
+                if not patience.pause(getattr(error, "retry_after_s", 0.0)):
                     self._count(self._given_up, operation)
                     raise
                 self._count(self._retries, operation)
