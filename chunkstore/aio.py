@@ -8,8 +8,9 @@ Promises: every method of a store, and of what it gives (readers, writers, table
 coroutine that runs it in one of ``threads`` threads of this store, with the caller's context variables; attributes stay attributes. What
 can be iterated is iterated with ``async for``, what is a context manager is entered with ``async with``; the future that a writer's
 ``append`` returns is one of the loop's. Arguments, results, errors and retries are those of the method, which is the one place that says
-so. A call that is cancelled before a thread has begun it did not happen; one that has begun comes to its end in its thread, unheard: it may
-have happened, as behind ``OutcomeUnknown``, and what it has opened is closed.
+so. A call that is cancelled before a thread has begun it did not happen; one that has begun still runs to completion in its thread, and its
+result is discarded: it may have happened, as after ``OutcomeUnknown``, and what it has opened is closed. What waits for appends or for room
+(``wait``, a follower, a full writer) holds no thread. Closing and cancelling need no thread that calls may occupy.
 Leaves out: all work. This is the only module beside ``runtime`` that knows threads: the loop's, which no simulator runs.
 """
 
@@ -18,18 +19,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251  (the loop's threads: see above)
-from contextvars import copy_context
+from contextlib import suppress
+from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from chunkstore import assembly, following
 from chunkstore.asker import Asker
+from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
+from chunkstore.handles import SegmentRef, resolve
 from chunkstore.open_session import Session
 from chunkstore.reader import StorageReader
+from chunkstore.reading import Awaited, ReadableContainer, check_wait
+from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.tables import TableReader
 from chunkstore.upkeep.optimiser import StorageOptimiser
@@ -38,6 +44,7 @@ from chunkstore.writer import StorageWriter
 __all__ = ["Call", "Face", "open", "open_asker", "open_replica"]
 
 T = TypeVar("T")
+_THREAD: Final = "chunkstore-aio"
 _BATCH: Final = 256
 """Items of an iterator that are fetched at a time, where they are ready at once."""
 _FACED: Final = (
@@ -95,20 +102,25 @@ class Call(Coroutine[Any, Any, Any]):
 class Face:
     """What a call gave, with a ``Call`` in the place of each of its methods. ``wrapped``: itself, for what does not block."""
 
-    def __init__(self, wrapped: Any, threads: ThreadPoolExecutor, *, owns_threads: bool = False) -> None:
+    def __init__(self, wrapped: Any, host: _Host) -> None:
         self.wrapped = wrapped
-        self._threads = threads
-        self._owns_threads = owns_threads
+        self._host = host
         self._ready: list[Any] = []
-        self._fetching: Future[list[Any]] | None = None
+        self._fetching: Future[Any] | None = None
+        self._pause: asyncio.Future[SegmentInfo] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self.wrapped).__name__!r} has no public attribute {name!r}")
         found = getattr(self.wrapped, name)
         if not callable(found):
-            return _faced(found, self._threads)
-        return lambda *arguments, **named: Call(_carry_out(self._threads, found, *arguments, **named))
+            return _faced(found, self._host)
+        call: Callable[..., Coroutine[Any, Any, Any]] = partial(_carry_out, self._host, found)
+        if name == "wait" and isinstance(self.wrapped, ReadableContainer):
+            call = self._wait
+        elif name == "append" and isinstance(self.wrapped, StorageWriter):
+            call = self._append
+        return lambda *arguments, **named: Call(call(*arguments, **named))
 
     async def __aenter__(self) -> Self:
         return self
@@ -116,46 +128,200 @@ class Face:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await _carry_out(self._threads, self.wrapped.__exit__, kind, error, trace)
-        finally:
-            self._leave_threads()
+        await self._free(partial(self.wrapped.__exit__, kind, error, trace))
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
+        if isinstance(self.wrapped, StorageReader):
+            while (piece := await self._fetch(self.wrapped.poll)) == b"":
+                self._pause = self._host.waits().add(self.wrapped.segment, self.wrapped.position)
+                await self._pause
+            if piece is None:
+                raise StopAsyncIteration
+            return piece
         if not self._ready:
-            if self._fetching is None:
-                # A reader waits for what comes next: it is not asked for more than is wanted.
-                most = 1 if isinstance(self.wrapped, StorageReader) else _BATCH
-                self._fetching = _submit(self._threads, lambda: list(islice(self.wrapped, most))[::-1])
-            # Who gives up waiting loses nothing: what comes then is the next one's.
-            fetched = asyncio.wrap_future(self._fetching)
-            await asyncio.shield(asyncio.wait([fetched]))
-            self._fetching = None
-            self._ready = fetched.result()
+            self._ready = await self._fetch(lambda: list(islice(self.wrapped, _BATCH))[::-1])
         if not self._ready:
             raise StopAsyncIteration
         return self._ready.pop()
 
     async def close(self) -> None:
         """As of what is wrapped."""
-        try:
-            if self._fetching is not None and not isinstance(self.wrapped, StorageReader):
-                # Python refuses to close a generator that a thread is in; a reader ends who waits in it.
-                await asyncio.wait([asyncio.wrap_future(self._fetching)])
-            await _carry_out(self._threads, getattr(self.wrapped, "close", lambda: None))
-        finally:
-            self._leave_threads()
+        await self._free(getattr(self.wrapped, "close", lambda: None))
 
-    def _leave_threads(self) -> None:
-        if self._owns_threads:
-            self._threads.shutdown(wait=False)
+    async def _fetch(self, call: Callable[[], Any]) -> Any:
+        if self._fetching is None:
+            self._fetching = self._host.submit(call)
+        # A caller that gives up waiting loses nothing: what comes then is the next caller's.
+        fetched = asyncio.wrap_future(self._fetching)
+        await asyncio.shield(asyncio.wait([fetched]))
+        self._fetching = None
+        if fetched.cancelled():
+            raise Closed("this iterator")
+        return fetched.result()
+
+    async def _wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
+        check_wait(offset, timeout_s)
+        resolve(segment)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await self._host.waits().add(segment, offset, refresh=True)
+        return cast(SegmentInfo, await _carry_out(self._host, self.wrapped.wait, segment, offset, 0))
+
+    async def _append(self, data: BytesLike, *, timeout_s: float | None = None) -> asyncio.Future[int]:
+        loop, limit_s = asyncio.get_running_loop(), self.wrapped.limit_s(timeout_s)
+        end_s = loop.time() + limit_s
+        while True:
+            room = asyncio.Event()
+            queued = await _carry_out(self._host, self.wrapped.offer, data, partial(_post, loop, room.set))
+            if queued is not None:
+                return cast(asyncio.Future[int], queued)
+            try:
+                async with asyncio.timeout_at(end_s):
+                    await room.wait()
+            except TimeoutError as error:
+                raise DeadlineExceeded("append: the writer's buffer stayed full", deadline_s=limit_s) from error
+
+    async def _free(self, close: Callable[[], object]) -> None:
+        """Close it, without a thread that calls may occupy."""
+        try:
+            is_reader = isinstance(self.wrapped, StorageReader)
+            if self._fetching is not None and not self._fetching.cancel() and not is_reader:
+                # Python refuses to close a generator that a thread is in.
+                await asyncio.wait([asyncio.wrap_future(self._fetching)])
+            if is_reader:
+                self.wrapped.close(wait_s=0)
+                if self._pause is not None:
+                    _post(self._pause.get_loop(), partial(_settle, self._pause, Closed("this reader")))
+            else:
+                await asyncio.shield(asyncio.wrap_future(_start(copy_context().run, close)))
+        finally:
+            if self.wrapped is self._host.owner:
+                self._host.close()
+
+
+class _Host:
+    """What the faces of one store share: its threads, and in each event loop its waits. ``owner``: the store."""
+
+    def __init__(self, count: int) -> None:
+        self.owner: Any = None
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=_THREAD)
+        self._waits: dict[asyncio.AbstractEventLoop, _Waits] = {}
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run it in a thread. Raises ``Closed`` where the threads are gone with the store."""
+        try:
+            return self._threads.submit(copy_context().run, call)
+        except RuntimeError as error:
+            raise Closed("this store") from error
+
+    def waits(self) -> _Waits:
+        """Those of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._waits:
+            self._waits = {other: waits for other, waits in self._waits.items() if not other.is_closed()}
+            self._waits[loop] = _Waits(self)
+        return self._waits[loop]
+
+    def close(self) -> None:
+        """No thread begins another call, and every wait ends with ``Closed``."""
+        self._threads.shutdown(wait=False)
+        for loop, waits in self._waits.items():
+            _post(loop, waits.end)
+
+
+class _Waits:
+    """The waits of one store in one event loop. One task looks after all of them, in one of the store's threads now and then: after its
+    commits, and as often as a waiting thread would look."""
+
+    def __init__(self, host: _Host) -> None:
+        self._host = host
+        self._awaited: dict[asyncio.Future[SegmentInfo], Awaited] = {}
+        self._news = asyncio.Event()
+        self._refresh, self._due_s = False, 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, segment: SegmentRef, offset: int, *, refresh: bool = False) -> asyncio.Future[SegmentInfo]:
+        """What ``wait`` of the store returns, without a limit."""
+        future: asyncio.Future[SegmentInfo] = asyncio.get_running_loop().create_future()
+        self._awaited[future] = segment, offset
+        future.add_done_callback(self._drop)
+        self._refresh = self._refresh or refresh
+        self._news.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
+        return future
+
+    def _drop(self, future: asyncio.Future[SegmentInfo]) -> None:
+        del self._awaited[future]
+        if not self._awaited:
+            self._news.set()  # the task ends
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End them all, with ``Closed`` or another error."""
+        for future in self._awaited:
+            _settle(future, Closed("this store") if error is None else error)
+        if error is None and self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        loop, store = asyncio.get_running_loop(), self._host.owner
+
+        def wake() -> None:
+            if not self._news.is_set():
+                _post(loop, self._news.set)
+
+        unwatch = store.watch(wake)
+        try:
+            while self._awaited:
+                self._news.clear()
+                # Kept from task to task: a caller that gives up early, again and again, sees news all the same.
+                refresh, self._refresh = self._refresh or loop.time() >= self._due_s, False
+                look = partial(store.poll_waits, set(self._awaited.values()), refresh=refresh)
+                over, pause_s = await asyncio.wrap_future(self._host.submit(look))
+                for future, awaited in self._awaited.items():
+                    if awaited in over:
+                        _settle(future, over[awaited])
+                if refresh:
+                    self._due_s = loop.time() + pause_s
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(self._due_s):
+                        await self._news.wait()
+        except Exception as error:  # noqa: BLE001  (raised by every wait)
+            self.end(error)
+        finally:
+            unwatch()
+
+
+def _settle(future: asyncio.Future[SegmentInfo], result: SegmentInfo | BaseException) -> None:
+    if future.done():
+        return
+    if isinstance(result, SegmentInfo):
+        future.set_result(result)
+    else:
+        future.set_exception(result.copy() if isinstance(result, ChunkstoreError) else result)
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Call it in the loop, from any thread; a loop that is closed waits for nothing."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
+
+
+def _start(call: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Run it in a thread of its own."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD)
+    try:
+        return thread.submit(call, *arguments)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def open(root: str, *, threads: int = 32, **arguments: Any) -> Call:  # noqa: A001  (as chunkstore.open)
-    """As ``chunkstore.open``, with its arguments. ``threads`` (1 to 1024): so many calls are carried out at a time, others wait."""
+    """As ``chunkstore.open``, with its arguments. ``threads`` (1 to 1024): so many calls are carried out at a time, others wait;
+    those that wait for appends or for room in a writer do not count."""
     return Call(_open(_checked(threads), partial(assembly.open_store, root, **arguments)))
 
 
@@ -176,37 +342,30 @@ def _checked(threads: int) -> int:
 
 
 async def _open(count: int, do: Callable[[], Any]) -> Face:
-    threads = ThreadPoolExecutor(count, thread_name_prefix="chunkstore-aio")
+    host = _Host(count)
     try:
-        opened = await _carry_out(threads, do)
+        opened = await _carry_out(host, do)
     except BaseException:
-        threads.shutdown(wait=False)
+        host.close()
         raise
-    return Face(opened.wrapped, threads, owns_threads=True)
+    host.owner = opened.wrapped
+    return Face(opened.wrapped, host)
 
 
-async def _carry_out(threads: ThreadPoolExecutor, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Run it in a thread. Raises what it raises, and as ``_submit``."""
-    under_way = _submit(threads, partial(method, *arguments, **named))
+async def _carry_out(host: _Host, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Run it in a thread. Raises what it raises, and as ``_Host.submit``."""
+    under_way = host.submit(partial(method, *arguments, **named))
     try:
-        return _faced(await asyncio.wrap_future(under_way), threads)
+        return _faced(await asyncio.wrap_future(under_way), host)
     except asyncio.CancelledError:
         under_way.add_done_callback(_give_up)
         raise
 
 
-def _submit(threads: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
-    """Raises ``Closed`` where the threads are gone with the store."""
-    try:
-        return threads.submit(copy_context().run, call)
-    except RuntimeError as error:
-        raise Closed("this store") from error
-
-
-def _faced(found: Any, threads: ThreadPoolExecutor) -> Any:
+def _faced(found: Any, host: _Host) -> Any:
     if isinstance(found, Future):
         return asyncio.wrap_future(found)
-    return Face(found, threads) if isinstance(found, _FACED) else found
+    return Face(found, host) if isinstance(found, _FACED) else found
 
 
 def _give_up(under_way: Future[Any]) -> None:
@@ -215,7 +374,4 @@ def _give_up(under_way: Future[Any]) -> None:
         return
     found = under_way.result()
     if isinstance(found, _FACED) and hasattr(found, "close"):
-        # Not here: this may be the loop's own thread.
-        closer = ThreadPoolExecutor(1, thread_name_prefix="chunkstore-aio")
-        closer.submit(found.close)
-        closer.shutdown(wait=False)
+        _start(found.close)  # not here: this may be the loop's own thread

@@ -34,6 +34,7 @@ __all__ = [
     "check_pin",
     "check_range",
     "check_ranges",
+    "check_timeout",
     "check_value",
     "check_version",
     "check_writer",
@@ -53,6 +54,14 @@ def check_number(value: object, argument: str) -> None:
     """Raise ``InvalidArgument`` of ``argument`` unless ``value`` is a whole number from 0 on."""
     if type(value) is not int or value < 0:
         raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
+
+
+def check_timeout(timeout_s: float) -> float:
+    """It. Raise ``InvalidArgument`` unless it is a number of seconds, of a year at most."""
+    if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
+        text = f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}"
+        raise InvalidArgument(text, argument="timeout_s")
+    return timeout_s
 
 
 def check_flags(**given: object) -> None:

@@ -93,7 +93,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         self._sweep_unfinished = sweep_unfinished
         self._open_copy = open_copy
         self._waiters_lock, self._close_lock = runtime.lock(), runtime.lock()
-        self._waiters: set[runtime.Event] = set()
+        self._waiters: set[Callable[[], None]] = set()
         self._writers = Writers()
         self._released = False
         container = self._container = OwnedContainer(
@@ -461,18 +461,18 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         # Its own commits, and its end, wake whoever waits; what is left to see is a newer owner, by a look at the fence.
         return _POLL_REMOTE_S if self._container.remote else _POLL_LOCAL_S
 
-    def _arm(self) -> runtime.Event:
-        waiter = runtime.event()
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """As of ``ReadableContainer``. Raises nothing."""
         with self._waiters_lock:
-            self._waiters.add(waiter)
-        return waiter
+            self._waiters.add(wake)
+        return partial(self._unwatch, wake)
 
-    def _disarm(self, waiter: runtime.Event) -> None:
+    def _unwatch(self, wake: Callable[[], None]) -> None:
         with self._waiters_lock:
-            self._waiters.discard(waiter)
+            self._waiters.discard(wake)
 
     def _wake_waiters(self, _lsn: int) -> None:
         if self._waiters:
             with self._waiters_lock:
-                for waiter in self._waiters:
-                    waiter.set()
+                for wake in self._waiters:
+                    wake()

@@ -2,9 +2,10 @@
 
 Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``stop`` (or the end at the time it is reached);
 at most ``prefetch_bytes`` are held in advance, and from a remote storage several pieces are read at a time; with ``follow`` it
-waits for more until the segment is sealed, deleted or the reader closed. Errors of reading are raised at the position where they
-occur, after all buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks are left out, and only
-these, and ``skipped`` names them. Reading ahead also ends when a reader is garbage-collected. Not for use in a forked child.
+waits for more until the segment is sealed, deleted or the reader closed; ``poll`` never waits for that. Errors of reading are raised
+at the position where they occur, after all buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks
+are left out, and only these, and ``skipped`` names them. Reading ahead also ends when a reader is garbage-collected. Not for use in a
+forked child.
 Leaves out: random access (``store.read``).
 """
 
@@ -107,6 +108,7 @@ class StorageReader:
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
+        self.segment = handle
         self.position = start
         self.skipped: list[SkippedRange] = []
         self._pieces = _Pieces(
@@ -123,6 +125,8 @@ class StorageReader:
         pieces_left = -(-((info.length if stop is None else min(stop, info.length)) - start) // piece_bytes)
         self._ways = max(1, min(_REMOTE_WAYS if remote else 1, self._ahead_max, pieces_left))
         self._ended = False
+        self._piece_bytes = piece_bytes
+        self._is_ahead = info.length - start >= piece_bytes  # of a polled reader: whether there is enough to read ahead
         self._tasks: list[runtime.Task] = []
         weakref.finalize(self, self._pieces.forget)
 
@@ -137,10 +141,22 @@ class StorageReader:
 
     def __next__(self) -> bytes:
         """The next buffer. Raises ``StopIteration`` at the end, ``Closed``, and as ``ReadableContainer.read``."""
+        if (item := self._advance()) is None:
+            raise StopIteration
+        return item
+
+    def poll(self) -> bytes | None:
+        """As ``next``, but it never waits for an append: b"" where a follower would, None at the end. From the first ``poll`` on no
+        thread of this reader waits at the tail; ``segment`` and ``position`` say for what to wait. Raises ``Closed``, and as
+        ``ReadableContainer.read``. Retry: safe."""
+        self._pieces.waits = False
+        return self._advance()
+
+    def _advance(self) -> bytes | None:
         if self._pieces.closed:
             raise Closed("this reader")
         if self._ended:
-            raise StopIteration
+            return None
         while isinstance(item := self._next_item(), SkippedRange):
             self.skipped.append(item)
             self.position = item.stop
@@ -149,13 +165,13 @@ class StorageReader:
             return item
         self._ended = True
         if item is None:
-            raise StopIteration
+            return None
         raise item
 
-    def close(self) -> None:
-        """End reading ahead. Raises nothing. Safe to repeat."""
+    def close(self, wait_s: float = _JOIN_S) -> None:
+        """End reading ahead, waiting ``wait_s`` at most for what is being read. Raises nothing. Safe to repeat."""
         self._pieces.close()
-        deadline_s = runtime.monotonic_s() + _JOIN_S
+        deadline_s = runtime.monotonic_s() + wait_s
         for task in self._tasks:
             task.join(timeout=max(0.0, deadline_s - runtime.monotonic_s()))
 
@@ -163,13 +179,23 @@ class StorageReader:
         pieces = self._pieces
         if not self._ahead_max:
             return pieces.read(self.position)
+        if not pieces.waits and not self._is_ahead:
+            item = pieces.read(self.position)
+            if isinstance(item, bytes) and len(item) == self._piece_bytes:
+                self._is_ahead = True
+                pieces.go_on(self.position + len(item))
+            return item
         if not self._tasks:
             # The threads refer to the pieces only, so that a dropped reader is collected and ends them.
             ahead = partial(pieces.read_ahead, self._ahead_max)
             self._tasks.append(runtime.spawn(ahead, _THREAD))
             more = (runtime.spawn_if_possible(ahead, _THREAD) for _ in range(self._ways - 1))
             self._tasks += [task for task in more if task is not None]
-        return pieces.take()
+        item = pieces.take()
+        if item == b"":
+            self._is_ahead = False
+            self._tasks.clear()  # they end: there is nothing to read ahead
+        return item
 
 
 _Item = bytes | SkippedRange | ChunkstoreError | None
@@ -219,6 +245,7 @@ class _Pieces:
         """Where the next piece begins that is to be read ahead; None behind the last."""
         self._reading = 0
         self.closed = False
+        self.waits = True  # whether a follower's reads wait for appends; else they give b""
 
     def close(self) -> None:
         """No more of them."""
@@ -232,6 +259,11 @@ class _Pieces:
     def forget(self) -> None:
         """As ``close``, without the lock, for the garbage collector: waiting threads notice within a second."""
         self.closed = True
+
+    def go_on(self, position: int) -> None:
+        """Read ahead from here."""
+        with self._condition:
+            self._next = position
 
     def take(self) -> _Item:
         """The next one that was read ahead."""
@@ -271,7 +303,7 @@ class _Pieces:
     def _go_on_behind(self, piece: _Ahead) -> None:
         """With the condition held: where a piece is not as long as it was taken for, what follows it begins elsewhere."""
         item = piece.item
-        if isinstance(item, bytes):
+        if isinstance(item, bytes) and item:
             behind: int | None = piece.position + len(item)
         else:
             behind = item.stop if isinstance(item, SkippedRange) else None
@@ -298,10 +330,10 @@ class _Pieces:
                     return found
                 if not self._follow or self.closed:
                     return None
-                info = self._wait_at(position, _FOLLOW_WAIT_S, self._is_closed)
+                info = self._wait_at(position, _FOLLOW_WAIT_S if self.waits else 0.0, self._is_closed)
                 self._know_end(info.length)
-                if info.sealed and info.length <= position:
-                    return None
+                if info.length <= position and (info.sealed or not self.waits):
+                    return None if info.sealed else b""
         except ChunkstoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  (carried to the consuming thread)

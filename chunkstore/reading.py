@@ -8,12 +8,12 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_buffer, check_flags, check_listing, check_number, check_range
+from chunkstore.arguments import check_buffer, check_flags, check_listing, check_number, check_range, check_timeout
 from chunkstore.blocks import Borders
 from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
@@ -29,7 +29,7 @@ from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.reports import DefragReport, Found, RetentionReport, SweepReport, SweptKind
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
-__all__ = ["JournalFindings", "ReadableContainer", "no_findings"]
+__all__ = ["Awaited", "JournalFindings", "ReadableContainer", "WaitResult", "check_wait", "no_findings"]
 
 _ENDED_S = 0.5
 T = TypeVar("T")
@@ -37,6 +37,20 @@ T = TypeVar("T")
 JournalFindings: TypeAlias = Callable[[CheckLevel, MetadataView, int | None], list[Finding]]
 """What the journal says of itself, at a level of ``check``, of a view of the metadata cache, and of the lowest lsn that a pin
 names."""
+
+
+Awaited: TypeAlias = tuple[SegmentRef, int]
+WaitResult: TypeAlias = SegmentInfo | SegmentNotFound
+
+
+def check_wait(offset: object, timeout_s: float) -> None:
+    """Check the arguments of ``wait``. Raises ``InvalidArgument``."""
+    check_number(offset, "offset")
+    check_timeout(timeout_s)
+
+
+def _is_over(state: WaitResult, offset: int) -> bool:
+    return isinstance(state, SegmentNotFound) or state.length > offset or state.sealed
 
 
 def no_findings(_level: CheckLevel, _view: MetadataView, _pinned_lsn: int | None) -> list[Finding]:
@@ -223,11 +237,7 @@ class ReadableContainer:
 
         Raises as ``info`` (``SegmentNotFound`` also when it is deleted meanwhile), and at a replica as ``Replica.refresh``.
         """
-        check_number(offset, "offset")
-        if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
-            raise InvalidArgument(
-                f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"
-            )
+        check_wait(offset, timeout_s)
         return self._wait(segment, offset, timeout_s, lambda: False, at_once=True)
 
     def _wait(
@@ -236,17 +246,18 @@ class ReadableContainer:
         """As ``wait``. ``ended`` is asked twice a second, and ends it early. ``at_once``: without a pause before the first look."""
         deadline_s = runtime.monotonic_s() + timeout_s
         while True:
-            waiter = self._arm()
+            waiter = runtime.event()
+            unwatch = self.watch(waiter.set)
             try:
                 info = self.info(segment)
                 now_s = runtime.monotonic_s()
-                if info.length > offset or info.sealed or now_s >= deadline_s or ended():
+                if _is_over(info, offset) or now_s >= deadline_s or ended():
                     return info
                 look_s = min(deadline_s, now_s + self._poll_s(at_once=at_once))
                 while now_s < look_s and not waiter.wait(min(look_s - now_s, _ENDED_S)) and not ended():
                     now_s = runtime.monotonic_s()
             finally:
-                self._disarm(waiter)
+                unwatch()
             at_once = False
             self._refresh(max(0.0, deadline_s - runtime.monotonic_s()))
 
@@ -254,11 +265,37 @@ class ReadableContainer:
         """How long until the next look for news is due; ``at_once``: to whoever has just come."""
         raise NotImplementedError
 
-    def _arm(self) -> runtime.Event:
-        return runtime.event()
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` after each commit of this owner, and at its end; returns the call that ends that. A replica calls nothing.
 
-    def _disarm(self, waiter: runtime.Event) -> None:
-        return None
+        ``wake`` runs in the committing thread, with locks held: it must neither raise nor wait. Raises nothing. Retry: safe.
+        """
+        return lambda: None
+
+    def poll_waits(self, waits: Collection[Awaited], *, refresh: bool) -> tuple[dict[Awaited, WaitResult], float]:
+        """Which of many ``wait`` calls, each a segment and an offset, are over now, by one look; and in how many seconds to ask again.
+
+        A result is the segment's state, or ``SegmentNotFound``. ``refresh``: a replica catches up first if something is not over.
+        ``watch`` says when to ask earlier. Raises as ``look``, and at a replica as ``Replica.refresh``. Retry: safe.
+        """
+        over = self._over(waits)
+        if refresh and len(over) < len(set(waits)):
+            self._refresh()
+            over = self._over(waits)
+        return over, self._poll_s(at_once=False)
+
+    def _over(self, waits: Collection[Awaited]) -> dict[Awaited, WaitResult]:
+        def find(view: MetadataView) -> dict[SegmentRef, WaitResult]:
+            found: dict[SegmentRef, WaitResult] = {}
+            for segment in {segment for segment, _ in waits}:
+                try:
+                    found[segment] = inspect.info_of(find_segment(view, *resolve(segment)))
+                except SegmentNotFound as error:
+                    found[segment] = error
+            return found
+
+        states = self.look(find)
+        return {wait: state for wait in waits if _is_over(state := states[wait[0]], wait[1])}
 
     def reader(
         self,

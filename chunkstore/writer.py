@@ -16,10 +16,12 @@ Leaves out: framing of events (the bytes are the caller's).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, Self
 
 from chunkstore import runtime
+from chunkstore.arguments import check_timeout
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
@@ -33,7 +35,6 @@ __all__ = ["AppendTarget", "StorageWriter"]
 
 _JOIN_S: Final = 60.0
 _THREAD: Final = "chunkstore-writer"
-_TIMEOUT_S_MAX: Final = 366 * 86_400
 _GROWN_BYTES_MAX: Final = 8 * MIB
 _BUFFER_BYTES_MIN: Final = 16 * MIB
 
@@ -117,8 +118,7 @@ class StorageWriter:
         self._underway: deque[Batch] = deque()
         self._underway_bytes = 0
         self._done_bytes = 0
-        self._blocked = 0
-        """How many calls wait for room in the buffer."""
+        self._wakes: list[Callable[[], None]] = []  # of those who wait for room in the buffer
         self._due_bytes = flush_bytes
         """When so much waits, whoever has the turn is woken."""
         self._failing = False
@@ -146,48 +146,68 @@ class StorageWriter:
         future with an error of the store's ``append``. Retry: behind ``resume`` only.
         """
         payload = bytes(check_data(data))
-        limit_s = self._limit_s(timeout_s)
+        limit_s = self.limit_s(timeout_s)
+        with self._condition:
+            if not self._must_wait(len(payload)):
+                return self._enter(payload)
         deadline_s = runtime.monotonic_s() + limit_s
+        while True:
+            full = runtime.event()
+            if (future := self.offer(payload, full.set)) is not None:
+                return future
+            left_s = deadline_s - runtime.monotonic_s()
+            if left_s <= 0:
+                raise DeadlineExceeded("append: the writer's buffer stayed full", deadline_s=limit_s)
+            full.wait(left_s)
+
+    def offer(self, data: BytesLike, wake: Callable[[], None]) -> Future[int] | None:
+        """As ``append``, but it never waits: None where the buffer is full. Then nothing was queued, and ``wake`` is called once when there
+        may be room or the writer has ended: in another thread, with locks held, where it must neither raise nor wait.
+
+        Raises ``InvalidArgument``, ``Closed``. Retry: as of ``append``."""
+        payload = bytes(check_data(data))
+        with self._condition:
+            if not self._must_wait(len(payload)):
+                return self._enter(payload)
+            self._wakes.append(wake)
+            self._condition.notify_all()
+            return None
+
+    def _must_wait(self, size_bytes: int) -> bool:
+        if self._closed or self._error is not None or self._gives_way:
+            return False
+        return self._waiting_bytes > 0 and self._waiting_bytes + size_bytes > self._buffer_bytes_max
+
+    def _enter(self, payload: bytes) -> Future[int]:
+        """With the condition held."""
+        if self._closed:
+            raise Closed("this writer")
         future: Future[int] = runtime.future()
         # Queued is as good as running: it cannot be cancelled any more.
         future.set_running_or_notify_cancel()
-        with self._condition:
-            while self._waiting_bytes and self._waiting_bytes + len(payload) > self._buffer_bytes_max:
-                if self._closed or self._error is not None or self._gives_way:
-                    break
-                left_s = deadline_s - runtime.monotonic_s()
-                if left_s <= 0:
-                    raise DeadlineExceeded("append: the writer's buffer stayed full", deadline_s=limit_s)
-                self._blocked += 1
-                if self._blocked == 1:
-                    self._condition.notify_all()  # what waits is due
-                try:
-                    self._condition.wait(left_s)
-                finally:
-                    self._blocked -= 1
-            if self._closed:
-                raise Closed("this writer")
-            if self._error is not None or self._gives_way:
-                future.set_exception(self._error.copy() if self._error is not None else _superseded())
-                return future
-            is_first = not self._waiting
-            if is_first:
-                self._oldest_s = runtime.monotonic_s()
-            self.event_number += 1
-            self._waiting.append(Waiting(payload, future, self.event_number))
-            before_bytes, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + len(payload)
-            if is_first or before_bytes < self._due_bytes <= self._waiting_bytes:
-                self._condition.notify_all()
+        if self._error is not None or self._gives_way:
+            future.set_exception(self._error.copy() if self._error is not None else _superseded())
+            return future
+        is_first = not self._waiting
+        if is_first:
+            self._oldest_s = runtime.monotonic_s()
+        self.event_number += 1
+        self._waiting.append(Waiting(payload, future, self.event_number))
+        before_bytes, self._waiting_bytes = self._waiting_bytes, self._waiting_bytes + len(payload)
+        if is_first or before_bytes < self._due_bytes <= self._waiting_bytes:
+            self._condition.notify_all()
         return future
 
-    def _limit_s(self, timeout_s: float | None) -> float:
-        if timeout_s is None:
-            return self._store.settings.op_deadline_s
-        if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= _TIMEOUT_S_MAX:
-            raise InvalidArgument(
-                f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}", argument="timeout_s"
-            )
-        return timeout_s
+    def _room(self) -> None:
+        """With the condition held: there may be room, or the writer has ended."""
+        wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            wake()
+        self._condition.notify_all()
+
+    def limit_s(self, timeout_s: float | None) -> float:
+        """The seconds that a call may wait; None: the store's ``op_deadline_s``. Raises ``InvalidArgument``."""
+        return self._store.settings.op_deadline_s if timeout_s is None else check_timeout(timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything appended so far is durable; another call goes on waiting.
@@ -196,7 +216,7 @@ class StorageWriter:
         was opened), and what broke the writer: an error of ``append`` of the store. Nothing behind the failure is
         acknowledged, and nothing of it happened, but where the failure is ``OutcomeUnknown``; go on with ``resume``.
         """
-        limit_s = self._limit_s(timeout_s)
+        limit_s = self.limit_s(timeout_s)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
             target = self.event_number
@@ -221,7 +241,7 @@ class StorageWriter:
         finally:
             with self._condition:
                 self._closed = True
-                self._condition.notify_all()
+                self._room()
                 deadline_s = runtime.monotonic_s() + _JOIN_S
                 while self._threads and (left_s := deadline_s - runtime.monotonic_s()) > 0:
                     self._condition.wait(left_s)
@@ -229,11 +249,11 @@ class StorageWriter:
     def give_way(self) -> None:
         """To a newer writer of the same id: begin nothing more, and wait until what is under way has come to its end; then the rest fails
         with ``Closed``. Raises ``DeadlineExceeded`` (something is undecided still; nobody may go on behind it). Retry: safe."""
-        limit_s = self._limit_s(None)
+        limit_s = self.limit_s(None)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
             self._gives_way = self._failing = True
-            self._condition.notify_all()
+            self._room()
             while self._underway and self._error is None:
                 left_s = deadline_s - runtime.monotonic_s()
                 if left_s <= 0:
@@ -335,7 +355,7 @@ class StorageWriter:
                 if (
                     self._waiting[0].event_number <= self._flush_to
                     or self._closed
-                    or self._blocked
+                    or self._wakes
                     or self._waiting_bytes >= self._due_bytes
                     or age_s >= self._flush_s
                 ):
@@ -356,7 +376,7 @@ class StorageWriter:
             self._expected_offset += size_bytes
         self._underway.append(batch)
         self._underway_bytes += size_bytes
-        self._condition.notify_all()
+        self._room()
         return batch
 
     def _begin(self, batch: Batch) -> None:
@@ -475,6 +495,6 @@ class StorageWriter:
             self._underway.clear()
             self._waiting.clear()
             self._waiting_bytes = self._underway_bytes = 0
-            self._condition.notify_all()
+            self._room()
         for future in futures:
             future.set_exception(error.copy())

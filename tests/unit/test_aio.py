@@ -1,10 +1,15 @@
-"""``chunkstore.aio``: stores from asyncio."""
+"""``chunkstore.aio``: stores from asyncio. What waits holds no thread; closing and cancelling need none of those that calls occupy."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,9 @@ from chunkstore import aio, assembly
 from tests.support.data import pattern
 from tests.support.hooked import wait_for
 
+ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = chunkstore.Settings(lease_s=0, collect_s=0)
+FOLLOWERS = 1_000
 
 
 @pytest.fixture
@@ -96,7 +103,6 @@ def test_who_gives_up_waiting_for_a_follower_loses_nothing(root: str) -> None:
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(anext(reader), 0.1)
                     await store.append("a", b"%d" % number)
-                    await asyncio.sleep(0.1)  # somebody waits in a thread for it, unheard
                     assert await anext(reader) == b"%d" % number
 
     run(main)
@@ -174,3 +180,256 @@ def test_what_a_cancelled_call_opens_is_closed(root: str, monkeypatch: pytest.Mo
     run(main)
     with pytest.raises(chunkstore.Closed):
         opened[0].create("a")
+
+
+async def first_piece(store: Any, name: str) -> bytes:
+    async for piece in store.reader(name, follow=True):
+        return bytes(piece)
+    return b""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def all_follow(store: Any, count: int) -> list[asyncio.Task[bytes]]:
+    """So many tasks that wait for the first piece of "a"."""
+    tasks = [asyncio.create_task(first_piece(store, "a")) for _ in range(count)]
+    await all_wait(store, count)
+    return tasks
+
+
+async def all_wait(store: Any, count: int) -> None:
+    await until(lambda: len(store._host.waits()._awaited) == count)
+
+
+class Held:
+    """A call that holds a thread until ``go_on``."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, *_: object, **__: object) -> bool:
+        self.begun.set()
+        return not self.go_on.wait(60)
+
+    def fail(self, *_: object, **__: object) -> int:
+        self()
+        raise chunkstore.StorageUnavailable("it is gone")
+
+
+def test_appends_go_on_next_to_a_thousand_followers(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=2) as store:
+            await store.create("a")
+            following = await all_follow(store, FOLLOWERS)
+            readers = [thread for thread in threading.enumerate() if thread.name == "chunkstore-reader"]
+            assert not readers, "no thread of a reader waits either"
+            following.pop().cancel()
+            assert await store.append("a", b"x") == 0
+            assert await asyncio.gather(*following) == [b"x"] * (FOLLOWERS - 1)
+
+    run(main)
+
+
+def test_cancelling_and_closing_need_no_thread_of_the_pool(root: str) -> None:
+    held = Held()
+
+    async def main() -> None:
+        store = await aio.open(root, settings=SETTINGS, threads=1)
+        await store.create("a")
+        following = await all_follow(store, FOLLOWERS)
+        store.wrapped.hold = held
+        holding = asyncio.create_task(store.hold())
+        await until(held.begun.is_set)
+        cancelled, *others = following
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert cancelled.cancelled() and not any(task.done() for task in others)
+        await store.close()
+        ends = await asyncio.gather(*others, return_exceptions=True)
+        assert {type(end) for end in ends} == {chunkstore.Closed}
+        assert not holding.done(), "all that while the only thread was held"
+        held.go_on.set()
+        await holding
+
+    run(main)
+
+
+def test_wait_is_that_of_the_store(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=1) as store:
+            for name in "abc":
+                await store.create(name)
+            assert (await store.wait("a", 0, 0.01)).length == 0
+            waiting = [asyncio.create_task(store.wait(name, 1, 60)) for name in "abc"]
+            await all_wait(store, 3)
+            await store.append("a", b"x")
+            assert not waiting[0].done(), "one byte is not beyond offset 1"
+            await store.append("a", b"y")
+            assert (await waiting[0]).length == 2
+            await store.seal("b")
+            assert (await waiting[1]).sealed
+            await store.delete("c")
+            with pytest.raises(chunkstore.SegmentNotFound):
+                await waiting[2]
+            for arguments in (("a", -1, 1), ("a", 0, -1), ("", 0, 1)):
+                with pytest.raises(chunkstore.InvalidArgument):
+                    await store.wait(*arguments)
+
+    run(main)
+
+
+def test_followers_of_a_replica_share_its_looks(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS) as store:
+            await store.create("a")
+            replica = await aio.open_replica(root, settings=SETTINGS, threads=1)
+            following = await all_follow(replica, 50)
+            await store.append("a", b"x")
+            assert await asyncio.gather(*following) == [b"x"] * 50
+            async with replica.reader("a", start=1, follow=True) as reader:
+                await store.append("a", b"y")
+                piece = b""
+                while not piece:  # a caller that gives up sooner than the replica looks sees news all the same
+                    with suppress(TimeoutError):
+                        piece = await asyncio.wait_for(anext(reader), 0.01)
+            left = asyncio.create_task(replica.wait("a", 2, 3_600))
+            await all_wait(replica, 1)
+            await replica.close()
+            with pytest.raises(chunkstore.Closed):
+                await left
+
+    run(main)
+
+
+def test_closing_a_reader_ends_the_wait_for_its_next_piece(root: str) -> None:
+    held = Held()
+
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=1) as store:
+            await store.create("a")
+            store.wrapped.hold = held
+            at_tail, in_queue = [await store.reader("a", follow=True) for _ in range(2)]
+            waiting = [asyncio.create_task(anext(at_tail))]
+            await all_wait(store, 1)
+            holding = asyncio.create_task(store.hold())
+            await until(held.begun.is_set)
+            waiting.append(asyncio.create_task(anext(in_queue)))
+            await until(lambda: in_queue._fetching is not None)
+            for reader in (at_tail, in_queue):
+                await reader.close()
+            for task in waiting:
+                with pytest.raises(chunkstore.Closed):
+                    await task
+            held.go_on.set()
+            await holding
+
+    run(main)
+
+
+def test_a_follower_reads_ahead_where_it_lags(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS) as store:
+            await store.create("a")
+            data, given = os.urandom(100_000), 0
+            heard = bytearray()
+            async with store.reader("a", follow=True, piece_bytes=4096) as reader:
+                for size in (40_000, 1, 4096, 50_000, 5_903):
+                    await store.append("a", data[given : given + size])
+                    given += size
+                    while len(heard) < given:
+                        heard += await anext(reader)
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(anext(reader), 0.01)
+                await store.seal("a")
+                with pytest.raises(StopAsyncIteration):
+                    await anext(reader)
+                assert reader.position == len(data) and heard == data
+
+    run(main)
+
+
+def test_full_writers_hold_no_thread_and_lose_nothing(root: str) -> None:
+    held = Held()
+
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=1) as store:
+            await store.create("a")
+            real = store.wrapped.append
+            store.wrapped.append = lambda *arguments, **named: held() or real(*arguments, **named)
+            writer = await store.writer("a", flush_bytes=1, buffer_bytes_max=1, window=1, writer_id="w")
+            futures = [await writer.append(b"0")]
+            await until(held.begun.is_set)
+            futures.append(await writer.append(b"1"))
+            with pytest.raises(chunkstore.DeadlineExceeded):
+                await writer.append(b"never", timeout_s=0.01)
+            waiting = [asyncio.create_task(writer.append(b"%d" % number)) for number in range(2, 10)]
+            given_up = asyncio.create_task(writer.append(b"never"))
+            await until(lambda: len(writer.wrapped._wakes) == len(waiting) + 2)
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            assert (await store.info("a")).length == 0 and not any(task.done() for task in waiting)
+            held.go_on.set()
+            futures += await asyncio.gather(*waiting)
+            assert sorted(await asyncio.gather(*futures)) == list(range(10))
+            await writer.close()
+            assert sorted(await store.read("a", 0, 100)) == sorted(b"0123456789")
+
+    run(main)
+
+
+def test_a_full_writer_hears_of_its_end(root: str) -> None:
+    held = Held()
+
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=1) as store:
+            await store.create("a")
+            store.wrapped.append = held.fail
+            writer = await store.writer("a", flush_bytes=1, buffer_bytes_max=1, window=1)
+            futures = [await writer.append(b"x")]
+            await until(held.begun.is_set)
+            futures.append(await writer.append(b"x"))
+            waiting = asyncio.create_task(writer.append(b"y"))
+            await until(lambda: len(writer.wrapped._wakes) == 1)
+            held.go_on.set()
+            for call in (*futures, await waiting, writer.close()):
+                with pytest.raises(chunkstore.StorageUnavailable):
+                    await call
+
+    run(main)
+
+
+PROGRAM = """
+import asyncio, chunkstore.aio
+async def follow(store):
+    async for _ in store.reader("a", follow=True): pass
+async def main():
+    async with chunkstore.aio.open("memory://x", threads=2) as store:
+        await store.create("a")
+        tasks = [asyncio.create_task(follow(store)) for _ in range(40)]
+        while len(store._host.waits()._awaited) < 40: await asyncio.sleep(0.01)
+        print("follows", flush=True)
+        await asyncio.gather(*tasks)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.proof
+def test_ctrl_c_ends_a_program_of_followers() -> None:
+    path = os.pathsep.join((str(ROOT), str(ROOT / "bindings"), str(ROOT / "journal")))
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as program:
+        try:
+            assert program.stdout is not None and program.stdout.readline() == b"follows\n"
+            program.send_signal(signal.SIGINT)
+            _, errors = program.communicate(timeout=60)
+        finally:
+            program.kill()
+    assert program.returncode == -signal.SIGINT and b"KeyboardInterrupt" in errors
+    assert b"never retrieved" not in errors and b"was destroyed" not in errors
