@@ -36,6 +36,7 @@ from chunkstore.changes import TablePut
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import segment_key
+from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataView, Position
 from chunkstore.operations.attach import find_session
 from chunkstore.records import Pin
@@ -78,6 +79,7 @@ class Asker:
         self.replica = replica
         self._box = box
         self._syncs_prove = syncs_prove
+        self._holder = pin_holder()
 
     def __enter__(self) -> Self:
         return self
@@ -154,9 +156,8 @@ class Asker:
         *,
         wait_s: float = _WAIT_S,
     ) -> Pin:
-        """As ``store.pin``, held by this process. Raises as that, and as ``session``. Retry: safe by the same process."""
-        who = runtime.identity()
-        holder = f"{who.host}:{who.pid}"
+        """As ``store.pin``, held by this asker. Raises as that, and as ``session``. Retry: safe by the same asker."""
+        holder = self._holder
         check_pin(note, expires_s)
         lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
         ask = AskPin(name, note, lasts_ms, holder)

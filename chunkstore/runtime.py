@@ -114,8 +114,8 @@ class Pool(Protocol):
 
 
 class ProcessIdentity:
-    """Who we are, for claims and the lease hint: ``host``, ``pid``, ``boot_id`` (constant until the machine restarts; empty where
-    the system does not tell)."""
+    """Who we are, for claims and the lease hint: ``host``, ``pid``, ``boot_id`` (of the machine's boot, and after ``/`` of the PID
+    namespace, for numbers mean something within both only; empty where the system does not tell)."""
 
     __slots__ = ("boot_id", "host", "pid")
 
@@ -283,7 +283,7 @@ class _DeferInterrupt(AbstractContextManager[None]):
 def _read_boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+            return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
         return ""
 

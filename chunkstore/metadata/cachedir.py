@@ -337,7 +337,7 @@ class CacheDirectory:
 
 def this_boot(address: str) -> StoreState:
     """STATE of a store of this address that has just been opened."""
-    return StoreState(address, identity().boot_id.replace(" ", "-") or _BOOT_UNKNOWN, None)
+    return StoreState(address, identity().boot_id.partition("/")[0].replace(" ", "-") or _BOOT_UNKNOWN, None)
 
 
 def is_this_boot(state: StoreState) -> bool:

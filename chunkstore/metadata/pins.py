@@ -8,14 +8,18 @@ of chunks and of the journal).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
+from chunkstore import runtime
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records import Pin, PinRecord
 
-__all__ = ["pin_of", "pinned_lsn", "read_pins", "scan_pins"]
+__all__ = ["pin_holder", "pin_of", "pinned_lsn", "read_pins", "scan_pins"]
+
+_HOST_CHARACTERS_MAX: Final = 200
 
 
 def scan_pins(view: MetadataView) -> Iterator[tuple[str, PinRecord | Damaged]]:
@@ -42,6 +46,12 @@ def read_pins(view: MetadataView) -> list[Pin]:
             raise record
         pins.append(pin_of(name, record))
     return pins
+
+
+def pin_holder() -> str:
+    """A new holder. The random part makes it ours: processes in containers share host names and process numbers."""
+    who = runtime.identity()
+    return f"{who.host[:_HOST_CHARACTERS_MAX]}:{who.pid} {runtime.token(8).hex()}"
 
 
 def pin_of(name: str, record: PinRecord) -> Pin:

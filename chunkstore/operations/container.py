@@ -28,6 +28,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
+from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.observer import GuardedObserver, Observer
@@ -95,6 +96,7 @@ class OwnedContainer:
         """Of the commits that are being made (``written_chunks``)."""
         self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)
         """Of the epochs that we have had, one behind the other: no stranger was in between."""
+        self.pin_holder = pin_holder()
         self.noticed_s: dict[bytes, float] = {}
         """When garbage and pins with a label of the future were first seen here, by the keys that ``ageing`` is given."""
         self.draining = False

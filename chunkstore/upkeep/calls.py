@@ -12,7 +12,6 @@ from contextlib import closing, nullcontext, suppress
 from functools import partial
 from typing import Final, NoReturn
 
-from chunkstore import runtime
 from chunkstore.arguments import check_flags, check_pin
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
@@ -138,15 +137,14 @@ class UpkeepCalls:
 
         Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``Closed``,
         ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the
-        same process; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when.
+        same store; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when.
         """
         from chunkstore.operations.pins import pin
 
         check_segment_name(name, "name")
         check_pin(note, expires_s)
-        who = runtime.identity()
         lasts_ms = 0 if expires_s is None else math.ceil(expires_s * 1000)
-        return pin(self._container, name, PinRecord(0, 0, lasts_ms, f"{who.host}:{who.pid}", note))
+        return pin(self._container, name, PinRecord(0, 0, lasts_ms, self._container.pin_holder, note))
 
     def unpin(self, name: str) -> bool:
         """Give up a pin; whether there was one. What only it kept goes with the next collection.

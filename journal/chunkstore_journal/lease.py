@@ -100,12 +100,10 @@ def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, s
 
 
 def _is_gone(lease: LeaseInfo) -> bool:
+    """Whether the owner's process has surely ended. Another boot id under our host name may be another machine of that name."""
     who = runtime.identity()
-    if lease.host != who.host:
-        return False
-    if lease.boot_id != who.boot_id:
-        return True  # the machine restarted since
-    return not is_alive(lease.pid)
+    is_ours = bool(who.boot_id) and (lease.host, lease.boot_id) == (who.host, who.boot_id)
+    return is_ours and not is_alive(lease.pid)
 
 
 class _Progress:

@@ -129,12 +129,14 @@ def test_pins_collections_merges_and_snapshots(world: World) -> None:
     assert {action.segment for action in report.actions} == {"b"}
     refused(SegmentNotFound, lambda: asker.defrag("no", wait_s=SOON_S))
     assert asker.collect(wait_s=SOON_S).pinned == 10
+    other = world.asker()  # of the same host and process number, as in another container
+    refused(Conflict, lambda: other.pin("nightly", "backup", 3600, wait_s=SOON_S))
     assert (asker.unpin("nightly", wait_s=SOON_S), asker.unpin("nightly", wait_s=SOON_S)) == (True, False)
     assert asker.collect(wait_s=SOON_S).chunks == 10
     taken = asker.snapshot(wait_s=SOON_S)
     assert taken.lsn <= store._container.current.queue.head.lsn and world.storage().exists(taken.name)
-    assert store.upkeep_figures()["runs"]["ask"] == 10
-    assert store.upkeep_figures()["errors"]["ask"] == 2
+    assert store.upkeep_figures()["runs"]["ask"] == 11
+    assert store.upkeep_figures()["errors"]["ask"] == 3
 
 
 def test_refusals_are_the_owners_own_errors(world: World) -> None:

@@ -129,6 +129,29 @@ def test_no_wait_for_the_released_the_dead_and_the_unreadable(memory_world: Worl
     assert world.process().service.take_over(own=None, wait_s=60).journal.epoch == 4
 
 
+@pytest.mark.parametrize(
+    "boot_id", ["another-boot/4026531836", "{boot}/1", ""], ids=["machine", "namespace", "unknown"]
+)
+def test_a_process_number_of_another_boot_or_pid_namespace_proves_nothing(memory_world: World, boot_id: str) -> None:
+    """Two machines and two containers may have one host name: the lease is watched."""
+    world = memory_world
+    owner = world.process().open()
+    owner.service.renew_lease(1, released=False)
+    found = world.process().service.read_lease()
+    assert found is not None
+    gone = found._replace(pid=(1 << 22) + 1, boot_id=boot_id.format(boot=found.boot_id.partition("/")[0]))
+    world.storage.put(world.names.lease, encode_lease(gone))
+    claimant = world.process()
+
+    def live(operation: str, name: str) -> None:
+        if name == world.names.lease:
+            owner.put("alive")
+
+    claimant.wire.before = live
+    with pytest.raises(ContainerBusy):
+        claimant.service.take_over(own=None, wait_s=5)
+
+
 def test_a_container_is_made_once(tmp_path: Path) -> None:
     storage = FilesystemChunkStorage(tmp_path, medium="ext4")
     with pytest.raises(ContainerNotFound):
