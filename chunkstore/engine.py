@@ -228,7 +228,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         All or nothing, durable. With ``writer_id`` (1 to 64 bytes) and ``event_number`` (> 0) a number not above the writer's
         stored one writes nothing and returns the recorded offset: exactly once, also across owners.
 
-        Raises ``Conflict`` (the stored number had other bytes; of lower ones they are unknown), ``InvalidArgument``, ``SegmentNotFound``,
+        Raises ``Conflict`` (the stored number with other bytes, unless fewer; lower ones pass), ``InvalidArgument``, ``SegmentNotFound``,
         ``SegmentSealed``, ``BadOffset``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``,
         ``DeadlineExceeded``, ``Damaged``. Retry after ``OutcomeUnknown``: safe with an offset or event number; else it may append twice.
         """

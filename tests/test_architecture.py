@@ -132,7 +132,7 @@ CEILINGS = {
     "tests/chaos": 2_384,
     "tests/cli": 2_321,
     "tests/contract": 1_776,
-    "tests/engine": 11_559,
+    "tests/engine": 11_563,
     "tests/faults": 5_041,
     "tests/fuzz": 1_977,
     "tests/golden": 303,

@@ -55,8 +55,12 @@ def known_event(
 
 
 def require_same_event(name: str, event: WriterEvent, event_number: int, data: BytesLike) -> None:
-    """Raise ``Conflict`` if event ``event_number`` of segment ``name`` had other bytes; the row does not say it of lower numbers."""
-    if event_number == event.number and (len(data), crc32c(data)) != (event.length, event.crc32c):
+    """Raise ``Conflict`` if event ``event_number`` of segment ``name`` had other bytes.
+
+    Of lower numbers the row does not say it, nor of fewer bytes: these may be the last event of a batch (``writer``)."""
+    if event_number < event.number or len(data) < event.length:
+        return
+    if (len(data), crc32c(data)) != (event.length, event.crc32c):
         what = f"event {event_number} of a writer of segment {name!r} is stored with other bytes; length and CRC32C"
         raise Conflict(
             what,
