@@ -228,9 +228,9 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         All or nothing, durable. With ``writer_id`` (1 to 64 bytes) and ``event_number`` (> 0) a number not above the writer's
         stored one writes nothing and returns the recorded offset: exactly once, also across owners.
 
-        Raises ``InvalidArgument``, ``SegmentNotFound``, ``SegmentSealed``, ``BadOffset``, ``Closed``, ``NotOwner``,
-        ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry after
-        ``OutcomeUnknown``: safe with ``expected_offset`` or an event number; without, it may append twice.
+        Raises ``Conflict`` (the stored number with other bytes, unless fewer; lower ones pass), ``InvalidArgument``, ``SegmentNotFound``,
+        ``SegmentSealed``, ``BadOffset``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``,
+        ``DeadlineExceeded``, ``Damaged``. Retry after ``OutcomeUnknown``: safe with an offset or event number; else it may append twice.
         """
         name, identity = resolve_writable(segment)
         payload = check_data(data)
@@ -427,7 +427,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             raw = self._context.look(lambda view: view.get(writer_key(find_segment(view, name, identity).id, writer)))
         finally:
             self._context.check()
-        return 0 if raw is None else decode_writer_row(name, raw)[0]
+        return 0 if raw is None else decode_writer_row(name, raw).number
 
     # The end
 

@@ -23,8 +23,8 @@ __all__ = [
     "unnamed_key",
 ]
 
-_HEADER = Struct(">BBQ16s16s16s")
-_VERSION = 1
+_HEADER = Struct(">BBQ16s16s16s16s")
+_VERSION = 2
 _NUMBER_MAX = (1 << 63) - 1
 
 STREAM: Final = b"s"
@@ -38,13 +38,14 @@ _UNNAMED: Final = b"u"
 class SinkRow(NamedTuple):
     """What was committed last: ``number`` is the micro-batch's, or the version that the application gave; ``container`` the uuid of that
     which it was written to; ``query`` the streaming query's id; ``run`` a digest of the query's run, or of what an offload has written so
-    far; ``token`` random."""
+    far; ``token`` random; ``content`` what the rows of commit ``number`` were: their count and the sum of their CRC32Cs (u64be each)."""
 
     number: int
     container: bytes
     run: bytes
     token: bytes
     query: str = ""
+    content: bytes = bytes(16)
 
 
 def sink_key(kind: bytes, name: bytes) -> bytes:
@@ -59,15 +60,15 @@ def unnamed_key(session_id: int) -> bytes:
 
 def encode_sink(row: SinkRow) -> bytes:
     """The value of a row."""
-    return _HEADER.pack(_VERSION, 0, row.number, row.container, row.run, row.token) + row.query.encode()
+    return _HEADER.pack(_VERSION, 0, row.number, row.container, row.run, row.token, row.content) + row.query.encode()
 
 
 def decode_sink(key: bytes, value: bytes) -> SinkRow:
     """What a row says. Raises ``Damaged``, also for one of a version that is not known."""
     query = value[_HEADER.size :]
     if len(value) >= _HEADER.size and len(query) <= LIMITS.segment_name_bytes_max:
-        version, flags, number, container, run, token = _HEADER.unpack_from(value)
+        version, flags, number, container, run, token, content = _HEADER.unpack_from(value)
         text = query.decode("utf-8", "replace")
         if (version, flags) == (_VERSION, 0) and number <= _NUMBER_MAX and text.encode() == query:
-            return SinkRow(number, container, run, token, text)
+            return SinkRow(number, container, run, token, text, content)
     raise Damaged("not a sink's row of a known version", object=f"metadata row !sinks {key!r}")

@@ -34,7 +34,7 @@ from chunkstore.metadata.keys import chunk_key
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail, write_pieces
 from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.container import OwnedContainer, unexpected
-from chunkstore.operations.exactly_once import known_event, remember_event
+from chunkstore.operations.exactly_once import known_event, remember_event, require_same_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale
 from chunkstore.records import ACTIVE, FLAG_SEALED, SegmentRecord
@@ -155,7 +155,7 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
             if planned.pieces:
                 op.reshapes = True
             if request.writer_id is not None:
-                remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
+                remember_event(state, op, segment, request.writer_id, request.event_number, data)
             if appendable:
                 try:
                     if planned.pieces or container.remote:
@@ -215,7 +215,7 @@ def _enter_inline(
     op.inline, op.inline_bytes, op.extends = ((chunk_key(identity), data),), len(data), before if extends else None
     generation, state.generation = state.generation, NOT_LOADED
     if request.writer_id is not None:
-        remember_event(state, op, segment, request.writer_id, request.event_number, len(data))
+        remember_event(state, op, segment, request.writer_id, request.event_number, data)
     queue.enter(op)
     state.advance(planned.segment, planned.tail, "", False, b"", generation)
     state.inline = True
@@ -230,8 +230,9 @@ def _admit(owned: OwnedEpoch, state: PendingSegment, request: AppendRequest) -> 
         raise SegmentNotFound(state.name)
     if request.writer_id is not None:
         known = known_event(owned, state, segment, request.writer_id, request.event_number)
-        if known is not None and request.event_number <= known[0]:
-            return known[1]
+        if known is not None and request.event_number <= known.number:
+            require_same_event(state.name, known, request.event_number, request.data)
+            return known.offset
     if segment.flags & FLAG_SEALED:
         raise SegmentSealed(state.name)
     offset = segment.length

@@ -1,6 +1,7 @@
 """Exactly-once appends: what each writer's last committed event was (protocol 3.5, "Retries by clients").
 
-Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 1, event number u64be, offset u64be, length u64be.
+Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 1, event number u64be, offset u64be, length u64be,
+CRC32C of the event's bytes u32be.
 
 Promises: the row commits in the same record as the append it describes, so both exist or neither; an event that is still
 undecided is waited for before a repetition of it is answered; the next one goes behind it into the queue, and fails with it.
@@ -11,32 +12,32 @@ from __future__ import annotations
 
 from struct import Struct
 
-from chunkstore.errors import Damaged
+from chunkstore.checksum import BytesLike, crc32c
+from chunkstore.errors import Conflict, Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import writer_key
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Undecided
+from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Undecided, WriterEvent
 from chunkstore.records import SegmentRecord, TableRecord
 
-__all__ = ["decode_writer_row", "known_event", "remember_event"]
+__all__ = ["decode_writer_row", "known_event", "remember_event", "require_same_event"]
 
-_ROW = Struct(">BQQQ")
-_VERSION = 1
+_ROW = Struct(">BQQQI")
+_VERSION = 2
 
 
-def decode_writer_row(name: str, raw: bytes) -> tuple[int, int]:
-    """Event number and offset of a writer row of segment ``name``. Raises ``Damaged``."""
+def decode_writer_row(name: str, raw: bytes) -> WriterEvent:
+    """The writer row of segment ``name``. Raises ``Damaged``."""
     value = decode_table(f"writer row of {name}", raw).value
     if len(value) != _ROW.size or value[0] != _VERSION:
         raise Damaged("not a writer row of a known version", object=f"writer row of {name}")
-    _, number, offset, _ = _ROW.unpack(value)
-    return number, offset
+    return WriterEvent(*_ROW.unpack(value)[1:])
 
 
 def known_event(
     owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, writer_id: bytes, event_number: int
-) -> tuple[int, int] | None:
-    """The writer's last event number and its offset; None for a new writer. ``event_number`` is what is about to be appended.
+) -> WriterEvent | None:
+    """The writer's last event; None for a new writer. ``event_number`` is what is about to be appended.
 
     Called with ``state.lock`` held. Raises ``Undecided`` (that event has to be decided first), ``Stale``, ``Damaged``.
     """
@@ -44,19 +45,35 @@ def known_event(
     if pending is None:
         raw = owned.store.get(writer_key(segment.id, writer_id))
         return None if raw is None else decode_writer_row(state.name, raw)
-    number, offset, op = pending
-    if not op.decided and event_number <= number:
+    event, op = pending
+    if not op.decided and event_number <= event.number:
         raise Undecided(op)
     if op.error is not None:
         # Its batch failed a moment ago, and this state with it.
         raise Stale
-    return number, offset
+    return event
+
+
+def require_same_event(name: str, event: WriterEvent, event_number: int, data: BytesLike) -> None:
+    """Raise ``Conflict`` if event ``event_number`` of segment ``name`` had other bytes.
+
+    Of lower numbers the row does not say it, nor of fewer bytes: these may be the last event of a batch (``writer``)."""
+    if event_number < event.number or len(data) < event.length:
+        return
+    if (len(data), crc32c(data)) != (event.length, event.crc32c):
+        what = f"event {event_number} of a writer of segment {name!r} is stored with other bytes; length and CRC32C"
+        raise Conflict(
+            what,
+            expected=f"{event.length}, {event.crc32c:08x}",
+            found=f"{len(data)}, {crc32c(data):08x}",
+            remedy="number new events from last_event_number + 1 on, or use another writer_id",
+        )
 
 
 def remember_event(
-    state: PendingSegment, op: PendingOp, segment: SegmentRecord, writer_id: bytes, event_number: int, length: int
+    state: PendingSegment, op: PendingOp, segment: SegmentRecord, writer_id: bytes, event_number: int, data: BytesLike
 ) -> None:
-    """Add the writer's row to the operation that appends ``length`` bytes at ``segment.length``."""
-    value = _ROW.pack(_VERSION, event_number, segment.length, length)
-    op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, value)
-    state.writers[writer_id] = (event_number, segment.length, op)
+    """Add the writer's row to the operation that appends ``data`` at ``segment.length``."""
+    event = WriterEvent(event_number, segment.length, len(data), crc32c(data))
+    op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, _ROW.pack(_VERSION, *event))
+    state.writers[writer_id] = (event, op)

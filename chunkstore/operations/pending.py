@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
@@ -28,6 +28,7 @@ __all__ = [
     "Stale",
     "Undecided",
     "Waiter",
+    "WriterEvent",
 ]
 
 RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | PinRecord | None
@@ -36,6 +37,15 @@ _IDLE_SEGMENTS_MAX: Final = 32_768
 _PENDING_KEYS_KEPT: Final = 4_096
 NOT_LOADED: Final = 0
 """The generation of pending fields that are not loaded."""
+
+
+class WriterEvent(NamedTuple):
+    """The last event of a writer: its number, where its bytes are, and their CRC32C."""
+
+    number: int
+    offset: int
+    length: int
+    crc32c: int
 
 
 class Stale(Exception):
@@ -143,7 +153,7 @@ class PendingSegment:
     inline: bool = False
     inline_end: bytes = b""
     """The last three bytes of that extent: no record may seem to begin where two appends meet."""
-    writers: dict[bytes, tuple[int, int, PendingOp]] = field(default_factory=dict)
+    writers: dict[bytes, tuple[WriterEvent, PendingOp]] = field(default_factory=dict)
 
     def unload(self) -> None:
         """Forget the pending fields: the next operation loads the committed rows."""

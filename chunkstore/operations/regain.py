@@ -186,7 +186,7 @@ def _keep_segment(owned: OwnedEpoch, plan: SegmentPlan, changes: ChangeSet) -> b
     elif plan.sealed is False and segment.sealed:
         plan_unseal(changes, plan.name)
     for key, raw in plan.writers:
-        if decode_writer_row(plan.name, raw)[1] < plan.kept_stop:
+        if decode_writer_row(plan.name, raw).offset < plan.kept_stop:
             changes.rows[key] = TableRecord(0, decode_table(key, raw).value)
     return True
 

@@ -7,18 +7,20 @@ held is in proportion to a chunk. Leaves out: what the bytes are (``chunks_out``
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chunkstore.checksum import BytesLike
+from chunkstore.checksum import BytesLike, crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
 from chunkstore.sessions import SessionChunk, SessionWriter
+from chunkstore.spark.once import Content
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["ChunkBuffers", "check_no_nulls", "grouped"]
+__all__ = ["ChunkBuffers", "check_no_nulls", "content_of", "grouped"]
 
 _HELD_BYTES: Final = 128 * MIB
 """How much a task of many segments holds, unless one chunk is more."""
@@ -86,6 +88,8 @@ class ChunkBuffers:
         del pending.parts[:kept]
         pending.size -= size
         self._held -= size
+        if not self._writer.session_id:
+            return
         chunk = self._writer.write_chunk(self._storage, self._number, list(_coalesced(parts)))
         self._number += 1
         pending.chunks.append(chunk)
@@ -112,6 +116,16 @@ def check_no_nulls(batch: pa.RecordBatch, names: Iterable[str]) -> None:
             at = pc.index(batch.column(name).is_null(), True).as_py()
             text = f"column {name!r} is null in a row (row {at} of a batch): filter such rows, or give them a value"
             raise InvalidArgument(text, argument=name)
+
+
+def content_of(batch: pa.RecordBatch, names: Iterable[str], target: str) -> Content:
+    """Of these rows: the CRC of each is over ``target`` and the columns, in this order."""
+    crcs: Iterable[int] = repeat(crc32c_of_bytes(target.encode()), batch.num_rows)
+    for name in names:
+        column = batch.column(name)
+        text = column.cast(pa.string()) if pa.types.is_integer(column.type) else column
+        crcs = map(crc32c_of_more, crcs, text.cast(pa.large_binary()).to_pylist())
+    return Content(batch.num_rows, sum(crcs))
 
 
 def grouped(by: pa.Array, columns: list[pa.Array]) -> Iterator[tuple[Any, list[pa.Array]]]:

@@ -18,11 +18,12 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_segment_name
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
-from chunkstore.spark.chunk_buffers import ChunkBuffers, check_no_nulls, grouped
+from chunkstore.spark.chunk_buffers import ChunkBuffers, check_no_nulls, content_of, grouped
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.ledgers_out import LedgersOut, Offloaded
+from chunkstore.spark.once import Content
 from chunkstore.spark.places import check_place
-from chunkstore.spark.write_options import Columns, WriteOptions
+from chunkstore.spark.write_options import LEDGER_KINDS, Columns, WriteOptions
 
 __all__ = ["Output", "WritePlan", "write_task"]
 
@@ -30,7 +31,8 @@ _SCAN_BYTES: Final = 1 * MIB
 
 
 class WritePlan(NamedTuple):
-    """What a task needs: plain data. ``container_uuid``: of the container that the session belongs to."""
+    """What a task needs: plain data. ``container_uuid``: of the container that the session belongs to. ``session_id`` 0: the rows were
+    written before, and are only compared."""
 
     options: WriteOptions
     columns: Columns
@@ -45,7 +47,9 @@ class Output(NamedTuple):
     chunks: tuple[SessionChunk, ...]
 
 
-def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: int) -> list[Output | Offloaded]:
+def write_task(
+    batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: int
+) -> list[Output | Offloaded | Content]:
     """Write all rows of a task, durable on return; ``attempt_id`` differs between all attempts of all tasks of the job.
 
     Raises ``InvalidArgument`` (a row), ``RootUnavailable`` (this machine has another container under the root, or none), and what
@@ -59,9 +63,12 @@ def write_task(batches: Iterable[pa.RecordBatch], plan: WritePlan, attempt_id: i
             writer = SessionWriter(options.container, plan.session_id, attempt_id << 32)
             buffers = ChunkBuffers(storage, writer, options.chunk_bytes)
             out = (LedgersOut if plan.columns.ledgers else _Out)(buffers, options, plan.columns)
+            content = Content()
+            names = [*filter(None, [plan.columns.segment]), *(LEDGER_KINDS if plan.columns.ledgers else ["value"])]
             for batch in batches:
                 out.add(batch)
-            return list(out.finish())
+                content = content.plus(content_of(batch, names, options.target))
+            return [*out.finish(), content]
         except UnicodeDecodeError as error:  # Spark casts binary to string without a look
             text = f"a row's segment or topic is not valid UTF-8: {bytes(error.object)!r}; encode it, for example with hex() or base64()"
             raise InvalidArgument(text, argument="segment") from error

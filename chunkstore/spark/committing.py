@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import reduce
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
@@ -27,7 +28,7 @@ from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.ledgers_in import behind_stored, changes_of, ledgers_in_order
 from chunkstore.spark.ledgers_out import Offloaded
-from chunkstore.spark.once import NOTHING, Incoming, Verdict, judge_batch, judge_job
+from chunkstore.spark.once import NOTHING, Content, Incoming, Verdict, judge_batch, judge_job
 
 __all__ = [
     "SESSION_TTL_S",
@@ -84,9 +85,14 @@ class Job(NamedTuple):
     session is not the query's alone, so none of its commits ends it."""
 
     session_id: int
-    outputs: tuple[tuple[Output | Offloaded, ...], ...]
+    outputs: tuple[tuple[Output | Offloaded | Content, ...], ...]
     leftovers: bool
     shared: bool = False
+
+    def content(self) -> Content:
+        """Of all tasks."""
+        found = (item for outputs in self.outputs for item in outputs if isinstance(item, Content))
+        return reduce(Content.plus, found, Content())
 
 
 class StoreDoor:
@@ -130,18 +136,21 @@ class StoreDoor:
 def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
     """Commit a micro-batch of a stream, if it is the next one; "done" if it was committed before.
 
-    Raises ``Conflict`` (it does not follow what is stored, or its session has ended; its entries do not go on where a ledger ends, or
-    somebody else writes the topic), ``InvalidArgument`` (ranges of tasks overlap, or leave a gap in a ledger),
-    ``SegmentSealed``, ``OutcomeUnknown`` (it may be committed yet), and what reading raises. Atomic, durable. Retry: safe.
+    Raises ``Conflict`` (it does not follow what is stored, or was committed with other rows; its session has ended; its
+    entries do not go on where a ledger ends, or somebody else writes the topic), ``InvalidArgument`` (ranges of tasks overlap, or
+    leave a gap in a ledger), ``SegmentSealed``, ``OutcomeUnknown`` (it may be committed yet), and what reading raises. Atomic,
+    durable. Retry: safe.
     """
     key = sink_key(STREAM, incoming.sink.encode())
     digest = blake2b(run.encode(), digest_size=16).digest()
 
+    content = job.content()
+
     def judge(stored: SinkRow | None) -> Verdict:
-        return judge_batch(stored, incoming)
+        return judge_batch(stored, incoming, content)
 
     def row() -> SinkRow:
-        return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query)
+        return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query, content.packed())
 
     def ends(stored: SinkRow | None, session: OpenSession) -> bool:
         old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
@@ -158,12 +167,14 @@ def commit_job(
     ``before``, ``after``: as of ``judge_job``. Raises and retry as ``commit_batch``; also ``Conflict`` as ``judge_job``.
     """
     key = sink_key(JOB, application.encode()) if application is not None else unnamed_key(job.session_id)
+    content = job.content()
 
     def judge(stored: SinkRow | None) -> Verdict:
-        return "commit" if application is None else judge_job(stored, application, version, before, after)
+        return "commit" if application is None else judge_job(stored, application, version, before, after, content)
 
     def row() -> SinkRow:
-        return SinkRow(version if application is not None else job.session_id, door.uuid, after, _token())
+        number = version if application is not None else job.session_id
+        return SinkRow(number, door.uuid, after, _token(), content=content.packed())
 
     return _commit(door, key, judge, row, job, lambda _stored, _session: True)
 
@@ -222,7 +233,7 @@ def _commit(
         stored = None if entry is None else decode_sink(key, entry.value)
         verdict = judge(stored)
         if entry is not None and verdict == "done":
-            _confirm(door, entry, _NO_SESSION if job.shared else job.session_id)
+            _confirm(door, entry, _NO_SESSION if job.shared else job.session_id or _NO_SESSION)
             return verdict
         session = door.session(job.session_id)
         if session is None:

@@ -8,23 +8,20 @@ Leaves out: Spark Connect, whose driver is another process.
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.errors import Unsupported
 from chunkstore.registry import open_storage, uuid_at
-from chunkstore.spark.chunks_out import Output, WritePlan
-from chunkstore.spark.committing import SESSION_TTL_S, Job, StoreDoor, commit_batch
+from chunkstore.spark.chunks_out import WritePlan
+from chunkstore.spark.committing import SESSION_TTL_S, StoreDoor, commit_batch
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.holders import foreach_holder
 from chunkstore.spark.mapping import TOLD, telling
-from chunkstore.spark.once import Incoming
 from chunkstore.spark.write_options import parse_write_options
 
 if TYPE_CHECKING:
@@ -62,47 +59,9 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
         told, job = job_of(messages)
         incoming, run = incoming_of(told, door, chosen, batch, query)
-        brought = _Brought(run, batch, _content_of(job))
-        _require_one_frame(incoming, brought)
         commit_batch(door, incoming, run, job._replace(session_id=session_id))
-        _LAST[incoming.container, incoming.sink] = brought
 
     return _Committing(commit)
-
-
-class _Brought(NamedTuple):
-    """A micro-batch that was committed here: of which run of its query, and what its chunks had, by segment, length and CRC32C."""
-
-    run: str
-    batch: int
-    content: int
-
-
-_LAST: Final[dict[tuple[bytes, str], _Brought]] = {}
-"""The last one of each container and sink, of this process."""
-
-
-def _content_of(job: Job) -> int:
-    found: Counter[tuple[str, int, int]] = Counter()
-    for output in chain.from_iterable(job.outputs):
-        name, chunks = (output.segment, output.chunks) if isinstance(output, Output) else ("", output.data_chunks)
-        found.update((name, chunk.length, chunk.crc32c) for chunk in chunks)
-    return hash(frozenset(found.items()))
-
-
-def _require_one_frame(incoming: Incoming, brought: _Brought) -> None:
-    """Raise ``InvalidArgument`` for a second frame of one micro-batch: its number says that it is there, and it would be dropped. Spark
-    repeats a micro-batch in another run of its query; whoever repeats it in this one brings the same again."""
-    before = _LAST.get((incoming.container, incoming.sink))
-    if before is None or before[:2] != brought[:2] or before == brought:
-        return
-    if brought.run == incoming.query:
-        return  # no task knew the run: its query stands for it, which repeats micro-batches
-    text = f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: where a query writes several"
-    raise InvalidArgument(
-        f"{text} frames, each needs a foreach_batch with a txnAppId of its own, called once for each micro-batch",
-        argument="txnAppId",
-    )
 
 
 def _elsewhere() -> Unsupported:

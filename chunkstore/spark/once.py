@@ -1,22 +1,40 @@
 """Exactly once: from the row of the last commit and what comes now, to what is to be done (decision 0028). Pure; no storage, no Spark.
 
-Promises: the same micro-batch is committed once, whatever was killed between our commit and Spark's; what does not follow the stored one is
-refused with both numbers. Leaves out: committing (``committing``).
+Promises: the same micro-batch is committed once, whatever was killed between our commit and Spark's; what does not follow the stored one,
+or has other rows under its number, is refused with both. Leaves out: committing (``committing``).
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.errors import Conflict
 from chunkstore.metadata.sinks import SinkRow
 
-__all__ = ["NOTHING", "Incoming", "Verdict", "judge_batch", "judge_job", "something_else"]
+__all__ = ["NOTHING", "Content", "Incoming", "Verdict", "judge_batch", "judge_job", "something_else"]
 
 Verdict: TypeAlias = Literal["commit", "done"]
 NOTHING: Final = bytes(16)
-"""The digest of what nobody can tell: a batch write's rows; and of nothing."""
+"""The digest of no offload: of a batch write, too."""
+_CONTENT: Final = Struct(">QQ")
 _ANEW: Final = "begin with a new checkpoint, and another txnAppId where one is given"
+
+
+class Content(NamedTuple):
+    """What a commit writes, the same however its rows are ordered and split between tasks: Spark repeats the rows of a micro-batch, and
+    neither their order nor their tasks. ``crcs``: the sum of the rows' CRC32Cs, modulo 2**64."""
+
+    rows: int = 0
+    crcs: int = 0
+
+    def plus(self, other: Content) -> Content:
+        """Of both."""
+        return Content(self.rows + other.rows, (self.crcs + other.crcs) % (1 << 64))
+
+    def packed(self) -> bytes:
+        """As ``SinkRow.content``."""
+        return _CONTENT.pack(*self)
 
 
 class Incoming(NamedTuple):
@@ -28,25 +46,43 @@ class Incoming(NamedTuple):
     container: bytes
 
 
-def judge_batch(stored: SinkRow | None, incoming: Incoming) -> Verdict:
-    """What becomes of a micro-batch. Raises ``Conflict`` (expected and found): it is refused, and nothing is to be done."""
+def judge_batch(stored: SinkRow | None, incoming: Incoming, content: Content) -> Verdict:
+    """What becomes of a micro-batch of these rows. Raises ``Conflict`` (expected and found): it is refused, and nothing is to be done."""
     refusal = _refusal(stored, incoming)
-    is_here = stored is not None and (stored.query, stored.number) == (incoming.query, incoming.batch)
     if refusal is not None:
         raise refusal
-    return "done" if is_here else "commit"
+    if stored is None or stored.number != incoming.batch:
+        return "commit"
+    _require_same_rows(
+        stored,
+        content,
+        f"sink {incoming.sink!r} has written other rows of micro-batch {incoming.batch} already: the checkpoint was put back, or the "
+        "query gives other rows each time, or writes several frames",
+        f"put the newer checkpoint back, or {_ANEW}, from where the stored rows end; where a query writes several frames, each needs a "
+        "foreach_batch with a txnAppId of its own, called once for each micro-batch",
+    )
+    return "done"
 
 
 def judge_job(
-    stored: SinkRow | None, application: str, version: int, before: bytes = NOTHING, after: bytes = NOTHING
+    stored: SinkRow | None,
+    application: str,
+    version: int,
+    before: bytes = NOTHING,
+    after: bytes = NOTHING,
+    content: Content | None = None,
 ) -> Verdict:
     """What becomes of a batch write that has an application's id: one of this version or of a later one was committed before, or not.
 
-    ``before`` and ``after``: digests of all that the application has written so far, and then. Raises ``Conflict``: it has not."""
+    ``before`` and ``after``: digests of all that the application has written so far, and then. ``content``: of the rows, if known; only
+    those of the last version are stored. Raises ``Conflict``: it has not, or with other rows."""
     number, digest = (-1, NOTHING) if stored is None else (stored.number, stored.run)
     if version > number and digest == before:
         return "commit"
     if version <= number and digest == after:
+        if stored is not None and version == number and content is not None:
+            what = f"version {version} of {application!r} was written with other rows"
+            _require_same_rows(stored, content, what, "give new rows a txnVersion above it, or another txnAppId")
         return "done"
     raise something_else(application, after, digest)
 
@@ -59,6 +95,13 @@ def something_else(application: str, asked: bytes, found: bytes) -> Conflict:
     )
     remedy = "run it again if another driver did; else use a new job name and ledgers after the stored ones"
     return Conflict(what, expected=asked.hex(), found=found.hex(), remedy=remedy)
+
+
+def _require_same_rows(stored: SinkRow, content: Content, what: str, remedy: str) -> None:
+    if stored.content != content.packed():
+        expected = "{} rows, {:x}".format(*_CONTENT.unpack(stored.content))
+        found = f"{content.rows} rows, {content.crcs:x}"
+        raise Conflict(f"{what}; rows and sum of their CRCs", expected=expected, found=found, remedy=remedy)
 
 
 def _refusal(stored: SinkRow | None, incoming: Incoming) -> Conflict | None:

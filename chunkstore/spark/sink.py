@@ -22,7 +22,7 @@ from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_batch, 
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.holders import batch_holder, is_shared, stream_holder
 from chunkstore.spark.ledgers_out import Offloaded
-from chunkstore.spark.once import Incoming
+from chunkstore.spark.once import Content, Incoming
 from chunkstore.spark.owners import START_S, AskerDoor
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
@@ -50,7 +50,7 @@ class Message(WriterCommitMessage):
     def __init__(
         self,
         plan: WritePlan,
-        outputs: Sequence[Output | Offloaded],
+        outputs: Sequence[Output | Offloaded | Content],
         attempt: int,
         query: str | None,
         run: str,
@@ -143,27 +143,26 @@ class BatchWriter(DataSourceArrowWriter):
             warn_unframed(options, columns)
             with AskerDoor(options, claims=True) as door:
                 self._was_done = was_done(door, options.application, options.version)
+                self._is_older = self._was_done and was_done(door, options.application, options.version + 1)
                 session_id = 0 if self._was_done else door.find_session(batch_holder(options), SESSION_TTL_S)
                 self._plan = WritePlan(options, columns, door.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """One task. Raises as ``write_task``. Of a job that was done before nothing is read."""
-        return Message(self._plan, (), 0, None, "", None) if self._was_done else run_task(iterator, self._plan)
+        """One task. Raises as ``write_task``. Rows of the version that was written last are read again, those of older ones are not."""
+        return Message(self._plan, (), 0, None, "", None) if self._is_older else run_task(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all of it, once. Raises as ``commit_job``; then Spark calls ``abort``."""
+        chosen = self._options
         if self._was_done:
-            _LOG.info(
-                "txnVersion %d of %r was written before: nothing to do",
-                self._options.version,
-                self._options.application,
-            )
+            _LOG.info("txnVersion %d of %r was written before: nothing to write", chosen.version, chosen.application)
+        if self._is_older:
             return
-        with annotated(container=self._options.container), AskerDoor(self._options, claims=True) as door:
+        with annotated(container=chosen.container), AskerDoor(chosen, claims=True) as door:
             told, job = job_of(messages)
             _require_container(told, door)
             job = job._replace(session_id=self._plan.session_id)
-            commit_job(door, self._options.application, self._options.version, job)
+            commit_job(door, chosen.application, chosen.version, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """End the session, so that nothing of it can be attached any more; deletes nothing. Raises nothing of ours: that is said."""

@@ -86,7 +86,7 @@ def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, setti
     with chunkstore.open(other, settings=settings) as store:
         assert content(store) == expected and entries(store) == read
         assert store.table("mine").get(b"key").value == b"value"  # type: ignore[union-attr]
-        assert store.append("orders-0", b"x", writer_id="w", event_number=7) == 0
+        assert store.append("orders-0", b"orders-0" * 40, writer_id="w", event_number=7) == 0
         assert store.check("deep") == []
     # A topic alone: its segments by their prefix, its rows with them.
     alone = (tmp_path / "alone").as_uri()

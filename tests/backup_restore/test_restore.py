@@ -129,7 +129,7 @@ def test_everything_of_that_moment_is_there(world: World, target: World) -> None
     assert described(new) == expected
     assert new.check("deep") == []
     assert new.last_event_number("a", "w") == last == 4
-    assert new.append("a", b"again", writer_id="w", event_number=4) == 0
+    assert new.append("a", pattern(0, 30), writer_id="w", event_number=4) == 0
     assert new.table("t").get(b"k").value == b"v"  # type: ignore[union-attr]
     assert [entry.key for entry in new.table("a longer name").scan()] == [b"\xff\0"]
     assert new.retention() == {"orders-*": RetentionPolicy(size_bytes_max=5)}
@@ -368,7 +368,7 @@ def test_some_segments_with_what_belongs_to_them(world: World, target: World) ->
     assert described(new) == {"a": expected["a"], "joined": expected["joined"]}
     assert new.retention() == {"a": RetentionPolicy(size_bytes_max=9_999)}
     assert [entry.key for entry in new.table("t").scan()] == []
-    assert new.append("a", b"again", writer_id="w", event_number=4) == 0
+    assert new.append("a", pattern(0, 30), writer_id="w", event_number=4) == 0
     assert problems(new.check("deep")) == []
     refused(
         SegmentNotFound,

@@ -60,7 +60,7 @@ def test_an_export_as_a_new_container(call: Call, filled: str, other: str, tmp_p
     with chunkstore.open(other) as store:
         assert all(info.id >> 32 == 1 for info in store.segments())
         assert store.read("orders-7", 0, 99_999) == pattern(0, 10_000)
-        assert store.append("orders-7", b"again", writer_id="w", event_number=3) == 0
+        assert store.append("orders-7", pattern(0, 10_000), writer_id="w", event_number=3) == 0
     call("import", other, file, code=2)
     assert b"imported" in call("import", other, file, "orders-8", "--as", "second").out
     assert call("cat", other, "orders-8", "--container", "second").out == b"xyz"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import SegmentSealed
+from chunkstore.errors import Conflict, SegmentSealed
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
@@ -22,13 +22,30 @@ def test_a_retry_writes_nothing_and_gets_the_recorded_offset(world: World) -> No
     for _ in range(3):
         assert store.append("a", b"one", writer_id=b"w", event_number=1) == 2
     assert store.append("a", b"five", writer_id="w", event_number=5) == 5
-    for lower in (5, 4, 1):
+    for lower in (4, 1):
         assert store.append("a", b"anything", writer_id=b"w", event_number=lower) == 5
     assert store.append("a", b"other", writer_id=b"w2", event_number=1) == 9
     assert store.read("a", 0, 99) == b"--onefiveother"
     assert store.last_event_number("a", b"w") == 5
     assert store.last_event_number("a", "w2") == 1
     assert store.last_event_number("a", b"stranger") == 0
+
+
+@pytest.mark.parametrize("data", [b"fivE", b"fives"])
+def test_a_known_number_with_other_bytes_is_a_conflict(world: World, data: bytes) -> None:
+    with world.open() as store:
+        store.create("a")
+        store.append("a", b"five", writer_id=b"w", event_number=5)
+        refused(Conflict, lambda: store.append("a", data, writer_id=b"w", event_number=5))
+    store = world.open()
+    with pytest.raises(Conflict, match=r"event 5 .*last_event_number"):
+        store.append("a", data, writer_id=b"w", event_number=5)
+    assert store.append("a", b"five", writer_id=b"w", event_number=5) == 0
+    with store.writer("a", writer_id=b"w") as batch:
+        batch.append(b"one,")
+        batch.append(b"two")
+    assert store.append("a", b"two", writer_id=b"w", event_number=7) < 11, "the last one of a batch"
+    assert store.read("a", 0, 99) == b"fiveone,two"
 
 
 def test_across_owners_and_machines(world: World) -> None:

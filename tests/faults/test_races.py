@@ -16,7 +16,7 @@ from chunkstore.errors import ChunkstoreError, Closed, Conflict, OutcomeUnknown,
 from chunkstore.journal import RecordKind
 from chunkstore.operations.exactly_once import known_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import PendingOp, PendingSegment
+from chunkstore.operations.pending import PendingOp, PendingSegment, WriterEvent
 from tests.faults.scenarios import is_opening, is_record
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
@@ -200,7 +200,7 @@ def test_an_event_whose_batch_fails_is_not_there(world: World, monkeypatch: pyte
             if reached.is_set():
                 raise StorageFull("injected")
 
-    def late(owned: OwnedEpoch, state: PendingSegment, *arguments: Any) -> tuple[int, int] | None:
+    def late(owned: OwnedEpoch, state: PendingSegment, *arguments: Any) -> WriterEvent | None:
         go.set()
         if (op := state.undecided()) is not None:
             assert owned.queue.wait_decided(op, Deadline(60.0))

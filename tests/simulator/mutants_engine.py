@@ -170,7 +170,7 @@ ENGINE_MUTANTS: Final = (
         "an exactly-once append does not look whether its event is there already",
         EVERYWHERE,
         "chunkstore.operations.append:_admit",
-        "if known is not None and request.event_number <= known[0]:",
+        "if known is not None and request.event_number <= known.number:",
         "if False:",
     ),
     single(

@@ -122,9 +122,41 @@ def test_a_job_that_is_run_again_writes_nothing(store: chunkstore.ChunkedSegment
     for version in ("3", "2"):
         write_batch({**chosen, "txnVersion": version}, table)
     assert len([path for path in (home / "root").rglob("*") if path.is_file()]) == before
+    with pytest.raises(Conflict, match="another txnAppId"):
+        write_batch(chosen, rows(value=["other"]))
     write_batch({**chosen, "txnVersion": "4"}, table)
     assert text(store) == b"onceonce"
     assert store.sessions() == []
+
+
+@pytest.mark.parametrize("kind", ["column", "option", "ledgers"])
+def test_rows_are_the_same_in_any_order_and_any_tasks_and_nowhere_else(
+    store: chunkstore.ChunkedSegmentStorage, home: Path, kind: str
+) -> None:
+    chosen = options(home, txnAppId="a", **({"segments": "s"} if kind == "option" else {}))
+    values, names = ["x", "", "yy", "x"], ["a", "b", "a", "b"]
+    made = {
+        "column": rows(segment=names, value=values),
+        "option": rows(value=values),
+        "ledgers": rows(topic=["t"] * 4, ledger=[1, 1, 2, 2], entry=[0, 1, 0, 1], payload=values),
+    }[kind]
+    write_micro_batch(chosen, 0, made)
+    before = [(info.name, info.length) for info in store.segments()]
+    at = [2, 3, 0, 1] if kind == "ledgers" else [3, 1, 2, 0]
+    write_micro_batch(chosen, 0, made.take(at).slice(0, 2), made.take(at).slice(2))
+    for other in (made.slice(1) if kind != "ledgers" else made.slice(0, 3), made.slice(0, 0)):
+        with pytest.raises(Conflict, match="other rows of micro-batch 0"):
+            write_micro_batch(chosen, 0, other)
+    moved: dict[str, tuple[str, Sequence[object]]] = {
+        "column": ("segment", ["a", "b", "a", "a"]),
+        "option": ("value", values),
+        "ledgers": ("ledger", [1, 1, 3, 3]),
+    }
+    name, items = moved[kind]
+    elsewhere = made.set_column(made.column_names.index(name), name, pa.array(items))
+    with pytest.raises(Conflict, match="other rows of micro-batch 0"):
+        write_micro_batch({**chosen, **({"segments": "t"} if kind == "option" else {})}, 0, elsewhere)
+    assert [(info.name, info.length) for info in store.segments()] == before
 
 
 def test_a_job_that_fails_ends_its_session(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,31 @@ def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
     assert isinstance(refused, Conflict)
     assert (refused.expected, refused.found) == (3, 1)
     assert sorted(ground.written()) == ground.brought
+
+
+@pytest.mark.proof
+def test_other_rows_under_the_last_number_are_refused(ground: Ground) -> None:
+    """A checkpoint that was put back by one micro-batch plans the same rows again, or what has come since."""
+    checkpoint, kept = ground.path / "checkpoint", ground.path / "kept"
+    with ground.open() as store:
+        ground.bring(1)
+        ground.stream()
+        shutil.copytree(checkpoint, kept)
+        ground.bring(1)
+        ground.stream()
+        shutil.rmtree(checkpoint)
+        shutil.copytree(kept, checkpoint)
+        ground.stream()
+        assert ground.written() == ground.brought
+        shutil.rmtree(checkpoint)
+        kept.rename(checkpoint)
+        (ground.path / "in" / "1.txt").unlink()
+        ground.bring(1)
+        for owner in (None, store):
+            with pytest.raises(Exception, match="put the newer checkpoint back") as caught:
+                ground.stream(owner)
+            assert owner is not None or isinstance(original_error(caught.value), Conflict)
+        assert ground.written() == ground.brought[:2]
 
 
 @pytest.mark.proof

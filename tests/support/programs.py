@@ -132,6 +132,8 @@ class Program(Compared):
         model = self.state.segments.get(name)
         known = None if model is None else model.event(writer)
         number = max(1, (known[0] if known else 0) + step)
+        if known == (number, None):
+            return  # the bytes of the batch are not known here
         offset = None if off is None else (0 if model is None else len(model.data)) + off
         answer = append_event(self.state, name, writer, number, data, offset)
         expected = answer if isinstance(answer, type) else None
@@ -163,7 +165,7 @@ class Program(Compared):
         changed = model._replace(data=model.data + b"".join(events))
         if writer is not None and events:
             others = tuple(item for item in model.events if item[0] != writer)
-            changed = changed._replace(events=(*others, (writer, before + len(events), None)))
+            changed = changed._replace(events=(*others, (writer, before + len(events), None, b"")))
         self.state.segments[name] = changed
 
     # Sessions of writers outside the owner

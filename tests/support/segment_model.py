@@ -67,12 +67,12 @@ class SegmentModel(NamedTuple):
     start: int = 0
     sealed: bool = False
     attributes: tuple[tuple[str, AttributeValue], ...] = ()
-    events: tuple[tuple[bytes, int, int | None], ...] = ()
-    """Each writer with its last event number and the offset recorded for it; None where batching chose it."""
+    events: tuple[tuple[bytes, int, int | None, bytes], ...] = ()
+    """Each writer with its last event number, and the offset recorded for it (None where batching chose it) and its bytes."""
 
     def event(self, writer: bytes) -> tuple[int, int | None] | None:
         """Number and offset of a writer's last event."""
-        return next(((number, offset) for known, number, offset in self.events if known == writer), None)
+        return next(((number, offset) for known, number, offset, _ in self.events if known == writer), None)
 
 
 @dataclass
@@ -198,14 +198,15 @@ def append_event(
         return SegmentNotFound
     known = model.event(writer)
     if known is not None and number <= known[0]:
-        return known[1]
+        (stored,) = (item[3] for item in model.events if item[0] == writer)
+        return Conflict if number == known[0] and len(data) >= len(stored) and data != stored else known[1]
     failure = apply(state, Append(name, data, expected))
     if failure is not None:
         return failure
     offset = len(model.data)
     if data:
         others = tuple(item for item in model.events if item[0] != writer)
-        state.segments[name] = state.segments[name]._replace(events=(*others, (writer, number, offset)))
+        state.segments[name] = state.segments[name]._replace(events=(*others, (writer, number, offset, data)))
     return offset
 
 

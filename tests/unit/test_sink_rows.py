@@ -30,9 +30,15 @@ A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 @pytest.mark.parametrize(
     ("row", "value"),
     [
-        (SinkRow(0, A, B, C), "0100" + "00" * 8 + "61" * 16 + "62" * 16 + "63" * 16),
-        (SinkRow(513, A, B, C, "qü"), "0100" + "0000000000000201" + "61" * 16 + "62" * 16 + "63" * 16 + "71c3bc"),
-        (SinkRow((1 << 63) - 1, A, bytes(16), C), "0100" + "7f" + "ff" * 7 + "61" * 16 + "00" * 16 + "63" * 16),
+        (SinkRow(0, A, B, C), "0200" + "00" * 8 + "61" * 16 + "62" * 16 + "63" * 16 + "00" * 16),
+        (
+            SinkRow(513, A, B, C, "qü", b"d" * 16),
+            "0200" + "0000000000000201" + "61" * 16 + "62" * 16 + "63" * 16 + "64" * 16 + "71c3bc",
+        ),
+        (
+            SinkRow((1 << 63) - 1, A, bytes(16), C),
+            "0200" + "7f" + "ff" * 7 + "61" * 16 + "00" * 16 + "63" * 16 + "00" * 16,
+        ),
     ],
 )
 def test_golden_bytes(row: SinkRow, value: str) -> None:
@@ -58,10 +64,10 @@ def test_format_table() -> None:
     [
         b"",
         encode_sink(SinkRow(0, A, B, C))[:-1],
-        pack(">BB", 0, 0) + bytes(56),
-        pack(">BB", 2, 0) + bytes(56),
-        pack(">BB", 1, 1) + bytes(56),
-        pack(">BBQ", 1, 0, 1 << 63) + bytes(48),
+        pack(">BB", 0, 0) + bytes(72),
+        pack(">BB", 1, 0) + bytes(72),
+        pack(">BB", 2, 1) + bytes(72),
+        pack(">BBQ", 2, 0, 1 << 63) + bytes(64),
         encode_sink(SinkRow(0, A, B, C)) + b"\xff",
         encode_sink(SinkRow(0, A, B, C, "x" * 256)),
     ],

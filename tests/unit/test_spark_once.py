@@ -21,7 +21,7 @@ from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up
-from chunkstore.spark.once import NOTHING, Incoming, judge_batch, judge_job
+from chunkstore.spark.once import NOTHING, Content, Incoming, judge_batch, judge_job
 
 HERE, THERE = b"h" * 16, b"t" * 16
 
@@ -190,16 +190,40 @@ STORED = SinkRow(7, HERE, bytes(16), bytes(16), "q")
 )
 def test_a_refusal_says_both(stored: SinkRow | None, brought: Incoming, numbers: object) -> None:
     with pytest.raises(Conflict, match="checkpoint") as caught:
-        judge_batch(stored, brought)
+        judge_batch(stored, brought, Content())
     assert (caught.value.expected, caught.value.found) == numbers
 
 
 def test_what_follows_is_committed_once() -> None:
-    assert judge_batch(None, incoming(0)) == "commit"
-    assert judge_batch(STORED, incoming(7)) == "done"
-    assert judge_batch(STORED, incoming(8)) == "commit"
-    rows = None, STORED, STORED._replace(number=6)
-    assert [judge_job(row, "a", 7) for row in rows] == ["commit", "done", "commit"]
+    rows = Content(2, 3)
+    stored = STORED._replace(content=rows.packed())
+    assert judge_batch(None, incoming(0), rows) == "commit"
+    assert judge_batch(stored, incoming(7), rows) == "done"
+    assert judge_batch(stored, incoming(8), rows) == "commit"
+    versions = None, stored, stored._replace(number=6)
+    assert [judge_job(row, "a", 7, content=rows) for row in versions] == ["commit", "done", "commit"]
+
+
+@pytest.mark.parametrize("content", [Content(), Content(2, 4), Content(3, 3)])
+def test_other_rows_under_a_known_number_are_refused_with_the_way_out(content: Content) -> None:
+    container, application = Container(), "nightly"
+    sessions = [container.find_session(str(number), 1.0) for number in range(4)]
+
+    def job(number: int, content: Content) -> Job:
+        plain = written(sessions[number], number)
+        return plain._replace(outputs=(*plain.outputs, (content,)))
+
+    commit_batch(container, incoming(0), "run", job(0, Content(2, 3)))
+    commit_job(container, application, 7, job(1, Content(2, 3)))
+    before = dict(container.rows)
+    with pytest.raises(Conflict, match=r"newer checkpoint back.*new checkpoint"):
+        commit_batch(container, incoming(0), "run 2", job(2, content))
+    with pytest.raises(Conflict, match=rf"version 7 of '{application}'.*another txnAppId"):
+        commit_job(container, application, 7, job(2, content))
+    assert container.rows == before
+    assert commit_job(container, application, 6, job(3, content)) == "done", (
+        "of older versions the row does not say the rows"
+    )
 
 
 def test_a_job_is_compared_with_what_was_done_under_its_name() -> None:

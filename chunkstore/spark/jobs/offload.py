@@ -31,7 +31,7 @@ from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, gr
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.mapping import TOLD, telling
-from chunkstore.spark.once import NOTHING, something_else
+from chunkstore.spark.once import NOTHING, Content, something_else
 from chunkstore.spark.owners import AskerDoor
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
@@ -89,11 +89,10 @@ class _Task(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """What a task tells. ``entries``: that it wrote."""
+    """What a task tells."""
 
     outputs: tuple[Any, ...]
     attempt: int
-    entries: int
 
 
 def offload(
@@ -256,7 +255,7 @@ def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int 
     outputs = [item for one in written for item in one.outputs if isinstance(item, Offloaded)]
     ledgers = sorted(entries.ledger for item in outputs for entries in item.context.ranges)
     first, last = (ledgers[0], ledgers[-1]) if ledgers else (None, None)
-    count = sum(one.entries for one in written)
+    count = sum(item.rows for one in written for item in one.outputs if isinstance(item, Content))
     return OffloadedPart(number, "done", files, first, last, count, size_bytes, len(outputs))
 
 
@@ -291,22 +290,8 @@ def _give_up(door: AskerDoor, session_id: int) -> None:
 
 def _write_files(task: _Task, attempt: Attempt) -> _Written:
     """On an executor. Raises as ``write_task``, and what reading a file raises."""
-    counted = _Counted(batch for item in task.items for batch in _entries_of(item, task.kind))
-    outputs = write_task(counted, task.plan, attempt.id)
-    return _Written(tuple(outputs), attempt.number, counted.rows)
-
-
-class _Counted:
-    """Batches, and how many rows they had."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self.rows = 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches:
-            self.rows += batch.num_rows
-            yield batch
+    batches = (batch for item in task.items for batch in _entries_of(item, task.kind))
+    return _Written(tuple(write_task(batches, task.plan, attempt.id)), attempt.number)
 
 
 def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
@@ -419,8 +404,8 @@ def _offload_frame(
 def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.RecordBatch]) -> _Written:
     """On an executor. Raises as ``write_task``."""
     attempt = this_attempt()
-    rows = _Counted(batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition))
-    return _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number, rows.rows)
+    rows = batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition)
+    return _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number)
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:
