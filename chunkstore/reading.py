@@ -306,7 +306,7 @@ class ReadableContainer:
         return find_orphans(self._context, self._sweeping_epoch(), age_s)
 
     def garbage(self) -> SweptKind:
-        """Removed chunks, without those that pins keep, that a collection deletes after their grace; and their bytes. Raises as ``orphans``."""
+        """Removed chunks that a collection deletes after their grace, not those that pins keep; and bytes. Raises as ``orphans``."""
         from chunkstore.upkeep.sweep import count_garbage
 
         return self.look(count_garbage)

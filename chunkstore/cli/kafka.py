@@ -21,7 +21,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.kafka_serve import need_kafka, serve
-from chunkstore.cli.output import human_bytes, print_json, print_note, print_table, shown
+from chunkstore.cli.output import human_bytes, print_json, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.errors import InvalidArgument
 
@@ -39,7 +39,6 @@ Prefix = Annotated[str, typer.Option(metavar="P", help="Prefix of the keys below
 _PATTERN = "Pattern of names: orders, 'web*'. Internal topics (__*) only if the pattern begins with __."
 Topics = Annotated[str | None, typer.Option("--topics", metavar="PATTERN", help=_PATTERN)]
 _WATCH_S = 10.0
-_NOTHING = "no such segment here"
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
 
 
@@ -78,7 +77,7 @@ def ls(
                 print_json(dict(zip(columns, [None if value == "" else value for value in each[:8]], strict=True)))
         else:
             rows = ((*each[:7], human_bytes(each.bytes)) for each in segments)
-            print_table(columns, rows, right=("partition", "start_offset", "end_offset", "bytes"), none=_NOTHING)
+            print_table(columns, rows, right=("partition", "start_offset", "end_offset", "bytes"))
 
 
 def read(
@@ -138,8 +137,6 @@ def verify(
         found = findings if first is None else chain([first], findings)
         if as_json:
             print_json({"ok": first is None, "findings": found})
-        elif first is None and next(iter(tier.segments(topic, partition)), None) is None:
-            print_note(f"{_NOTHING}: nothing was verified")
         elif first is not None:
             print_table(_FINDING, found, right=("partition", "offset", "position"))
     if first is not None:

@@ -38,7 +38,7 @@ Cluster = Annotated[
     str | None, typer.Option(metavar="C", help="The cluster of the --live files, if they name no complete offload.")
 ]
 _ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
-_NOTHING = "no such ledger in this bucket"
+_NOTHING = "no ledger is in this bucket"
 _FINDING = ("kind", "object", "ledger", "entry", "position", "message")
 
 
@@ -156,7 +156,7 @@ def verify(
         found = findings if first is None else chain([first], findings)
         if as_json:
             print_json({"ok": first is None, "findings": found})
-        elif first is None and not any(ledger in (None, row.ledger) for row in bucket.ledgers(False, topic)):
+        elif first is None and next(iter(bucket.ledgers()), None) is None:
             print_note(f"{_NOTHING}: nothing was verified")
         elif first is not None:
             print_table(_FINDING, found, right=("ledger", "entry", "position"))
