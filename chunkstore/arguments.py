@@ -96,6 +96,14 @@ def check_moment(at_lsn: object, at_time: object) -> tuple[int | None, int | Non
     return None, at_time
 
 
+def moment_text(time_ms: int) -> str:
+    """Milliseconds since 1970 as people write a time; beyond the year 9999 as they are."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{time_ms} ms since 1970"
+
+
 def check_ranges(name: str, ranges: object) -> None:
     """Raise ``InvalidArgument`` unless these are from 1 to ``COMPOSE_RANGES_MAX`` ranges, none empty, of other chunks than ``name``."""
     if not isinstance(ranges, Sequence) or not 1 <= len(ranges) <= COMPOSE_RANGES_MAX:

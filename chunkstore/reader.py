@@ -1,11 +1,11 @@
 """``StorageReader``: iterate over a segment's bytes with read-ahead, and follow its tail.
 
 Promises: buffers come in order, without gaps or overlaps, from ``start`` to ``stop`` (or the end at the time it is reached);
-at most ``prefetch_bytes`` are held in advance, and from a remote storage several pieces are read at a time; with ``follow`` it
-waits for more until the segment is sealed, deleted or the reader closed; ``poll`` never waits for that. Errors of reading are raised
-at the position where they occur, after all buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks
-are left out, and only these, and ``skipped`` names them. Reading ahead also ends when a reader is garbage-collected. Not for use in a
-forked child.
+at most ``prefetch_bytes`` are held in advance, and from a remote storage several pieces are read at a time; with ``follow`` it waits for
+more until the segment is sealed and read to its end, or the reader is closed; ``poll`` never waits for that. A segment that is deleted or
+moved by concat first raises ``SegmentNotFound`` with the offset. Errors of reading are raised at the position where they occur, after all
+buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks are left out, and only these, and ``skipped``
+names them. Reading ahead also ends when a reader is garbage-collected. Not for use in a forked child.
 Leaves out: random access (``store.read``).
 """
 
@@ -25,13 +25,14 @@ from chunkstore.errors import (
     Closed,
     Damaged,
     InvalidArgument,
+    SegmentNotFound,
     SegmentTruncated,
     StorageUnavailable,
 )
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 
-__all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader"]
+__all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader", "gone"]
 
 OnDamage = Literal["raise", "skip"]
 
@@ -60,6 +61,12 @@ class SkippedRange(NamedTuple):
     start: int
     stop: int
     error: Damaged
+
+
+def gone(segment: str, offset: int) -> SegmentNotFound:
+    """The error of a follower whose segment ends before it is sealed and read to its end."""
+    text = f"segment {segment!r} was deleted or moved by concat; it was read up to offset {offset}, not to a sealed end"
+    return SegmentNotFound(segment, f"{text}; at_lsn opens an earlier state, which may hold the rest")
 
 
 def check_reader(
@@ -334,6 +341,8 @@ class _Pieces:
                 self._know_end(info.length)
                 if info.length <= position and (info.sealed or not self.waits):
                     return None if info.sealed else b""
+        except SegmentNotFound as error:
+            return gone(error.segment, position) if self._follow else error
         except ChunkstoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  (carried to the consuming thread)

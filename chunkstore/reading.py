@@ -19,7 +19,7 @@ from chunkstore.config import DefragPolicy, RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
-from chunkstore.metadata.pins import pinned_lsn, read_pins
+from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
@@ -343,7 +343,7 @@ class ReadableContainer:
         return find_orphans(self._context, self._sweeping_epoch(), age_s)
 
     def garbage(self) -> SweptKind:
-        """Removed chunks that a collection will delete once their grace is over, and their bytes. Raises as ``orphans``."""
+        """Removed chunks that a collection deletes after their grace, not those that pins keep; and bytes. Raises as ``orphans``."""
         from chunkstore.upkeep.sweep import count_garbage
 
         return self.look(count_garbage)
@@ -368,6 +368,11 @@ class ReadableContainer:
             context.recheck()
             if context.look(pinned_lsn) != lowest:
                 found = [item for item in found if item.invariant != PINNED]  # it has ended while we looked
+            pins = context.look(lambda view: pins_at(view, lowest or 0))
+            found = [
+                item._replace(message=f"{item.message}; pins: {pins}") if item.invariant == PINNED else item
+                for item in found
+            ]
         findings += found
         epoch = self._present_epoch()
         findings += context.look(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import moment_text
 from chunkstore.backup.files import DONE, NEWEST, RUNNING, put_once, small_object
 from chunkstore.backup_marker import MARKER, marked_container, read_small
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
@@ -145,11 +146,11 @@ def complete_at(storage: ChunkStorage, names: BackupNames, lsn: int | None, time
     future), and as ``find_done``."""
     found = sorted(iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms))
     if time_ms is not None and time_ms > max(runtime.now_ms(), *(info.time_ms for info in found), 0):
-        raise InvalidArgument(f"{time_ms} ms since 1970 is in the future", argument="at_time")
+        raise InvalidArgument(f"{moment_text(time_ms)} is in the future", argument="at_time")
     for info in reversed(found):
         if info.lsn == lsn or (time_ms is not None and info.time_ms <= time_ms):
             return info
-    what = f"of lsn {lsn}" if lsn is not None else f"made by {time_ms} ms since 1970"
+    what = f"of lsn {lsn}" if lsn is not None else f"made by {moment_text(time_ms or 0)}"
     known = ", ".join(str(info.lsn) for info in found[-10:]) or "none"
     text = f"no backup {what} is stored at {storage.url} (lsns: {known}); 'backup ls' shows all"
     raise InvalidArgument(text, argument="at_lsn" if lsn is not None else "at_time")

@@ -22,7 +22,7 @@ from chunkstore.cli.output import print_facts, print_json, print_table
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument
 
-__all__ = ["Asking", "Claiming", "Owning", "Reading", "with_options"]
+__all__ = ["Asking", "Claiming", "Owning", "Reading", "require_lasting", "with_options"]
 
 _ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
 """Of the shared options in ``--help``."""
@@ -68,10 +68,11 @@ class Reading:
         *,
         right: Sequence[str] = (),
         document: Callable[[Any], object] = lambda item: item,
+        none: str = "",
     ) -> None:
-        """A list: with ``--json`` the document of each item, else a table."""
+        """A list: with ``--json`` the document of each item, else a table, or the note ``none`` where there is no item."""
         if not self.as_json:
-            print_table(columns, map(row, items), right=right)
+            print_table(columns, map(row, items), right=right, none=none)
             return
         for item in items:
             print_json(document(item))
@@ -102,8 +103,9 @@ class Owning(Claiming):
         """The container as its new owner; closed, and so released, when the block ends.
 
         Raises ``ContainerBusy`` if the present owner looks alive (never with ``take_over``), ``ContainerNotFound`` unless
-        ``create``, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
+        ``create``, ``InvalidArgument`` for a root in memory, ``RolledBack`` unless ``accept_rollback``, and whatever opening raises.
         """
+        require_lasting(root)
         settings = self.settings if gc_grace_s is None else replace(self.settings, gc_grace_s=gc_grace_s)
         with _note(f"opening {self.container}", quiet=self.as_json):
             store = chunkstore.open(
@@ -143,6 +145,13 @@ class Asking(Owning):
                 opened = stack.enter_context(asker)
                 stack.enter_context(_note(f"asking the owner of {self.container}", quiet=self.as_json))
             yield opened
+
+
+def require_lasting(root: str) -> None:
+    """Raise ``InvalidArgument`` for a root in memory: what a command writes there ends with the command."""
+    if root.lower().startswith("memory:"):
+        text = f"root {root!r}: nothing would be stored, memory:// ends with this command; use file:///PATH, s3:// or hdfs://"
+        raise InvalidArgument(text, argument="ROOT")
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:

@@ -215,11 +215,12 @@ def backup(
     if root == "ls":
         (_tell_age if metrics else _list_backups)(here, backup_root)
         return
+    access.require_lasting(backup_root)
     settings = here.settings
     backups.check_roots(root, backup_root, container=here.container, settings=settings)
     with (
         _opened(here, root, no_pin=no_pin) as (store, pins),
-        _progress(as_json=here.as_json) as (before, progress),
+        _progress("link" if link else "copy", as_json=here.as_json) as (before, progress),
     ):
         report = backups.backup(
             store,
@@ -239,7 +240,9 @@ def backup(
 
 
 @contextmanager
-def _progress(*, as_json: bool) -> Iterator[tuple[Callable[[backups.BackupPlan], object], Callable[[int], object]]]:
+def _progress(
+    verb: str, *, as_json: bool
+) -> Iterator[tuple[Callable[[backups.BackupPlan], object], Callable[[int], object]]]:
     """What tells the costs, and then shows progress."""
     with ExitStack() as stack:
         bars: list[Meter] = []
@@ -247,8 +250,8 @@ def _progress(*, as_json: bool) -> Iterator[tuple[Callable[[backups.BackupPlan],
         def before(plan: backups.BackupPlan) -> None:
             if not as_json:
                 size = f"{plan.chunks} chunks, {human_bytes(plan.size_bytes)}, about {plan.requests} requests"
-                typer.echo(f"to copy: {size}", err=True)
-            bars.append(stack.enter_context(meter("copying", plan.size_bytes, as_json=as_json)))
+                typer.echo(f"to {verb}: {size}", err=True)
+            bars.append(stack.enter_context(meter(f"to {verb}", plan.size_bytes, as_json=as_json)))
 
         def progress(size_bytes: int) -> None:
             bars[0].advance(size_bytes)

@@ -76,6 +76,7 @@ def import_(
             raise InvalidArgument("--headers goes with SEGMENTs, --container and --dry-run only", argument="--headers")
         import_headers(here, root, source, segments or (), dry_run=dry_run)
         return
+    access.require_lasting(root)
     moment = options.moment_of(time, "--time")
     with meter(f"import {source}", None, as_json=here.as_json) as progress:
         report = backups.import_(

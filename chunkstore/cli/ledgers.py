@@ -298,6 +298,7 @@ def ls(
             columns,
             lambda item: (*item[:5], human_bytes(item.size_bytes), "complete" if item.complete else "growing"),
             right=columns[1:-1],
+            none="no ledgers in this container",
         )
 
 

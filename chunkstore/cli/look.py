@@ -50,8 +50,11 @@ def ls(
 ) -> None:
     """List segments, in name order."""
     with here.replica(root, at_lsn, at_time) as store:
+        none = f"no segment begins with {prefix!r}" if prefix else f"no segments in container {here.container!r}"
         columns = ("segment", "start", "length", "state", "chunks", "epoch", "modified")
-        here.show_each(store.segments(prefix=prefix), columns, _ls_row, right=("start", "length", "chunks", "epoch"))
+        here.show_each(
+            store.segments(prefix=prefix), columns, _ls_row, right=("start", "length", "chunks", "epoch"), none=none
+        )
 
 
 def _ls_row(info: SegmentInfo) -> tuple[object, ...]:

@@ -30,9 +30,7 @@ __all__ = [
 
 Root = Annotated[
     str,
-    typer.Argument(
-        metavar="ROOT", help="file:///PATH, s3://BUCKET/PREFIX, hdfs://HOST:HTTPPORT/PATH or memory://NAME."
-    ),
+    typer.Argument(metavar="ROOT", help="file:///PATH, s3://BUCKET/PREFIX or hdfs://HOST:HTTPPORT/PATH."),
 ]
 Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.")]
 Container = Annotated[str, typer.Option("--container", metavar="NAME", help="Container under the root.")]

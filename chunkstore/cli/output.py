@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Protocol
 
 from rich import box
@@ -44,6 +45,7 @@ __all__ = [
     "print_error",
     "print_facts",
     "print_json",
+    "print_note",
     "print_table",
     "shown",
     "write_picture",
@@ -119,11 +121,20 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
-    """Rows as a table on a terminal, as tab-separated lines in a pipe. ``right`` names right-aligned columns.
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), none: str = ""
+) -> None:
+    """Rows as a table on a terminal, as tab-separated lines in a pipe. ``right`` names right-aligned columns. ``none``: the note where
+    there are no rows.
 
     A long table is printed in parts, so that memory stays bounded.
     """
+    if none:
+        rows = iter(rows)
+        if not (first := list(islice(rows, 1))):
+            print_note(none)
+            return
+        rows = chain(first, rows)
     if not is_terminal():
         for row in rows:
             sys.stdout.write("\t".join(shown(cell) for cell in row) + "\n")
@@ -150,6 +161,11 @@ def print_facts(facts: Mapping[str, object]) -> None:
     width = max((len(name) for name in facts), default=0)
     for name, value in facts.items():
         sys.stdout.write(f"{name:<{width}}  {shown(value)}\n")
+
+
+def print_note(text: str) -> None:
+    """A line on stderr about what succeeded."""
+    sys.stderr.write(f"chunkstore: {shown(text)}\n")
 
 
 def print_error(error: BaseException, *, as_json: bool) -> None:

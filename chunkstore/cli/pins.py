@@ -36,7 +36,9 @@ def ls(root: options.Root, *, here: access.Reading) -> None:
     """List the pins, by name."""
     with here.replica(root) as store:
         pins = store.pins()
-    here.show_each(pins, ("pin", "lsn", "created", "expires", "holder", "note"), _row, right=("lsn",))
+    here.show_each(
+        pins, ("pin", "lsn", "created", "expires", "holder", "note"), _row, right=("lsn",), none="nothing is pinned"
+    )
 
 
 def _row(pin: Pin) -> tuple[object, ...]:

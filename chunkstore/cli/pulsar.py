@@ -17,7 +17,7 @@ import typer
 
 from chunkstore.cli import options
 from chunkstore.cli.ledgers import Framing, decode, framed, need_offload
-from chunkstore.cli.output import human_bytes, print_json, print_table, shown
+from chunkstore.cli.output import human_bytes, print_json, print_note, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
 
 __all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
@@ -38,6 +38,7 @@ Cluster = Annotated[
     str | None, typer.Option(metavar="C", help="The cluster of the --live files, if they name no complete offload.")
 ]
 _ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
+_NOTHING = "no ledger is in this bucket"
 _FINDING = ("kind", "object", "ledger", "entry", "position", "message")
 
 
@@ -74,7 +75,12 @@ def ls(
                 print_json(row)
             return
         columns = ("topic", "ledger", "uuid", "format", "entries", "bytes")
-        print_table(columns, ((*row[:5], human_bytes(row.bytes)) for row in rows), right=("ledger", "entries", "bytes"))
+        print_table(
+            columns,
+            ((*row[:5], human_bytes(row.bytes)) for row in rows),
+            right=("ledger", "entries", "bytes"),
+            none=_NOTHING,
+        )
 
 
 def read(
@@ -150,6 +156,8 @@ def verify(
         found = findings if first is None else chain([first], findings)
         if as_json:
             print_json({"ok": first is None, "findings": found})
+        elif first is None and next(iter(bucket.ledgers()), None) is None:
+            print_note(f"{_NOTHING}: nothing was verified")
         elif first is not None:
             print_table(_FINDING, found, right=("ledger", "entry", "position"))
     if first is not None:

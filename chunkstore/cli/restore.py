@@ -52,6 +52,7 @@ def restore(
     here: access.Claiming,
 ) -> None:
     """Copy a past or present state, or some segments of it, into a new container. After an interruption, run the same command again."""
+    access.require_lasting(new_root)
     with meter(f"restore {here.container}", None, as_json=here.as_json) as progress:
         report = restore_container(
             root,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, print_facts, print_json, print_table, shown
+from chunkstore.cli.output import human_bytes, print_facts, print_json, print_note, print_table, shown
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.retention import pattern_key
@@ -38,7 +38,7 @@ def ls(root: options.Root, *, here: access.Reading) -> None:
         policies = store.retention()
     rows = [(name, policy.size_bytes_max, policy.age_s_max) for name, policy in policies.items()]
     columns = ("of", "size_bytes_max", "age_s_max")
-    here.show_each(rows, columns, tuple, right=columns[1:], document=lambda row: _document(*row))
+    here.show_each(rows, columns, tuple, right=columns[1:], document=lambda row: _document(*row), none="no policies")
 
 
 def _document(name: str, size_bytes_max: int | None, age_s_max: float | None) -> dict[str, object]:
@@ -63,6 +63,9 @@ def set_(
     pattern_key(name)
     with here.owner(root) as store:
         store.set_retention(name, policy)
+        matched = any(store.segments(prefix=name[:-1])) if name.endswith("*") else store.exists(name)
+    if not matched and not here.as_json:
+        print_note(f"no segment {name!r} exists yet; the policy waits for one")
     if here.as_json:
         print_json(_document(name, size, age))
     else:

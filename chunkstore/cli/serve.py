@@ -105,6 +105,7 @@ class _Serving:
         accept_rollback: bool,
         quiet: bool,
     ) -> None:
+        access.require_lasting(root)
         self.container = container
         self.port: int | None = None
         self._calls: Callable[[], Mapping[str, CallCounts]] = dict

@@ -14,7 +14,7 @@ import typer
 from chunkstore import runtime
 from chunkstore.attaching import end_session
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_time, print_json, shown
+from chunkstore.cli.output import human_time, print_json, print_note, shown
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.records import OpenSession
 from chunkstore.sessions import check_session_id
@@ -25,6 +25,9 @@ _OlderThan = Annotated[
     float | None,
     typer.Option("--older-than", metavar="S", help="Sessions that were opened at least S seconds ago.", min=0),
 ]
+
+
+_NONE_OLDER = "no session was opened so long ago"
 
 
 class NoSuchSession(ChunkstoreError):
@@ -51,6 +54,7 @@ def ls(
         ("session", "opened", "expires", "holder"),
         lambda item: (item.id, human_time(item.opened_at), human_time(item.expires_at), item.holder),
         right=("session",),
+        none="no session is open" if older_than is None else _NONE_OLDER,
     )
 
 
@@ -69,10 +73,12 @@ def end(
     _check(session_ids or (), older_than)
     with here.replica(root) as store:
         chosen = _chosen(store.sessions(), session_ids or (), older_than)
-    if dry_run:
+    if dry_run and (chosen or here.as_json):
         _show_plan(here, chosen)
         return
     if not chosen:
+        if not here.as_json:
+            print_note(f"{_NONE_OLDER}; nothing ended")
         return  # nobody is fenced for nothing
     with here.owner_or_asker(root) as opened:
         for item in chosen:

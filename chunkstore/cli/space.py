@@ -12,7 +12,7 @@ import typer
 
 from chunkstore import Asker, ChunkedSegmentStorage
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table, shown
+from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_note, print_table, shown
 from chunkstore.errors import InvalidArgument
 from chunkstore.upkeep.defrag import DefragAction, DefragReport
 from chunkstore.upkeep.sweep import SweepReport, SweptKind
@@ -20,6 +20,10 @@ from chunkstore.upkeep.sweep import SweepReport, SweptKind
 __all__ = ["defrag", "gc"]
 
 _DAY_S = 86_400.0
+_WAITING = (
+    "clocks of owners cannot be compared, so the grace of removed chunks begins anew with each claim, and no later gc deletes them; "
+    "--grace-s 0 deletes them now, --ask leaves it to a live owner, serve deletes them in time"
+)
 
 
 def gc(
@@ -60,21 +64,25 @@ def gc(
         with here.replica(root) as replica:
             garbage = replica.garbage()
             lost = replica.orphans(age_s_min=age_s) if orphans else None
-        _show_plan(here, garbage, lost)
+        _show_plan(here, garbage, lost, is_due=grace_s == 0)
         return
     with here.owner_or_asker(root, gc_grace_s=grace_s) as store:
         collected = store.collect()
+        has_claimed = isinstance(store, ChunkedSegmentStorage)
         swept = None
         if orphans and isinstance(store, ChunkedSegmentStorage):
             swept = store.sweep(delete=delete, keep_in=keep_in, age_s_min=age_s)
     facts: dict[str, object] = {
         "collected": f"{collected.chunks} chunks, {human_bytes(collected.chunk_bytes)}",
         "in their grace": f"{collected.waiting} chunks",
+        "pinned": f"{collected.pinned} chunks" if collected.pinned else "",
         "refused": f"{collected.refused} rows" if collected.refused else "",
         "journal": f"{collected.journal_objects} objects, {human_bytes(collected.journal_bytes)}",
     }
     shown_facts = {name: value for name, value in {**facts, **_facts_of(swept)}.items() if value}
     here.show({**collected._asdict(), "orphans": swept}, shown_facts)
+    if collected.waiting and has_claimed and not here.as_json:
+        print_note(_WAITING)
 
 
 def _check_options(*, orphans: bool, delete: bool, keep_in: str | None, ask: bool, grace_s: float | None) -> None:
@@ -99,17 +107,26 @@ def _facts_of(swept: SweepReport | None) -> dict[str, object]:
     }
 
 
-def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | None) -> None:
-    """What it would do; ``requests`` are deletions. Garbage counts whether its grace is over or not."""
-    parts = {"collect": garbage}
+def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | None, *, is_due: bool) -> None:
+    """What the run would do; ``requests`` are deletions. Its claim begins the grace of all garbage: without one, it is due."""
+    parts = {"collect": garbage if is_due else SweptKind(0, 0)}
+    waiting = 0 if is_due else garbage.objects
     if lost is not None:
         parts["sweep"] = SweptKind(lost.orphans, lost.orphan_bytes)
     actions = [{"action": what, "chunks": part.objects, "bytes": part.size_bytes} for what, part in parts.items()]
     size = sum(part.size_bytes for part in parts.values())
     here.show(
-        {"actions": actions, "bytes": size, "requests": sum(part.objects for part in parts.values())},
-        {f"would {what}": f"{part.objects} chunks, {human_bytes(part.size_bytes)}" for what, part in parts.items()},
+        {
+            "actions": actions,
+            "bytes": size,
+            "requests": sum(part.objects for part in parts.values()),
+            "waiting": waiting,
+        },
+        {f"would {what}": f"{part.objects} chunks, {human_bytes(part.size_bytes)}" for what, part in parts.items()}
+        | {"in their grace": f"{waiting} chunks"},
     )
+    if waiting and not here.as_json:
+        print_note(_WAITING)
 
 
 def defrag(

@@ -1,8 +1,9 @@
 """``put`` and ``cat``: bytes into a segment and out of it, in bounded memory.
 
-Promises: ``put`` appends pieces of 8 MiB in order, several on their way at once where the storage lets them; killed at any moment,
-``put --resume`` goes on where the stored bytes end, after it has compared them with the file. ``cat`` writes exactly
-the segment's bytes. A ``put`` that is refused claims nothing, as far as a look beforehand can tell, and leaves no segment.
+Promises: ``put`` appends pieces of 8 MiB in order, several on their way at once where the storage lets them; killed at any moment, ``put
+--resume`` goes on where the stored bytes end, after it has compared them with the file. ``cat`` writes exactly the segment's bytes; with
+``--follow`` it succeeds only at the end of a sealed segment. A ``put`` that is refused claims nothing, as far as a look beforehand can
+tell, and leaves no segment.
 Leaves out: compression, framing, anything that is not bytes.
 """
 
@@ -243,9 +244,7 @@ def cat(
     *,
     offset: Annotated[int | None, typer.Option(metavar="N", help="First byte; default: the start.")] = None,
     length: Annotated[int | None, typer.Option(metavar="N", help="Largest number of bytes; default: all.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed or deleted.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed.")] = False,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
     container: options.Container = "default",
@@ -278,13 +277,9 @@ def cat(
             ) as reader,
             meter(f"cat {segment}", shown_bytes, as_json=as_json or sys.stdout.isatty()) as progress,
         ):
-            try:
-                for data in reader:
-                    write_all(out, data)
-                    if follow:
-                        out.flush()
-                    progress.advance(len(data))
-            except SegmentNotFound:
-                if not follow:
-                    raise
+            for data in reader:
+                write_all(out, data)
+                if follow:
+                    out.flush()
+                progress.advance(len(data))
             out.flush()

@@ -16,7 +16,7 @@ from chunkstore import assembly, parts
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table, shown
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
-from chunkstore.invariants import CheckLevel, Finding
+from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.names import check_segment_name
 from chunkstore.operations.repair_report import RepairReport
 from chunkstore.registry import open_copy
@@ -25,6 +25,7 @@ from chunkstore.upkeep.scrub import check_limits
 
 __all__ = ["check", "journal", "repair", "scrub", "snapshot"]
 
+_SEVERITIES = {"damage": 0, "warning": 1, "leak": 2, "info": 3}
 _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "inline", "object", "position")
 
 
@@ -57,14 +58,25 @@ def check(
             findings = store.check(level)
     except Damaged as error:
         findings = [_unreadable(error)]
+    findings.sort(key=lambda finding: _SEVERITIES.get(finding.severity, 0))
     ok = not any(finding.severity == "damage" for finding in findings)
     if here.as_json:
         print_json({"ok": ok, "level": level, "findings": findings})
     else:
-        if findings:
-            print_table(Finding._fields, findings)
+        orphans = [item for item in findings if (item.invariant, item.severity) == (ORPHANED, "info")]
+        if len(orphans) < len(findings):
+            others = (item for item in findings if (item.invariant, item.severity) != (ORPHANED, "info"))
+            print_table(Finding._fields, others)
+        if orphans:
+            names = orphans[0].object if len(orphans) == 1 else f"{orphans[0].object} to {orphans[-1].object}"
+            typer.echo(
+                shown(
+                    f"orphans: {len(orphans)} findings, {names}; 'gc --orphans' counts them, 'check --json' lists them"
+                )
+            )
         count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
-        typer.echo(f"{here.container}: {'sound' if ok else 'DAMAGED'} ({level}, {count})")
+        unread = ", chunks were not looked at: --exists and --deep do" if level == "quick" else ""
+        typer.echo(f"{here.container}: {'sound' if ok else 'DAMAGED'} ({level}, {count}{unread})")
     if not ok:
         raise typer.Exit(1)
 

@@ -8,6 +8,7 @@ of chunks and of the journal).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from chunkstore import runtime
@@ -17,7 +18,7 @@ from chunkstore.metadata.keys import PIN
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records import Pin, PinRecord
 
-__all__ = ["pin_holder", "pin_of", "pinned_lsn", "read_pins", "scan_pins"]
+__all__ = ["pin_holder", "pin_of", "pinned_lsn", "pins_at", "read_pins", "scan_pins"]
 
 _HOST_CHARACTERS_MAX: Final = 200
 
@@ -36,6 +37,12 @@ def pinned_lsn(view: MetadataView) -> int | None:
     """The lowest lsn that a pin names; 0 where one cannot be read, None where there is none."""
     found = (record.lsn if isinstance(record, PinRecord) else 0 for _, record in scan_pins(view))
     return min(found, default=None)
+
+
+def pins_at(view: MetadataView, lsn: int) -> str:
+    """The names of the pins at ``lsn``, for a message."""
+    found = (name for name, record in scan_pins(view) if isinstance(record, PinRecord) and record.lsn == lsn)
+    return ", ".join(map(repr, islice(found, 3)))
 
 
 def read_pins(view: MetadataView) -> list[Pin]:

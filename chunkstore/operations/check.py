@@ -24,7 +24,7 @@ from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_blocks_range, chunk_key
-from chunkstore.metadata.pins import pinned_lsn, scan_pins
+from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
 from chunkstore.operations.inline_check import inline_findings
@@ -275,7 +275,8 @@ def _check_pinned_chunk(context: ReadContext, key: bytes, lsn: int, name: str) -
     with context.store().view() as view:
         lowest = pinned_lsn(view)
         if lowest is not None and lsn > lowest and view.get(key) is not None:
-            yield Finding(PINNED, "damage", "", name, name, 0, f"removed at lsn {lsn}, pinned at {lowest}, and absent")
+            what = f"removed at lsn {lsn}, pinned at {lowest} by {pins_at(view, lowest)}, and absent"
+            yield Finding(PINNED, "damage", "", name, name, 0, what)
 
 
 def _check_garbage(context: ReadContext, view: MetadataView, rows: _Rows, level: CheckLevel) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.chunk_times import TimesOfTasks
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics
+from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics, require_match
 from chunkstore.spark.runs import (
     ROW_BYTES,
     Cut,
@@ -80,6 +80,7 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
             return not (ids_suffice and part.is_dense)
 
         topics = chosen_topics(replica, options)
+        require_match(options.topics_pattern, topics, "topicsPattern")
         found = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers, needs_blocks)]
         parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found]
         groups = plan_entries(parts, partial(_Stored, replica), options.sizing)

@@ -7,7 +7,7 @@ never moved in silence. Leaves out: tasks (``plan``), ends of lines (``line_ends
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from chunkstore.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentTruncated
@@ -23,6 +23,7 @@ __all__ = [
     "chosen_topics",
     "is_chosen",
     "position_in",
+    "require_match",
     "require_named",
 ]
 
@@ -75,6 +76,7 @@ def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
 def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:
     """What a batch reads. Raises ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, ``InvalidArgument``."""
     segments = chosen_segments(replica, options)
+    require_match(options.segments_pattern, segments, "segmentsPattern")
     require_named(options, segments)
     ranges: list[Range] = []
     for name, info in segments.items():
@@ -96,6 +98,13 @@ def require_named(options: ReadOptions, there: Mapping[str, object]) -> None:
         for name in () if isinstance(positions, int) else positions:
             if name not in there:
                 raise SegmentNotFound(name)
+
+
+def require_match(pattern: str | None, found: Collection[object], option: str) -> None:
+    """Raise ``InvalidArgument`` for a pattern without a match, which a batch cannot wait for."""
+    if pattern is not None and not found:
+        text = f"option {option!r}: {pattern!r} matches none that is there; a pattern matches whole names, and a stream waits for one"
+        raise InvalidArgument(text, argument=option)
 
 
 def position_in(info: SegmentInfo, positions: Positions, option: str, default: int, *, clip: bool) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTruncated
 from chunkstore.handles import SegmentHandle
+from chunkstore.reader import gone
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.line_ends import first_line_end, line_end_before, line_too_long
@@ -64,7 +65,7 @@ class SegmentFollower:
                 reached[name] = before._replace(begin=None)  # whoever chooses it again goes on there
             elif not before.done:
                 lost_segments += 1
-                lose(self._options, SegmentNotFound(name))
+                lose(self._options, gone(name, before.at))
         for name, info in there.items():
             if name not in begins and info.length:  # new, so it was promised from its first byte
                 begins[name] = self._begin(info, 0)

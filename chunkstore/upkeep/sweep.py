@@ -24,6 +24,7 @@ from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damag
 from chunkstore.metadata.codec import decode_garbage, decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import GARBAGE, REPAIR_KEY, SEGMENT
+from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import chunk_session
 from chunkstore.operations.check import check
@@ -141,12 +142,14 @@ def find_orphans(context: ReadContext, epoch: int, age_s_min: float, *, strict: 
 
 
 def count_garbage(view: MetadataView) -> SweptKind:
-    """What garbage rows say of chunks and bytes; those that cannot be read are left out."""
+    """What garbage rows say of chunks and bytes; those that cannot be read, or that pins keep, are left out."""
     chunks = size_bytes = 0
+    lowest = pinned_lsn(view)
     for key, raw in view.scan(GARBAGE, bytes((GARBAGE[0] + 1,))):
         with suppress(Damaged):
             garbage = decode_garbage(repr(key), raw)
-            chunks, size_bytes = chunks + garbage.count, size_bytes + garbage.size_bytes
+            if lowest is None or garbage.lsn <= lowest:
+                chunks, size_bytes = chunks + garbage.count, size_bytes + garbage.size_bytes
     return SweptKind(chunks, size_bytes)
 
 

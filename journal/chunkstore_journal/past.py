@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import moment_text
 from chunkstore.errors import (
     CacheDamaged,
     ChunkNotFound,
@@ -120,7 +121,7 @@ def _future(asked: Asked, lsn: int) -> InvalidArgument:
     if asked.lsn is not None:
         text = f"lsn {asked.lsn} is in the future: history ends at lsn {lsn}"
         return InvalidArgument(text, argument="at_lsn")
-    return InvalidArgument(f"{asked.time_ms} ms since 1970 is in the future", argument="at_time")
+    return InvalidArgument(f"{moment_text(asked.time_ms or 0)} is in the future", argument="at_time")
 
 
 def _end_in(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
@@ -204,13 +205,13 @@ def _gone(streams: Streams, asked: Asked) -> PastCollected:
         oldest: tuple[int, int | None] | None = (1, None)
     else:
         oldest = min(_snapshots(streams), default=None)
-    what = f"lsn {asked.lsn}" if asked.lsn is not None else f"the state at {asked.time_ms} ms since 1970"
+    what = f"lsn {asked.lsn}" if asked.lsn is not None else f"the state at {moment_text(asked.time_ms or 0)}"
     if oldest is None:
         rest = "nor does anything lead to another moment"
     elif oldest[1] is None:
         rest = "and history begins after it" if asked.lsn is None else "and history begins at lsn 1"
     else:
-        rest = f"the oldest moment that is left is lsn {oldest[0]}, at {oldest[1]} ms since 1970"
+        rest = f"the oldest moment that is left is lsn {oldest[0]}, at {moment_text(oldest[1])}"
     return PastCollected(
         f"the history up to {what} is no longer stored; {rest}",
         lsn=asked.lsn or 0,

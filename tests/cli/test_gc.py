@@ -30,9 +30,15 @@ def test_gc_collects_and_sweeps(call: Call, root: str, tmp_path: Path) -> None:
     before = call("owner", root, "--json").document["claimed_epoch"]
     plan = call("gc", root, "--dry-run", "--orphans", "--age-s", "0", "--json").document
     # Of the present epoch nothing is an orphan yet: for whoever claims next, as the real run does, it is.
-    collect = {"action": "collect", "chunks": 2, "bytes": 10}
-    assert plan == {"actions": [collect, {"action": "sweep", "chunks": 1, "bytes": 6}], "bytes": 16, "requests": 3}
-    assert call("gc", root, "--dry-run", "--json").document == {"actions": [collect], "bytes": 10, "requests": 2}
+    collect = {"action": "collect", "chunks": 0, "bytes": 0}
+    sweep = {"action": "sweep", "chunks": 1, "bytes": 6}
+    assert plan == {"actions": [collect, sweep], "bytes": 6, "requests": 1, "waiting": 2}
+    now = call("gc", root, "--dry-run", "--grace-s", "0", "--json").document
+    assert now == {"actions": [collect | {"chunks": 2, "bytes": 10}], "bytes": 10, "requests": 2, "waiting": 0}
+    for more in (["--dry-run"], []):
+        noted = call("gc", root, *more)
+        assert b"2 chunks" in noted.out and b"--grace-s 0 deletes them now, --ask" in noted.err
+    before += 1
     assert call("owner", root, "--json").document["claimed_epoch"] == before
     done = call("gc", root, "--json").document
     assert (done["chunks"], done["waiting"], done["orphans"]) == (0, 2, None), "their grace begins with the claim"
@@ -49,6 +55,32 @@ def test_gc_collects_and_sweeps(call: Call, root: str, tmp_path: Path) -> None:
     assert copy.read_bytes() == b"orphan"
     assert call("cat", root, "c").out == b"12345"
     assert call("check", root, "--deep", "--json").document == {"ok": True, "level": "deep", "findings": []}
+
+
+def test_the_plan_is_what_the_run_does_where_a_pin_keeps_garbage(call: Call, root: str, tmp_path: Path) -> None:
+    wreck(root, tmp_path)
+    call("pins", "add", root, "p")
+    call("rm", root, "c")
+    (plan,) = call("gc", root, "--dry-run", "--grace-s", "0", "--json").document["actions"]
+    done = call("gc", root, "--grace-s", "0", "--json").document
+    assert (plan["chunks"], plan["bytes"]) == (done["chunks"], done["chunk_bytes"]) == (2, 10)
+    assert done["pinned"] == 1
+
+
+def test_check_names_damage_first_and_orphans_in_one_line(call: Call, root: str, tmp_path: Path) -> None:
+    wreck(root, tmp_path)
+    call("pins", "add", root, "p")  # a later epoch: what the first left is an orphan
+    other = tmp_path / "store" / NAMES.chunk(chunk_id(1, 1, 98, 1))
+    other.parent.mkdir(exist_ok=True)
+    other.write_bytes(b"orphan")
+    [line] = call("layout", root, "c", "--json").lines
+    (tmp_path / "store" / line["name"]).unlink()
+    first, *others, last = call("check", root, "--exists", code=1).out.decode().splitlines()
+    assert line["name"] in first and "damage" in first
+    assert len(others) == 1 and others[0].startswith("orphans: 2 findings") and "DAMAGED (exists, 3 findings)" in last
+    found = call("check", root, "--exists", "--json", code=1).document["findings"]
+    assert [item["severity"] for item in found] == ["damage", "info", "info"]
+    assert b"chunks were not looked at" in call("check", root).out
 
 
 def test_misuse(call: Call, root: str, tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ def test_several_segments_and_resume(call: Call, root: str, tmp_path: Path) -> N
 def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
     assert call("ledger", "ls", root, "--json", code=1).error["error"] == "ContainerNotFound"
     call("offload", root, lines, "--topic", "t", "--ledger", "5")
+    again = call("offload", root, lines, "--topic", "t", "--ledger", "5", "--json", code=1).error
+    assert again["error"] == "Conflict" and "--resume" in again["message"], "the same command twice appends once"
     error = call("ledger", "read", root, "--topic", "t", "--ledger", "6", "--json", code=1).error
     assert (error["error"], error["fields"]) == ("LedgerNotFound", {"topic": "t", "ledger": 6})
     assert call("ledger", "ls", root, "--topic", "u", "--json", code=1).error["error"] == "LedgerNotFound"

@@ -40,6 +40,45 @@ def test_a_bad_root_is_misuse(call: Call, bad_root: str) -> None:
     assert call("ls", bad_root, "--json", code=2).error["error"] == "InvalidArgument"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("put", "memory://x", "a", __file__),
+        ("seal", "memory://x", "a"),
+        ("gc", "memory://x"),
+        ("serve", "memory://x"),
+        ("backup", "{root}", "memory://x"),
+        ("restore", "{root}", "memory://x"),
+        ("import", "memory://x", "{root}"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_change_that_would_end_with_the_command_is_refused(call: Call, root: str, arguments: tuple[str, ...]) -> None:
+    call("put", root, "a", __file__)
+    error = call(*(item.format(root=root) for item in arguments), "--json", code=2).error
+    assert error["error"] == "InvalidArgument" and "nothing would be stored" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (("ls", "x"), b"no segment begins with 'x'"),
+        (("pins", "ls"), b"nothing is pinned"),
+        (("retention", "ls"), b"no policies"),
+        (("retention", "set", "x*", "--age-s-max", "9"), b"no segment 'x*' exists yet"),
+        (("sessions", "ls"), b"no session is open"),
+        (("sessions", "end", "--older-than", "9"), b"nothing ended"),
+        (("ledger", "ls"), b"no ledgers"),
+    ],
+    ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
+)
+def test_a_choice_of_nothing_is_noted(call: Call, root: str, arguments: tuple[str, ...], note: bytes) -> None:
+    call("put", root, "a", __file__)
+    verb = arguments[:1] if arguments[0] == "ls" else arguments[:2]
+    assert note in call(*verb, root, *arguments[len(verb) :]).err
+    assert call("ls", root).err == b"", "where there is something, nothing is noted"
+
+
 def test_bad_arguments_leave_nothing_behind(call: Call, root: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     file = tmp_path / "file"

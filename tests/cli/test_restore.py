@@ -64,6 +64,7 @@ def test_misuse(call: Call, filled: str, new_root: str) -> None:
         ("--time", "9999-03-01T12:00:00Z"),
     ):
         call("restore", filled, new_root, *given, code=2)
+    assert b"9999-03-01T12:00:00.000+00:00 is in the future" in call("restore", filled, new_root, *given, code=2).err
     call("cat", filled, "b", "--at-lsn", "3", "--follow", code=2)
     call("ls", filled, "--at-lsn", "3", "--at-time", "5", code=2)
     call("restore", filled + "-other", new_root, code=1)

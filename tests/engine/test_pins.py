@@ -221,7 +221,11 @@ def test_a_check_finds_what_a_pin_needs_and_is_gone(world: World) -> None:
     world.remove(lost)
     assert store.check("quick") == []
     (found,) = store.check("exists")
-    assert (found.invariant, found.severity, found.object) == (39, "damage", lost) and f"{pin.lsn}" in found.message
+    assert (found.invariant, found.severity, found.object) == (
+        39,
+        "damage",
+        lost,
+    ) and f"{pin.lsn} by 'p'" in found.message
     (again,) = world.replica().check("exists")
     assert again == found
     store.unpin("p")
@@ -237,7 +241,7 @@ def test_a_check_finds_what_a_pin_needs_and_is_gone(world: World) -> None:
         patch.setattr("chunkstore_journal.service.pinned_lsn", lambda view: None)
         assert store.collect().journal_objects > 0
     (found,) = (item for item in store.check() if item.severity == "damage")
-    assert found.invariant == 39 and f"lsn {pin.lsn} is pinned" in found.message
+    assert found.invariant == 39 and f"lsn {pin.lsn} is pinned" in found.message and "'p'" in found.message
 
 
 def _plant(store: ChunkedSegmentStorage, key: bytes, value: bytes) -> None:

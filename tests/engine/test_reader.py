@@ -135,6 +135,8 @@ def background(reader: StorageReader) -> tuple[threading.Thread, list[object]]:
             results.extend(reader)
             results.append("end")
         except Exception as error:  # noqa: BLE001  (it is what the test looks at)
+            if isinstance(error, SegmentNotFound):
+                assert error.segment == "a" and "read up to offset 4," in error.message
             results.append(type(error))
 
     thread = threading.Thread(target=body)

@@ -67,6 +67,11 @@ def test_what_a_broker_wrote_is_sound(call: Call, folder: str, keeps_metadata: b
     assert call("pulsar", "verify", url_of(folder), "--json").document == {"ok": True, "findings": []}
 
 
+def test_a_bucket_without_ledgers_is_noted(call: Call, tmp_path: Path) -> None:
+    for verb, note in (("verify", b"nothing was verified"), ("ls", b"no ledger is in this bucket")):
+        assert note in call("pulsar", verb, tmp_path.as_uri()).err
+
+
 def test_entries_that_are_no_messages_are_not_judged() -> None:
     bucket = FakeBucket()
     for number, fixture in enumerate(v1_fixtures()):

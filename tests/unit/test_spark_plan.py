@@ -13,7 +13,15 @@ import pytest
 import chunkstore
 from chunkstore import blocks
 from chunkstore.config import Settings
-from chunkstore.errors import ChunkNotFound, Conflict, Damaged, SegmentNotFound, SegmentTruncated, Unsupported
+from chunkstore.errors import (
+    ChunkNotFound,
+    Conflict,
+    Damaged,
+    InvalidArgument,
+    SegmentNotFound,
+    SegmentTruncated,
+    Unsupported,
+)
 from chunkstore.pulsar import Block, LedgerRange
 from chunkstore.registry import open_storage
 from chunkstore.spark.pieces import PieceReader
@@ -73,6 +81,17 @@ def test_shares_are_neighbours_and_none_is_empty(sizes: list[int], parts: int) -
 
 
 # Raw segments
+
+
+@pytest.mark.parametrize("option", ["segmentsPattern", "topicsPattern"])
+def test_a_pattern_without_a_match_is_refused(ground: Ground, option: str) -> None:
+    ground.open().close()
+    options = replace(ground.options(), segments_pattern="x.*")
+    if option == "topicsPattern":
+        options = replace(ground.options(), topics_pattern="x.*")
+    with ground.replica() as replica, pytest.raises(InvalidArgument, match="matches none") as caught:
+        plan_read(replica, options, lambda *_: [])
+    assert caught.value.argument == option
 
 
 def test_several_segments_come_in_the_order_asked_for(ground: Ground) -> None:
