@@ -17,6 +17,7 @@ __all__ = [
     "ABSENT",
     "CHECK_LEVELS",
     "CUTS",
+    "FUTURE_MS",
     "ORPHANED",
     "PINNED",
     "CheckLevel",
@@ -37,6 +38,8 @@ CUTS: Final = 37
 """The number of the invariant that is about where extents lie."""
 PINNED: Final = 39
 """The number of the invariant that is about pins."""
+FUTURE_MS: Final = 3_600_000
+"""A time that is so much later than now comes from a wrong clock: theirs, or ours."""
 
 
 class Finding(NamedTuple):

@@ -9,6 +9,7 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
 from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
@@ -154,12 +155,13 @@ class ReadableContainer:
 
         return self.look(lambda view: dict(scan_policies(view)))
 
-    def due_retention(self) -> RetentionReport:
+    def due_retention(self, *, ignore_times_after: datetime | int | None = None) -> RetentionReport:
         """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
-        from chunkstore.upkeep.retention import apply_all, plan_step
+        from chunkstore.upkeep.retention import apply_all, check_ignored, plan_step
 
+        ignored_ms = check_ignored(ignore_times_after)
         self._context.check_open()
-        report = apply_all(partial(plan_step, self._context))
+        report = apply_all(partial(plan_step, self._context, ignored_after_ms=ignored_ms))
         self._context.check()
         return report
 

@@ -87,11 +87,13 @@ class RetentionCut(NamedTuple):
 
 class RetentionReport(NamedTuple):
     """What ``apply_retention`` truncated, or as a dry run would. ``segments``: how many with a policy it looked at; those that are
-    ``refused`` are damaged, or their policy is: ``check`` tells of the former."""
+    ``refused`` are damaged, or their policy is: ``check`` tells of the former. ``future``: segments of which age truncates no more, because
+    a chunk has a time after now."""
 
     cuts: tuple[RetentionCut, ...]
     segments: int
     refused: tuple[str, ...]
+    future: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:

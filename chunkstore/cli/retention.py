@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from chunkstore import runtime
+from chunkstore.arguments import moment_text
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_facts, print_json, print_note, print_table, shown
 from chunkstore.config import RetentionPolicy
@@ -84,14 +86,24 @@ def rm(root: options.Root, name: _Name, *, here: access.Owning) -> None:
         typer.echo(f"{shown(name)}: removed")
 
 
-def apply(root: options.Root, *, dry_run: options.DryRun = False, here: access.Owning) -> None:
+def apply(
+    root: options.Root,
+    *,
+    dry_run: options.DryRun = False,
+    ignore_times_after: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Times of chunks after this one come from a wrong clock: ignore them."),
+    ] = None,
+    here: access.Owning,
+) -> None:
     """Truncate segments by their policies."""
+    ignored = options.moment_of(ignore_times_after, "--ignore-times-after")
     if dry_run:
         with here.replica(root) as looked_at:
-            report = looked_at.due_retention()
+            report = looked_at.due_retention(ignore_times_after=ignored)
     else:
         with here.owner(root) as store:
-            report = store.apply_retention()
+            report = store.apply_retention(ignore_times_after=ignored)
     _show_report(here, report, dry_run=dry_run)
     if report.refused:
         raise typer.Exit(1)
@@ -101,7 +113,7 @@ def _show_report(here: access.Reading, report: RetentionReport, *, dry_run: bool
     if here.as_json:
         actions = [{"action": "truncate", **cut._asdict()} for cut in report.cuts]
         document = {"actions": actions, "bytes": report.size_bytes, "requests": report.chunks}
-        print_json({**document, "segments": report.segments, "refused": report.refused})
+        print_json({**document, "segments": report.segments, "refused": report.refused, "future": report.future})
         return
     rows = [(cut.segment, cut.start_offset, cut.offset, cut.chunks) for cut in report.cuts]
     if rows:
@@ -112,3 +124,9 @@ def _show_report(here: access.Reading, report: RetentionReport, *, dry_run: bool
     )
     facts = {"would truncate" if dry_run else "truncated": text}
     print_facts(facts | ({"damaged": ", ".join(report.refused)} if report.refused else {}))
+    if report.future:
+        names = ", ".join(map(shown, report.future))
+        print_note(
+            f"age truncates no more in {names}: a chunk has a time after now. If a clock was wrong, add "
+            f"--ignore-times-after {moment_text(runtime.now_ms())}"
+        )

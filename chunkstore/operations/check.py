@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
+from chunkstore import runtime
+from chunkstore.arguments import moment_text
 from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
-from chunkstore.invariants import ABSENT, PINNED, CheckLevel, Finding, of_bytes, segment_findings
+from chunkstore.invariants import ABSENT, FUTURE_MS, PINNED, CheckLevel, Finding, of_bytes, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
@@ -64,6 +66,9 @@ def check(
         if segment.name != name:
             yield Finding(14, "damage", name, "", f"segment {name!r}", 0, f"its row is that of {segment.name!r}")
         yield from _check_segment(context, view, segment, rows, level, epoch)
+    if rows.latest_ms > runtime.now_ms() + FUTURE_MS:
+        text = f"a chunk has the time {moment_text(rows.latest_ms)}, after now: a clock is or was wrong, and retention by age stops there"
+        yield Finding(0, "warning", "", "", "", 0, f"{text}; see 'retention apply --ignore-times-after'")
     yield from _check_pins(view)
     yield from _check_garbage(context, view, rows, level)
     yield from _check_strays(context, rows)
@@ -102,6 +107,7 @@ class _Rows:
         self._ahead: IdSet | None = None
         """What was named behind that."""
         self.met = set[int]()  # kinds of chunks
+        self.latest_ms = 0
         self._step()
 
     def _step(self) -> None:
@@ -120,6 +126,7 @@ class _Rows:
         except Damaged:
             record = decode_chunk(self._names.chunk(identity), raw or b"")  # raises it, by a name
         self.met.add(0 if record is None else record.kind)
+        self.latest_ms = max(self.latest_ms, 0 if record is None else record.created_ms)
         return record
 
     def take(self, identity: bytes) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
+from datetime import datetime
 from functools import partial
 from typing import Final, NoReturn
 
@@ -181,22 +182,27 @@ class UpkeepCalls:
 
         return commit_changes(self._container, (), plan, tables=True)
 
-    def apply_retention(self, *, dry_run: bool = False) -> RetentionReport:
+    def apply_retention(
+        self, *, dry_run: bool = False, ignore_times_after: datetime | int | None = None
+    ) -> RetentionReport:
         """Truncate every segment with a policy at the start of the first chunk that the policy does not give up.
 
         Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
-        10,000 chunks go by age at once. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation),
+        10,000 chunks go by age at once. A chunk with a time after now, of a wrong clock, ends truncation by age (the report's ``future``);
+        ``ignore_times_after`` (a ``datetime`` with a time zone, or milliseconds since 1970; not before now): later times count as unknown,
+        and times of later chunks decide. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation),
         ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it
         was.
         """
-        from chunkstore.upkeep.retention import apply_all, apply_step, plan_step
+        from chunkstore.upkeep.retention import apply_all, apply_step, check_ignored, plan_step
 
         check_flags(dry_run=dry_run)
+        ignored_ms = check_ignored(ignore_times_after)
         self._container.check_owner()
         if dry_run:
-            return apply_all(partial(plan_step, self._context))
+            return apply_all(partial(plan_step, self._context, ignored_after_ms=ignored_ms))
         with self._container.upkeep.run("retention") as done:
-            report = apply_all(partial(apply_step, self._container, self._context))
+            report = apply_all(partial(apply_step, self._container, self._context, ignored_after_ms=ignored_ms))
             done["chunks"] = report.chunks
         return report
 

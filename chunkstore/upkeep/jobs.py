@@ -192,6 +192,10 @@ class RetentionJob:
         step.findings += [
             f"retention leaves segment {name!r} alone, which is damaged: run check" for name in found.refused
         ]
+        step.findings += [
+            f"retention by age stops in segment {name!r}: a chunk has a time after now; see 'retention apply'"
+            for name in found.future
+        ]
         self._after = found.position
         return self._after is not None
 

@@ -10,19 +10,23 @@ many. A segment that is damaged stays as it is, and stops nothing; a policy of a
 Age: chunks carry the label of when they were made, and no label of when they were last written. So a chunk is old when a chunk
 behind it, made when all before it was written, is old: one that the segment itself made, or one of a later epoch than all before
 (others came by a concat, and may be older than what they stand behind). Everything is old when the segment has not changed since.
-A label of the future makes its chunk, and all behind it, young. Clocks are believed otherwise.
+A label of the future makes its chunk, and all after it, young, and is reported; with ``ignored_after_ms`` a later label says nothing.
+Clocks are believed otherwise.
 Leaves out: when to apply (the caller), deleting chunks (the collector).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import check_moment, moment_text
 from chunkstore.config import LIMITS, RetentionPolicy
-from chunkstore.errors import Damaged, SegmentNotFound
+from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
+from chunkstore.invariants import FUTURE_MS
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
@@ -44,6 +48,7 @@ __all__ = [
     "apply_all",
     "apply_step",
     "carry_out",
+    "check_ignored",
     "plan_cut",
     "plan_step",
 ]
@@ -59,13 +64,14 @@ class ChunkLabel(NamedTuple):
 
 class RetentionStep(NamedTuple):
     """What one step found. ``policies``: the one of each cut. ``looked``: segments with a policy that it came to, of which ``refused`` are
-    damaged, or their policy is. ``position``: the last name it came to; None: no more are behind it."""
+    damaged, or their policy is. ``position``: the last name it came to; None: no more are behind it. ``future``: as in the report."""
 
     cuts: tuple[RetentionCut, ...]
     policies: tuple[RetentionPolicy, ...]
     looked: int
     refused: tuple[str, ...]
     position: str | None
+    future: tuple[str, ...] = ()
 
 
 def plan_cut(
@@ -107,22 +113,32 @@ def _aged(segment: SegmentRecord, time_ms: int, labels: Iterable[ChunkLabel]) ->
     return segment.length if count == segment.chunk_count and segment.modified_ms <= time_ms else offset
 
 
-def plan_step(context: ReadContext, after: str | None) -> RetentionStep:
+def plan_step(context: ReadContext, after: str | None, ignored_after_ms: int | None = None) -> RetentionStep:
     """Plan the cuts of the next segments, by name, above ``after``. Raises what looking raises; ``Damaged``: a policy, or a list."""
     now_ms = runtime.now_ms()
-    return context.look(lambda view: _step(view, None if after is None else after.encode(), now_ms))
+    return context.look(lambda view: _step(view, None if after is None else after.encode(), now_ms, ignored_after_ms))
 
 
-def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep:
+def check_ignored(ignore_times_after: datetime | int | None) -> int | None:
+    """It, in milliseconds since 1970. Raises ``InvalidArgument``: also for the past, whose times may be right."""
+    time_ms = check_moment(None, ignore_times_after)[1]
+    if time_ms is not None and time_ms < runtime.now_ms() - FUTURE_MS:
+        text = f"times up to now may be right: ignore_times_after must not be before now, but is {moment_text(time_ms)}"
+        raise InvalidArgument(text, argument="ignore_times_after")
+    return time_ms
+
+
+def _step(view: MetadataView, after: bytes | None, now_ms: int, ignored_after_ms: int | None) -> RetentionStep:
     policies = Policies(view)
     cuts: list[RetentionCut] = []
     applied: list[RetentionPolicy] = []
     refused: list[str] = []
+    future: list[str] = []
     looked = names = read = 0
     for name in policies.names(after):
         if names == LIMITS.retention_names_max or read >= LIMITS.retention_chunks_max:
             assert after is not None
-            return RetentionStep(tuple(cuts), tuple(applied), looked, tuple(refused), after.decode())
+            return RetentionStep(tuple(cuts), tuple(applied), looked, tuple(refused), after.decode(), tuple(future))
         names += 1
         after = name
         raw = view.get(SEGMENT + name)
@@ -132,7 +148,7 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
         text = name.decode()
         try:
             segment = decode_segment(text, raw)
-            labels, policy = _Labels(view, segment), policies.of(name)
+            labels, policy = _Labels(view, segment, ignored_after_ms), policies.of(name)
             offset = plan_cut(
                 segment,
                 policy,
@@ -141,6 +157,8 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
                 labels=labels,
             )
             read += labels.read
+            if labels.latest_ms > now_ms + FUTURE_MS:
+                future.append(text)
             if offset is not None:
                 dropped = view.count_chunks(segment.id, segment.start_offset - segment.first_chunk_skip, offset)
                 read += dropped
@@ -148,15 +166,19 @@ def _step(view: MetadataView, after: bytes | None, now_ms: int) -> RetentionStep
                 applied.append(policy)
         except Damaged:
             refused.append(text)
-    return RetentionStep(tuple(cuts), tuple(applied), looked, tuple(refused), None)
+    return RetentionStep(tuple(cuts), tuple(applied), looked, tuple(refused), None, tuple(future))
 
 
 def apply_step(
-    container: OwnedContainer, context: ReadContext, after: str | None, go_on: Callable[[], bool] = lambda: True
+    container: OwnedContainer,
+    context: ReadContext,
+    after: str | None,
+    go_on: Callable[[], bool] = lambda: True,
+    ignored_after_ms: int | None = None,
 ) -> RetentionStep:
     """Plan a step and truncate, segment by segment: each is atomic and durable, and none needs another. ``go_on`` is asked between two
     truncations; False ends the step there. Raises as ``plan_step``, and what commits raise. Retry: safe."""
-    step = plan_step(context, after)
+    step = plan_step(context, after, ignored_after_ms)
     cuts: list[RetentionCut] = []
     for number, (cut, policy) in enumerate(zip(step.cuts, step.policies, strict=True)):
         if number and not go_on():
@@ -201,17 +223,22 @@ def _chunk_starts(view: MetadataView, segment: SegmentRecord) -> Callable[[int],
 class _Labels:
     """The labels of a segment's first chunks, read as they are asked for."""
 
-    def __init__(self, view: MetadataView, segment: SegmentRecord) -> None:
+    def __init__(self, view: MetadataView, segment: SegmentRecord, ignored_after_ms: int | None) -> None:
         self._view = view
         self._segment = segment
-        self.read = 0
+        self._ignored_after_ms = ignored_after_ms
+        self.read = self.latest_ms = 0
 
     def __iter__(self) -> Iterator[ChunkLabel]:
         epoch = 0
         for offset, _, record in islice(walk(self._view.get, self._segment), LIMITS.retention_chunks_max):
             self.read += 1
             own = record.segment_id == self._segment.id
-            yield ChunkLabel(offset, record.created_ms, own or record.epoch > epoch)
+            if self._ignored_after_ms is not None and record.created_ms > self._ignored_after_ms:
+                yield ChunkLabel(offset, 0, proves=False)
+            else:
+                self.latest_ms = max(self.latest_ms, record.created_ms)
+                yield ChunkLabel(offset, record.created_ms, own or record.epoch > epoch)
             epoch = max(epoch, record.epoch)
 
 
@@ -219,13 +246,15 @@ def apply_all(step: Callable[[str | None], RetentionStep]) -> RetentionReport:
     """Do steps, each behind the former one's position, to the end."""
     cuts: list[RetentionCut] = []
     refused: list[str] = []
+    future: list[str] = []
     segments = 0
     after: str | None = None
     while True:
         found = step(after)
         cuts += found.cuts
         refused += found.refused
+        future += found.future
         segments += found.looked
         after = found.position
         if after is None:
-            return RetentionReport(tuple(cuts), segments, tuple(refused))
+            return RetentionReport(tuple(cuts), segments, tuple(refused), tuple(future))

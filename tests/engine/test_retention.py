@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from chunkstore import RetentionPolicy
+from chunkstore import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.metadata.keys import RETENTION_NAMESPACE, segment_key, table_key
@@ -76,15 +77,15 @@ def test_by_size_whole_chunks_go_and_enough_stays(world: World) -> None:
     store.truncate("a", 13)
     store.set_retention("a", of_size(25))
     due = retention.RetentionCut("a", store.info("a").id, 13, 70, 6)
-    assert store.apply_retention(dry_run=True) == ((due,), 1, ())
+    assert store.apply_retention(dry_run=True) == ((due,), 1, (), ())
     replica = world.replica()
-    assert replica.due_retention() == ((due,), 1, ())
+    assert replica.due_retention() == ((due,), 1, (), ())
     assert starts(store) == {"a": 13, "b": 0}
     report = store.apply_retention()
     assert (report.cuts, report.size_bytes, report.chunks) == ((due,), 57, 6)
     assert store.read("a", 70, 99) == pattern(70, 30)
     assert store.usage("a").dead_head_bytes == 0
-    assert store.apply_retention() == ((), 1, ())
+    assert store.apply_retention() == ((), 1, (), ())
     # The last chunk of a segment that grows stays.
     store.set_retention("a", of_size(1))
     assert [cut.offset for cut in store.apply_retention().cuts] == [90]
@@ -250,3 +251,25 @@ def test_damage_stops_nothing_else_and_gives_nothing_up(world: World) -> None:
     store.set_retention("*", of_size(60))
     store.set_retention("c", None)
     assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]
+
+
+def test_a_time_after_now_is_reported_and_can_be_ignored(world: World) -> None:
+    """One append under a clock 100 years ahead, then right clocks."""
+    with jumping_clock() as clock:
+        store = world.open(default_rolling=RollingPolicy(chunk_size_bytes_max=10))
+        clock.jump(100 * 365 * 24 * HOUR)
+        fill(store, "a", chunks=1)
+        clock.jump(-100 * 365 * 24 * HOUR)
+        for number in range(4):
+            store.append("a", pattern(10 + 10 * number, 10))
+        clock.jump(2 * HOUR)
+        store.append("a", pattern(50, 10))
+        store.set_retention("a", RetentionPolicy(age_s_max=HOUR))
+        assert store.apply_retention(dry_run=True) == store.apply_retention() == ((), 1, (), ("a",))
+        assert [item.severity for item in store.check("quick") if "after now" in item.message] == ["warning"]
+        with pytest.raises(InvalidArgument, match="may be right"):
+            store.apply_retention(ignore_times_after=1)
+        now = datetime.now(UTC) + timedelta(days=1)
+        due = store.apply_retention(dry_run=True, ignore_times_after=now)
+        assert store.apply_retention(ignore_times_after=now) == due
+        assert starts(store) == {"a": 40} and store.apply_retention().future == ()

@@ -31,6 +31,7 @@ class PlainRows:
     def __init__(self, names: ContainerNames, view: MetadataView) -> None:
         self._view = view
         self.met: frozenset[int] = frozenset()
+        self.latest_ms = 0
         self._named: set[bytes] = set()
 
     def find(self, identity: bytes) -> ChunkRecord | None:
