@@ -43,6 +43,10 @@ class JournalFollower(Protocol):
     def catch_up(self) -> Head:
         """Apply everything committed. Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull``."""
 
+    @property
+    def unopened_epoch(self) -> int | None:
+        """As ``Replica.unopened_epoch``."""
+
     def close(self) -> None:
         """Release resources."""
 
@@ -137,6 +141,23 @@ class Replica(ReadableContainer):
         """The point of history the replica shows."""
         return self._context.look(lambda view: view.head).position.lsn
 
+    @property
+    def unopened_epoch(self) -> int | None:
+        """The newest epoch, where it was claimed and is not open yet: until an owner opens the container, the last acknowledged record may
+        be missing here (``why_short`` says it). None: nothing is missing but what is committed just now."""
+        return self._follower.unopened_epoch
+
+    @property
+    def why_short(self) -> str:
+        """What to tell of ``unopened_epoch``; empty: nothing."""
+        epoch = self.unopened_epoch
+        if epoch is None:
+            return ""
+        return (
+            f"epoch {epoch} was claimed and is not open yet, so the last acknowledged record may be missing here: wait for its owner, or "
+            "open the container once as owner"
+        )
+
     def refresh(self) -> int:
         """Apply everything committed by now; returns the lsn reached. A state of the past stays where it is.
 
@@ -178,6 +199,8 @@ class Replica(ReadableContainer):
     def check(self, level: CheckLevel = "quick") -> list[Finding]:
         """Raises as ``ReadableContainer.check``. At a state of the past chunks that were collected are findings, orphans not."""
         found = super().check(level)
+        if text := self.why_short:
+            found.append(Finding(0, "warning", "", "", self._names.journal_prefix(), 0, text))
         return [item for item in found if not (self._is_past and item.invariant == ORPHANED)]
 
     def close(self) -> None:

@@ -51,6 +51,11 @@ class BackupFollower:
             raise ContainerNotFound(self._names.container, root=self._storage.url)
         return self._store
 
+    @property
+    def unopened_epoch(self) -> int | None:
+        """None: no record is missing in a past state."""
+        return None
+
     def catch_up(self) -> Head:
         """Show the newest backup, or that of the moment. Raises ``ContainerNotFound`` (there is none), ``InvalidArgument`` (none of that
         moment), ``Damaged`` (it cannot be read), ``StorageFull``, ``StorageUnavailable``. Retry: safe."""

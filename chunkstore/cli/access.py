@@ -18,7 +18,7 @@ from rich.console import Console
 import chunkstore
 from chunkstore import parts
 from chunkstore.cli import options
-from chunkstore.cli.output import print_facts, print_json, print_table
+from chunkstore.cli.output import print_facts, print_json, print_note, print_table
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument
 
@@ -51,6 +51,8 @@ class Reading:
         with chunkstore.open_replica(
             root, container=self.container, settings=self.settings, at_lsn=at_lsn, at_time=moment
         ) as opened:
+            if text := opened.why_short:
+                print_note(text)
             yield opened
 
     def show(self, document: object, facts: Mapping[str, object]) -> None:

@@ -21,7 +21,16 @@ from chunkstore.arguments import check_pin
 from chunkstore.backup.selection import check_choice
 from chunkstore.cli import access
 from chunkstore.cli.headers import export_headers
-from chunkstore.cli.output import Meter, human_bytes, human_time, meter, print_facts, print_json, print_table
+from chunkstore.cli.output import (
+    Meter,
+    human_bytes,
+    human_time,
+    meter,
+    print_facts,
+    print_json,
+    print_note,
+    print_table,
+)
 from chunkstore.errors import InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.metrics import backup_collector, exposition
@@ -122,7 +131,12 @@ def _opened(
             yield replica, None
         return
     with here.owner_or_asker(root) as opened:
-        yield (opened.replica, opened) if isinstance(opened, chunkstore.Asker) else (opened, None)
+        if isinstance(opened, chunkstore.Asker):
+            if text := opened.replica.why_short:
+                print_note(text)
+            yield opened.replica, opened
+        else:
+            yield opened, None
 
 
 def _list(here: access.Reading, path: str) -> None:

@@ -7,6 +7,7 @@ chunk storage and nothing else. Errors keep their type and fields (``chunkstore.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -150,6 +151,8 @@ class Reader(DataSourceReader):
                 at_lsn=options.as_of_lsn,
                 at_time=options.as_of_ms,
             ) as replica:
+                if text := replica.why_short:
+                    warnings.warn(f"container {options.container!r}: {text}", stacklevel=2)
                 if options.metadata is not None:
                     from chunkstore.spark.tables import plan_table  # others do not pay for it
 

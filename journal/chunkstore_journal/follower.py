@@ -239,6 +239,12 @@ class Follower:
         while self._retired:
             self._cache.discard(self._retired.popleft()[1])
 
+    @property
+    def unopened_epoch(self) -> int | None:
+        """The highest claim that was seen, unless it has opened. What the end below it shows may lack the last record (P6)."""
+        newest = self._newest.epoch if self._newest is not None else 0
+        return self._top if self._top > newest else None
+
     def _find_newest(self) -> Opened | None:
         """The newest OPEN. What is claimed above it but not opened decides nothing yet."""
         if self._top:

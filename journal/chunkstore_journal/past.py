@@ -277,6 +277,11 @@ class FixedState:
             raise Closed("this state of the past")
         return self._store
 
+    @property
+    def unopened_epoch(self) -> int | None:
+        """None: no record is missing in a past state."""
+        return None
+
     def catch_up(self) -> Head:
         """Nothing but the head, once the store is made; another is made where it has rotted. Raises as the constructor."""
         if self._store is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from chunkstore.changes import Append, TablePut
 from chunkstore.errors import BadOffset, Closed, InvalidArgument, RolledBack, SegmentNotFound, SegmentTruncated
+from chunkstore_journal.objects import Claim, encode_claim
 from tests.faults.ground import FULL_RUN
 from tests.journal.ends import objects_of, put_back
 from tests.support.data import pattern, refused, run_threads
@@ -219,3 +220,22 @@ def test_following_the_tail_through_a_replica(world: World) -> None:
     store.close()
     thread.join(60)
     assert got == [pattern(0, 600)]
+
+
+def test_a_claim_that_has_not_opened_is_told(world: World) -> None:
+    """Between a dead owner's claim and the next OPEN the last acknowledged record may not be shown."""
+    with world.open() as store:
+        store.create("a")
+        store.append("a", b"x")
+        replica = world.replica()
+        assert not replica.why_short
+        claim = Claim(store.epoch + 1, bytes(16), "host", 1, "boot", 0)
+        names = world.names()
+    world.raw_storage().create(names.epoch(claim.epoch), encode_claim(claim))
+    replica.refresh()
+    assert replica.unopened_epoch == claim.epoch
+    findings = [item for item in replica.check("quick") if "not open yet" in item.message]
+    assert [item.severity for item in findings] == ["warning"]
+    world.open()
+    replica.refresh()
+    assert not replica.why_short
