@@ -14,6 +14,7 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -81,7 +82,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         sweep_unfinished: Callable[[], int] = int,
-        open_copy: Callable[[str], ChunkStorage] = no_copies,
+        open_copy: Callable[[str | os.PathLike[str]], ChunkStorage] = no_copies,
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,

@@ -228,8 +228,9 @@ def why(
 ) -> None:
     """Show for each segment why it is not copied, may not be deleted, or is kept. Changes nothing."""
     with need_kafka():
+        from chunkstore.kafka.sources import LogDirectory
         from chunkstore.kafka.tasks import why
-    log_dir, tier = (None, source) if "://" in source else (source, root)
+    log_dir, tier = (source, root) if LogDirectory.is_at(source) else (None, source)
     with ExitStack() as stack:
         if tier is None:
             reasons = why(stack.enter_context(chunkstore.open("memory://no-tier")), partition, log_dir)

@@ -33,9 +33,7 @@ def test_misuse_exits_2_and_says_so(call: Call, arguments: tuple[str, ...]) -> N
         assert result.error["message"]
 
 
-@pytest.mark.parametrize(
-    "bad_root", ["", "/plain/path", "file://host/path", "file:relative", "ftp://x/y", "memory://", "s3://b?x=y"]
-)
+@pytest.mark.parametrize("bad_root", ["", "file://host/path", "file:relative", "ftp://x/y", "memory://", "s3://b?x=y"])
 def test_a_bad_root_is_misuse(call: Call, bad_root: str) -> None:
     assert call("ls", bad_root, "--json", code=2).error["error"] == "InvalidArgument"
 
