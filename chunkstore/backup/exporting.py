@@ -75,7 +75,7 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Pins(Protocol):
-    """The maker of pins: an owner, or a client of one. As ``ChunkedSegmentStorage.pin`` and ``unpin``."""
+    """The maker of pins: an owner, or a client of one. As ``Store.pin`` and ``unpin``."""
 
     def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin: ...
     def unpin(self, name: str) -> bool: ...
