@@ -16,7 +16,7 @@ from chunkstore.arguments import check_flags
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.errors import Unsupported
 from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metrics import CallCounts
@@ -55,7 +55,8 @@ def open_store(
     """Claim the next epoch of a container, recover its state, and serve it.
 
     Arguments: ``root``: a path, or a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64
-    letters, digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
+    letters, digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing, and its root's folder, but no parent;
+    ``wait_s``: how long to
     watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
     lease only, so that less than the lease's period, and a little more, is lengthened to that (``lease_s``, ``lease_remote_s``);
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
@@ -133,7 +134,7 @@ def open_store_on(
     """
     from chunkstore_bindings.probe import probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
-    from chunkstore_journal.container import create_container, read_format
+    from chunkstore_journal.container import container_missing, create_container, find_format
 
     with closed_if_this_fails(storage.close if close_storage else None):
         chosen = parts.checked_settings(settings)
@@ -141,14 +142,12 @@ def open_store_on(
         check_ownership(observer, optimiser, wait_s, accept_rollback)
         check_flags(create=create)
         storage = guarded(storage)
-        created = False
-        try:
-            format_ = read_format(storage, names)
-        except ContainerNotFound:
+        format_ = find_format(storage, names)
+        created = format_ is None
+        if format_ is None:
             if not create:
-                raise
+                raise container_missing(storage, names)
             format_ = create_container(storage, names, chosen, probe=probe_storage)
-            created = True
         claim = Claim(storage, names, format_, chosen, cache, close_storage)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 

@@ -27,7 +27,7 @@ from chunkstore.errors import InvalidArgument
 
 __all__ = ["attach", "ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
 
-_SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory's path."
+_SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 Topic = Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")]
 Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]

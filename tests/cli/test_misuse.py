@@ -111,7 +111,7 @@ def test_only_put_creates_a_container(
     assert error["error"] == "ContainerNotFound"
     assert error["fields"]["container"] == container
     message = str(error["message"])
-    assert "chunkstore containers" in message and "chunkstore put" in message
+    assert "the folder is missing" in message and "chunkstore put" in message
     assert "create=True" not in message
     assert not (tmp_path / "store" / container).exists()
 

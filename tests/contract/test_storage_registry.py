@@ -67,12 +67,12 @@ def test_paths_are_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_opening_a_root_makes_nothing(tmp_path: Path) -> None:
-    storage = open_storage(f"file://{tmp_path}/not/yet", SETTINGS)
+    storage = open_storage(f"file://{tmp_path}/yet", SETTINGS)
     assert storage.list().items == ()
     assert not storage.exists("a")
     assert list(tmp_path.iterdir()) == []
     assert storage.create_if_absent("a", b"x")
-    assert (tmp_path / "not" / "yet" / "a").read_bytes() == b"x"
+    assert (tmp_path / "yet" / "a").read_bytes() == b"x"
     storage.close()
 
 
