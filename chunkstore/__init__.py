@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chunkstore.asker import Asker
     from chunkstore.assembly import open_asker
     from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
-    from chunkstore.engine import ChunkedSegmentStorage
+    from chunkstore.engine import ChunkedSegmentStorage, Store
     from chunkstore.following import open_replica
     from chunkstore.reader import StorageReader
     from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
@@ -41,6 +41,7 @@ __all__ = [
     "StorageOptimiser",
     "StorageReader",
     "StorageWriter",
+    "Store",
     "Usage",
     "open",
     "open_asker",
@@ -58,6 +59,7 @@ _PLACES = {
     "StorageOptimiser": "upkeep.optimiser",
     "StorageReader": "reader",
     "StorageWriter": "writer",
+    "Store": "engine",
     "Usage": "records",
     "open": "assembly",
     "open_asker": "assembly",

@@ -36,6 +36,7 @@ from chunkstore.open_session import Session
 from chunkstore.reader import StorageReader
 from chunkstore.reading import Awaited, ReadableContainer, check_wait
 from chunkstore.records import SegmentInfo
+from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.tables import TableReader
 from chunkstore.upkeep.optimiser import StorageOptimiser
@@ -319,18 +320,18 @@ def _start(call: Callable[..., T], *arguments: Any) -> Future[T]:
         thread.shutdown(wait=False)
 
 
-def open(root: str, *, threads: int = 32, **arguments: Any) -> Call:  # noqa: A001  (as chunkstore.open)
+def open(root: Root, *, threads: int = 32, **arguments: Any) -> Call:  # noqa: A001  (as chunkstore.open)
     """As ``chunkstore.open``, with its arguments. ``threads`` (1 to 1024): so many calls are carried out at a time, others wait;
     those that wait for appends or for room in a writer do not count."""
     return Call(_open(_checked(threads), partial(assembly.open_store, root, **arguments)))
 
 
-def open_replica(root: str, *, threads: int = 32, **arguments: Any) -> Call:
+def open_replica(root: Root, *, threads: int = 32, **arguments: Any) -> Call:
     """As ``chunkstore.open_replica``; ``threads`` as of ``open``."""
     return Call(_open(_checked(threads), partial(following.open_replica, root, **arguments)))
 
 
-def open_asker(root: str, *, threads: int = 32, **arguments: Any) -> Call:
+def open_asker(root: Root, *, threads: int = 32, **arguments: Any) -> Call:
     """As ``chunkstore.open_asker``; ``threads`` as of ``open``."""
     return Call(_open(_checked(threads), partial(assembly.open_asker, root, **arguments)))
 

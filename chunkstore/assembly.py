@@ -16,14 +16,14 @@ from chunkstore.arguments import check_flags
 from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.errors import Unsupported
 from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.owning import Claim, check_ownership
-from chunkstore.registry import open_storage
+from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def open_store(
-    root: str,
+    root: Root,
     *,
     container: str = "default",
     create: bool = True,
@@ -54,8 +54,9 @@ def open_store(
 ) -> ChunkedSegmentStorage:
     """Claim the next epoch of a container, recover its state, and serve it.
 
-    Arguments: ``root`` as a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64 letters,
-    digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing; ``wait_s``: how long to
+    Arguments: ``root``: a path, or a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64
+    letters, digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing, and its root's folder, but no parent;
+    ``wait_s``: how long to
     watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
     lease only, so that less than the lease's period, and a little more, is lengthened to that (``lease_s``, ``lease_remote_s``);
     one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
@@ -84,7 +85,7 @@ def open_store(
 
 
 def open_metered_store(
-    root: str, *, container: str, settings: Settings, wait_s: float, accept_rollback: bool, optimiser: OptimiserPolicy
+    root: Root, *, container: str, settings: Settings, wait_s: float, accept_rollback: bool, optimiser: OptimiserPolicy
 ) -> tuple[ChunkedSegmentStorage, Callable[[], Mapping[str, CallCounts]]]:
     """As ``open_store``, of a container that is there; and what counts its calls of the storage, by operation."""
     from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
@@ -133,7 +134,7 @@ def open_store_on(
     """
     from chunkstore_bindings.probe import probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
-    from chunkstore_journal.container import create_container, read_format
+    from chunkstore_journal.container import container_missing, create_container, find_format
 
     with closed_if_this_fails(storage.close if close_storage else None):
         chosen = parts.checked_settings(settings)
@@ -141,14 +142,12 @@ def open_store_on(
         check_ownership(observer, optimiser, wait_s, accept_rollback)
         check_flags(create=create)
         storage = guarded(storage)
-        created = False
-        try:
-            format_ = read_format(storage, names)
-        except ContainerNotFound:
+        format_ = find_format(storage, names)
+        created = format_ is None
+        if format_ is None:
             if not create:
-                raise
+                raise container_missing(storage, names)
             format_ = create_container(storage, names, chosen, probe=probe_storage)
-            created = True
         claim = Claim(storage, names, format_, chosen, cache, close_storage)
         return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
 
@@ -215,7 +214,7 @@ def follow_container(
             return replica
 
 
-def open_asker(root: str, *, container: str = "default", settings: Settings | None = None) -> Asker:
+def open_asker(root: Root, *, container: str = "default", settings: Settings | None = None) -> Asker:
     """What asks a container's owner to do something, without claiming anything. ``settings.ask_s`` is the owner's.
 
     Raises as ``open_replica``, and ``Unsupported`` where requests cannot be stored safely.
@@ -241,7 +240,7 @@ def open_asker_on(storage: ChunkStorage, replica: Replica) -> Asker:
     return Asker(replica, box, syncs_prove=able.sync_repeatable or not able.append)
 
 
-def list_containers(root: str, *, settings: Settings | None = None) -> list[str]:
+def list_containers(root: Root, *, settings: Settings | None = None) -> list[str]:
     """The containers under a root, in name order. Read-only. Raises ``InvalidArgument``, ``StorageUnavailable``."""
     from chunkstore_journal.container import list_containers as listed
 
@@ -249,7 +248,7 @@ def list_containers(root: str, *, settings: Settings | None = None) -> list[str]
         return list(listed(storage))
 
 
-def describe_owner(root: str, container: str = "default", *, settings: Settings | None = None) -> dict[str, object]:
+def describe_owner(root: Root, container: str = "default", *, settings: Settings | None = None) -> dict[str, object]:
     """Which epochs were claimed and opened last, who opened last (``host``, ``pid``, ``claimed_at``: of the claim that was
     opened), and the lease hint, as plain data. Read-only.
 
@@ -276,7 +275,7 @@ def describe_owner(root: str, container: str = "default", *, settings: Settings 
 
 
 def journal_records(
-    root: str, container: str = "default", epoch: int | None = None, *, settings: Settings | None = None
+    root: Root, container: str = "default", epoch: int | None = None, *, settings: Settings | None = None
 ) -> Iterator[dict[str, object]]:
     """The records of history still stored, oldest first, as plain data; only stream ``epoch`` where given. Read-only.
 

@@ -14,6 +14,7 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -62,12 +63,12 @@ from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
 from chunkstore.writers import Writers
 
-__all__ = ["ChunkedSegmentStorage"]
+__all__ = ["ChunkedSegmentStorage", "Store"]
 
 _POLL_LOCAL_S, _POLL_REMOTE_S = 1.0, 10.0
 
 
-class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
+class Store(ReadableContainer, UpkeepCalls):
     """An owned container; see the module. Made by ``chunkstore.open``; a context manager that closes."""
 
     def __init__(
@@ -81,7 +82,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         journal_findings: JournalFindings = no_findings,
         stored_sizes: StoredSizes = no_sizes,
         sweep_unfinished: Callable[[], int] = int,
-        open_copy: Callable[[str], ChunkStorage] = no_copies,
+        open_copy: Callable[[str | os.PathLike[str]], ChunkStorage] = no_copies,
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
@@ -132,6 +133,11 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
         if asks is not None:
             self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
         self._maintenance.start()
+
+    def __repr__(self) -> str:
+        lost = self._container.fence.error
+        state = "closed" if self._container.closed else "open" if lost is None else type(lost).__name__
+        return f"<Store {self.url} container={self.container!r} epoch={self.epoch} {state}>"
 
     # What it is
 
@@ -476,3 +482,7 @@ class ChunkedSegmentStorage(ReadableContainer, UpkeepCalls):
             with self._waiters_lock:
                 for wake in self._waiters:
                     wake()
+
+
+ChunkedSegmentStorage = Store
+"""Its name in PDP-34."""

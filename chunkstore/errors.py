@@ -290,15 +290,30 @@ class DeadlineExceeded(ChunkstoreError):
 
 
 class ContainerNotFound(ChunkstoreError):
-    """No such container under this root."""
+    """No such container under this root. ``containers``: some of those that are there; None: the root's folder is missing."""
 
-    fields = ("container", "root")
+    fields = ("container", "root", "containers")
 
-    def __init__(self, container: str, *, root: str = "") -> None:
+    def __init__(
+        self,
+        container: str,
+        *,
+        root: str = "",
+        containers: Sequence[str] | None = (),
+        remedy: str = "open it with create=True to make one",
+    ) -> None:
         where = f" under {root}" if root else ""
-        super().__init__(f"no container {container!r}{where}; open it with create=True to make one")
+        there = (
+            "; the folder is missing"
+            if containers is None
+            else f"; containers there include {', '.join(containers)}"
+            if containers
+            else ""
+        )
+        super().__init__(f"no container {container!r}{where}{there}; {remedy}")
         self.container = container
         self.root = root
+        self.containers = None if containers is None else tuple(containers)
 
 
 class ContainerBusy(ChunkstoreError):

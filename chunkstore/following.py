@@ -15,7 +15,7 @@ from chunkstore.assembly import closed_if_this_fails, follow_container
 from chunkstore.config import Settings
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import BackupNames, ContainerNames
-from chunkstore.registry import open_storage
+from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -23,7 +23,7 @@ __all__ = ["open_replica", "open_replica_on"]
 
 
 def open_replica(
-    root: str,
+    root: Root,
     *,
     container: str = "default",
     settings: Settings | None = None,

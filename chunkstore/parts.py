@@ -16,7 +16,7 @@ from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.operations.garbage_range import is_removed
-from chunkstore.registry import open_storage
+from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.usage import StoredSizes
@@ -56,7 +56,7 @@ def checked_settings(settings: Settings | None) -> Settings:
 
 
 @contextmanager
-def storage_of(root: str | ChunkStorage, settings: Settings | None) -> Iterator[ChunkStorage]:
+def storage_of(root: Root | ChunkStorage, settings: Settings | None) -> Iterator[ChunkStorage]:
     """The storage of a root, closed when the block ends; one of the caller's own stays open. Raises ``InvalidArgument``,
     ``StorageUnavailable``."""
     if isinstance(root, ChunkStorage):

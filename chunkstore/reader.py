@@ -117,6 +117,7 @@ class StorageReader:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.segment = handle
         self.position = start
+        self._store = store
         self.skipped: list[SkippedRange] = []
         self._pieces = _Pieces(
             partial(store.read, handle),
@@ -136,6 +137,9 @@ class StorageReader:
         self._is_ahead = info.length - start >= piece_bytes  # of a polled reader: whether there is enough to read ahead
         self._tasks: list[runtime.Task] = []
         weakref.finalize(self, self._pieces.forget)
+
+    def __repr__(self) -> str:
+        return f"<StorageReader {self.segment.name!r} position={self.position} {'ended' if self._ended else 'open'} of {self._store!r}>"
 
     def __enter__(self) -> Self:
         return self

@@ -329,7 +329,7 @@ class ReadableContainer:
         )
 
     def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
-        """What a sweep would delete now (``ChunkedSegmentStorage.sweep``); of a replica: the sweep of whoever claims next. Lists every
+        """What a sweep would delete now (``Store.sweep``); of a replica: the sweep of whoever claims next. Lists every
         chunk; changes nothing.
 
         Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.

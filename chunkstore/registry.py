@@ -1,8 +1,9 @@
-"""From a root's URL to its chunk storage.
+"""From a root to its chunk storage.
 
-Promises: ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; other installed packages add
-schemes through the entry-point group ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the
-settings, returns a ``ChunkStorage``). A binding is imported when a root needs it, never before. Credentials in a URL never
+Promises: paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; a relative path is resolved
+once, against the working directory. Other installed packages add schemes through the entry-point group
+``chunkstore.bindings`` (name: the scheme; object: called with the URL and the settings, returns a ``ChunkStorage``).
+A binding is imported when a root needs it, never before. Credentials in a URL never
 reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
 limit (docs/decisions/0011).
 Leaves out: containers (``assembly``), but for whether a root holds a copy of one.
@@ -10,10 +11,11 @@ Leaves out: containers (``assembly``), but for whether a root holds a copy of on
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
-from typing import cast
-from urllib.parse import unquote, urlsplit
+from typing import TypeAlias, cast
+from urllib.parse import quote, unquote, urlsplit
 
 from chunkstore.config import Settings
 from chunkstore.errors import (
@@ -28,10 +30,12 @@ from chunkstore.storage import ChunkStorage
 __all__ = [
     "ENTRY_POINT_GROUP",
     "SCHEME",
+    "Root",
     "open_copy",
     "open_storage",
     "path_of",
     "require_known_place",
+    "root_url",
     "shown",
     "uuid_at",
     "without_extra",
@@ -40,25 +44,43 @@ __all__ = [
 ENTRY_POINT_GROUP = "chunkstore.bindings"
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REMOTE = frozenset(("s3", "hdfs"))
-_EXAMPLES = "write file:///absolute/path or memory://NAME"
+_ONE_SLASH = re.compile(r"(file|memory|s3|hdfs):", re.IGNORECASE)
+_EXAMPLES = "write a path, file:///absolute/path or memory://NAME"
 _KNOWN = frozenset(("file", "memory", "s3"))
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
+Root: TypeAlias = str | os.PathLike[str]
+"""A URL, or the path of a folder on this machine."""
 
-def open_storage(root_url: str, settings: Settings) -> ChunkStorage:
-    """The chunk storage that ``root_url`` names.
 
-    Raises: ``InvalidArgument`` for a plain path, an unknown scheme or a malformed URL; ``Unsupported`` for a scheme whose
+def root_url(root: Root, argument: str = "root") -> str:
+    """The URL of a root. A path, also a relative one, becomes that of the folder it names now; ``~`` is not expanded.
+
+    Raises ``InvalidArgument``. Opens nothing.
+    """
+    text = os.fspath(root) if isinstance(root, os.PathLike) else root
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidArgument(f"{argument} must be a path or a URL, not {text!r}; {_EXAMPLES}", argument=argument)
+    if isinstance(root, str) and SCHEME.match(text):
+        return text
+    if found := _ONE_SLASH.match(text):
+        hint = "a URL has two slashes after the colon, and is given as text, not as a Path"
+        raise InvalidArgument(f"{argument} begins with {found[0]!r}: {hint}; {_EXAMPLES}", argument=argument)
+    try:
+        return "file://" + quote(os.fsencode(os.path.abspath(text)))
+    except (OSError, ValueError) as error:  # no working directory; a name that no file has
+        raise InvalidArgument(f"{argument} {text!r} is not a path here: {error}", argument=argument) from error
+
+
+def open_storage(root: Root, settings: Settings) -> ChunkStorage:
+    """The chunk storage of a root.
+
+    Raises: ``InvalidArgument`` for an unknown scheme, a malformed URL or no path; ``Unsupported`` for a scheme whose
     binding is not in this version; what the binding's constructor raises. Changes nothing; retry: safe.
     """
-    if not isinstance(root_url, str) or not root_url:
-        raise InvalidArgument(f"a root is a URL; {_EXAMPLES}", argument="root")
-    match = SCHEME.match(root_url)
-    if match is None:
-        hint = f"; write file://{root_url}" if root_url.startswith("/") else ""
-        raise InvalidArgument(f"root {shown(root_url)!r} is not a URL{hint or '; ' + _EXAMPLES}", argument="root")
-    scheme = match[1].lower()
-    return _wrapped(_open_binding(scheme, root_url, settings), scheme, settings)
+    url = root_url(root)
+    scheme = url.partition("://")[0].lower()
+    return _wrapped(_open_binding(scheme, url, settings), scheme, settings)
 
 
 def _open_binding(scheme: str, root_url: str, settings: Settings) -> ChunkStorage:
@@ -194,7 +216,7 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
     return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
 
 
-def open_copy(root: str, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
+def open_copy(root: Root, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
     """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
 
     Raises ``InvalidArgument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.

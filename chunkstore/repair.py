@@ -19,13 +19,14 @@ from chunkstore.operations.regain import Regain, plan_regain, regain
 from chunkstore.operations.repair_report import RepairReport, Unread
 from chunkstore.owning import Claim
 from chunkstore.parts import cache_of, checked_settings, scratch_of, storage_of
+from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["repair"]
 
 
 def repair(
-    root: str | ChunkStorage,
+    root: Root | ChunkStorage,
     *,
     container: str = "default",
     settings: Settings | None = None,

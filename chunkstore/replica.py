@@ -131,6 +131,10 @@ class Replica(ReadableContainer):
         """The container's name."""
         return self._names.container
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "past" if self._is_past else "open"
+        return f"<Replica {self.storage.url} container={self._names.container!r} lsn={self._seen_lsn} {state}>"
+
     @property
     def epoch(self) -> int:
         """The epoch of the stream the replica has reached."""

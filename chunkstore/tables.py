@@ -1,7 +1,7 @@
 """``store.table(namespace)``: journaled key-value rows, for the owner and for replicas.
 
 Promises: every read shows one point of history; a change is one record, durable and fenced when it returns.
-Leaves out: several changes in one record (``ChunkedSegmentStorage.commit``).
+Leaves out: several changes in one record (``Store.commit``).
 """
 
 from __future__ import annotations

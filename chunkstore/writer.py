@@ -114,22 +114,22 @@ class StorageWriter:
         self._committed_to = last_event_number
         self._closed = False
         self._error: ChunkstoreError | None = None
-        # In order; a batch leaves when its futures are set.
-        self._underway: deque[Batch] = deque()
+        self._underway: deque[Batch] = deque()  # in order; a batch leaves when its futures are set
         self._underway_bytes = 0
         self._done_bytes = 0
         self._wakes: list[Callable[[], None]] = []  # of those who wait for room in the buffer
-        self._due_bytes = flush_bytes
-        """When so much waits, whoever has the turn is woken."""
+        self._due_bytes = flush_bytes  # when so much waits, the thread that has the turn is woken
         self._failing = False
         """A batch has failed: no other one is begun. The writer is broken when all before that one are decided."""
-        self._gives_way = False
-        """A newer writer of the id has been opened."""
+        self._gives_way = False  # a newer writer of the id has been opened
         self._resolving = runtime.lock()
-        self._vacant = False
-        """Whether nobody has the turn: who is done next takes it."""
+        self._vacant = False  # no thread has the turn: the next that is done takes it
         self._threads = 1
         runtime.spawn(self._run, _THREAD)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._error is None else type(self._error).__name__
+        return f"<StorageWriter {self._handle.name!r} event_number={self.event_number} {state} to {self._store!r}>"
 
     def __enter__(self) -> Self:
         return self
@@ -276,7 +276,7 @@ class StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
 
         ``new.event_number`` says which: append again every event above. On the same store this one gives way first. Raises
-        ``InvalidArgument`` without a ``writer_id``, and as ``ChunkedSegmentStorage.writer``. Retry: safe.
+        ``InvalidArgument`` without a ``writer_id``, and as ``Store.writer``. Retry: safe.
         """
         if self.writer_id is None:
             raise InvalidArgument("resume needs a writer with a writer_id", argument="writer_id")

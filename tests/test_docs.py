@@ -100,7 +100,7 @@ OF_COMMITS = {
     "Damaged",
 }
 CHANGING = (
-    "ChunkedSegmentStorage: create write append append_many seal unseal truncate concat delete update_attributes commit session",
+    "Store: create write append append_many seal unseal truncate concat delete update_attributes commit session",
     "Table: put delete",
     "Session: end",
 )

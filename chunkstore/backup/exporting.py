@@ -49,7 +49,7 @@ from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import Pin, SegmentInfo
-from chunkstore.registry import open_storage, require_known_place
+from chunkstore.registry import Root, open_storage, require_known_place
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -75,7 +75,7 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Pins(Protocol):
-    """The maker of pins: an owner, or a client of one. As ``ChunkedSegmentStorage.pin`` and ``unpin``."""
+    """The maker of pins: an owner, or a client of one. As ``Store.pin`` and ``unpin``."""
 
     def pin(self, name: str, note: str = "", expires_s: float | None = None) -> Pin: ...
     def unpin(self, name: str) -> bool: ...
@@ -371,7 +371,7 @@ def read_segments(found: Export) -> Iterator[SegmentInfo]:
         yield info_of(decode_segment(key[1:].decode("utf-8", "replace"), raw))
 
 
-def root_of(header: ExportHeader, root: str | None) -> str:
+def root_of(header: ExportHeader, root: Root | None) -> Root:
     """The root of an export's container: ``root``, or else the one in its header. Raises ``InvalidArgument`` (no known place)."""
     if root is not None:
         return root
@@ -381,7 +381,7 @@ def root_of(header: ExportHeader, root: str | None) -> str:
 
 def verify(
     path: str | os.PathLike[str],
-    root: str | None = None,
+    root: Root | None = None,
     *,
     deep: bool = False,
     settings: Settings | None = None,

@@ -37,6 +37,7 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.names import BackupNames, parse_run
+from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage, iter_listing
 
 __all__ = ["Removed", "Verified", "remove", "verify_copies"]
@@ -76,7 +77,7 @@ class Verified(NamedTuple):
 
 
 def remove(
-    backup_root: str | ChunkStorage,
+    backup_root: Root | ChunkStorage,
     run: str,
     *,
     container: str = "default",
@@ -191,7 +192,7 @@ def _is_whole(storage: ChunkStorage, names: BackupNames, item: _Stored) -> bool:
     return True
 
 
-def verify_copies(backup_root: str, *, container: str = "default", settings: Settings | None = None) -> Verified:
+def verify_copies(backup_root: Root, *, container: str = "default", settings: Settings | None = None) -> Verified:
     """List all copies and compare them with what every backup names: are they there, and long enough. Changes nothing.
 
     Memory: about 200 bytes for each copy. Raises ``ContainerNotFound``, ``InvalidArgument``, and what the storage raises.

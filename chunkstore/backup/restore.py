@@ -5,7 +5,6 @@ Promises: the source is only read; the new container is whole or opened by nobod
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
@@ -24,6 +23,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
+from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["RestoreReport", "import_", "restore"]
@@ -47,11 +47,11 @@ class RestoreReport(NamedTuple):
 
 
 def restore(
-    root: str | os.PathLike[str] | ChunkStorage,
-    new_root: str | ChunkStorage,
+    root: Root | ChunkStorage,
+    new_root: Root | ChunkStorage,
     segments: Sequence[str] = (),
     *,
-    source_root: str | None = None,
+    source_root: Root | None = None,
     lsn: int | None = None,
     time: datetime | int | None = None,
     snapshot: str | None = None,
@@ -113,11 +113,11 @@ def restore(
 
 
 def import_(
-    new_root: str,
-    source: str | os.PathLike[str],
+    new_root: Root,
+    source: Root,
     segments: Sequence[str] = (),
     *,
-    source_root: str | None = None,
+    source_root: Root | None = None,
     source_container: str = "default",
     lsn: int | None = None,
     time: datetime | int | None = None,

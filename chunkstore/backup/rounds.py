@@ -54,6 +54,7 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
@@ -86,7 +87,7 @@ class BackupReport(NamedTuple):
 
 def backup(
     store: Subject,
-    backup_root: str | ChunkStorage,
+    backup_root: Root | ChunkStorage,
     *,
     pin: bool = True,
     pins: Pins | None = None,
@@ -134,7 +135,7 @@ def backup(
         return run.make(before or (lambda _: None))
 
 
-def check_roots(root: str, backup_root: str, *, container: str = "default", settings: Settings | None = None) -> None:
+def check_roots(root: Root, backup_root: Root, *, container: str = "default", settings: Settings | None = None) -> None:
     """Check whether backups of the container at ``root`` can be stored at ``backup_root``. Changes nothing.
 
     Raises ``InvalidArgument`` (they cannot), ``ContainerNotFound``, ``Damaged``, ``Unsupported``, and what the storages raise.
@@ -146,7 +147,7 @@ def check_roots(root: str, backup_root: str, *, container: str = "default", sett
 
 
 def list_backups(
-    backup_root: str, *, container: str = "default", settings: Settings | None = None
+    backup_root: Root, *, container: str = "default", settings: Settings | None = None
 ) -> Iterator[tuple[BackupInfo, bool]]:
     """The backups of a container that count, the oldest state first, and whether the export of each is there. Read-only.
 
@@ -160,7 +161,7 @@ def list_backups(
 
 
 def backup_figures(
-    backup_root: str, *, container: str = "default", settings: Settings | None = None
+    backup_root: Root, *, container: str = "default", settings: Settings | None = None
 ) -> dict[str, float]:
     """The values of ``metrics.BACKUP_GAUGES``, from the backup root: of all backups that still exist, whatever process made them.
     Of an age below 0, where clocks differ, 0. Costs a LIST and two requests for each backup. Raises as ``list_backups``."""

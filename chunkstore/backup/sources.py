@@ -25,6 +25,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.port import MetadataCache, Position
 from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -51,7 +52,7 @@ class Moment(NamedTuple):
             check_segment_name(self.snapshot, "snapshot")
 
 
-def is_export(source: str | os.PathLike[str] | ChunkStorage) -> TypeGuard[str | os.PathLike[str]]:
+def is_export(source: Root | ChunkStorage) -> TypeGuard[str | os.PathLike[str]]:
     """Whether this names an export file, and no root."""
     if not isinstance(source, str | os.PathLike):
         return False
@@ -61,8 +62,8 @@ def is_export(source: str | os.PathLike[str] | ChunkStorage) -> TypeGuard[str | 
 
 @contextmanager
 def open_source(
-    source: str | os.PathLike[str] | ChunkStorage,
-    source_root: str | None,
+    source: Root | ChunkStorage,
+    source_root: Root | None,
     *,
     container: str,
     moment: Moment,
@@ -84,9 +85,8 @@ def open_source(
     if source_root is not None:
         text = "the source is no file, so it is taken for the root itself: leave source_root out"
         raise InvalidArgument(text, argument="source_root")
-    root = os.fspath(source) if isinstance(source, os.PathLike) else source
     with (
-        parts.storage_of(root, settings) as storage,
+        parts.storage_of(source, settings) as storage,
         _open_past(
             storage, container=container, moment=moment, settings=settings, caches=caches, chosen=chosen
         ) as past,
@@ -135,7 +135,7 @@ def _lsn_of_pin(present: Replica, snapshot: str) -> int:
 @contextmanager
 def _open_export(
     path: str | os.PathLike[str],
-    root: str | None,
+    root: Root | None,
     *,
     settings: Settings,
     chosen: NameFilter,

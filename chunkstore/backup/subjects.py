@@ -5,6 +5,7 @@ Promises: what was opened here is closed; what is the caller's stays open. Leave
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -15,11 +16,12 @@ from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica
+from chunkstore.registry import Root
 from chunkstore.replica import Replica
 
 __all__ = ["Subject", "opened_to_read"]
 
-Subject: TypeAlias = ChunkedSegmentStorage | Replica | str
+Subject: TypeAlias = ChunkedSegmentStorage | Replica | Root
 
 
 @contextmanager
@@ -31,8 +33,8 @@ def opened_to_read(
     if isinstance(subject, ChunkedSegmentStorage | Replica):
         yield subject
         return
-    if not isinstance(subject, str):
-        text = f"give an owner, a replica, or a root as text, not {type(subject).__name__}"
+    if not isinstance(subject, str | os.PathLike):
+        text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
         raise InvalidArgument(text, argument="store")
     opened: ChunkedSegmentStorage | Replica = (
         _opened_as_owner(subject, container=container, settings=settings, wait_s=wait_s)
@@ -44,7 +46,7 @@ def opened_to_read(
 
 
 def _opened_as_owner(
-    root: str, *, container: str, settings: Settings | None, wait_s: float | None
+    root: Root, *, container: str, settings: Settings | None, wait_s: float | None
 ) -> ChunkedSegmentStorage:
     """The container at ``root``, claimed. ``wait_s`` None: politely, a live owner is ``ContainerBusy``. Raises as ``chunkstore.open``."""
     return open_store(

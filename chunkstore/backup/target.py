@@ -13,7 +13,7 @@ from typing import Self
 from chunkstore import parts, runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, until
-from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument
+from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
@@ -63,21 +63,20 @@ def make_container(
     """
     from chunkstore_bindings.probe import confirm_storage, probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
-    from chunkstore_journal.container import create_container, read_format
+    from chunkstore_journal.container import create_container, find_format
     from chunkstore_journal.lease import wait_politely
     from chunkstore_journal.objects import encode_format
     from chunkstore_journal.payloads import SnapshotLink
     from chunkstore_journal.service import ContainerJournal
     from chunkstore_journal.snapshot import write_base
 
-    names, storage, goes_on = ContainerNames(container), guarded(storage), True
-    try:
-        format_ = read_format(storage, names)
+    names, storage = ContainerNames(container), guarded(storage)
+    format_ = find_format(storage, names)
+    if goes_on := format_ is not None:
         _require_nothing(storage, names)
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-    except ContainerNotFound:
+    else:
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
-        goes_on = False
     if wait_s > 0:
         wait_politely(storage, names, wait_s, settings)
     place = NewPlace(storage, names, settings)

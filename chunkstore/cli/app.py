@@ -7,6 +7,7 @@ name. Leaves out: the verbs themselves.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -14,8 +15,10 @@ from importlib import import_module
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from chunkstore.cli.access import with_options
+from chunkstore.cli.options import ROOT_VARIABLE
 from chunkstore.cli.output import print_error
 from chunkstore.cli.streams import watched_streams
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
@@ -30,6 +33,24 @@ T = TypeVar("T")
 # Typer brings its own copy of click in newer versions and imports click in older ones: the base class of usage errors
 # is found through a name that both export.
 _USAGE_ERROR: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+class _Verb(TyperCommand):
+    """Where ROOT is all that is missing of the arguments, it is the variable's. Otherwise the first argument is ROOT."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except _USAGE_ERROR as error:
+            root = os.environ.get(ROOT_VARIABLE)
+            first = next((each for each in self.params if each.param_type_name == "argument"), None)
+            if not root or first is None or first.envvar != ROOT_VARIABLE or type(error).__name__ != "MissingParameter":
+                raise
+            ctx.params.clear()
+            try:
+                return super().parse_args(ctx, [root, *args])
+            except _USAGE_ERROR:
+                raise error from None
 
 
 class _PipeClosed(Exception):
@@ -126,12 +147,12 @@ def build_command(only: str | None = None) -> Any:
     for panel, module, verbs in _PANELS:
         for verb in verbs:
             if only in (None, _name(verb)):
-                app.command(_name(verb), rich_help_panel=panel)(_loaded(module, verb))
+                app.command(_name(verb), cls=_Verb, rich_help_panel=panel)(_loaded(module, verb))
     for panel, name, text, module, verbs in _GROUPS:
         if only in (None, name):
             group = typer.Typer(name=name, help=text)
             for verb in verbs:
-                group.command(_name(verb))(_loaded(module, verb))
+                group.command(_name(verb), cls=_Verb)(_loaded(module, verb))
             app.add_typer(group, rich_help_panel=panel)
     return typer.main.get_command(app)
 
@@ -201,14 +222,10 @@ def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
     """The library's remedy is a keyword argument, which cannot be given here."""
     if not isinstance(error, ContainerNotFound):
         return error
-    where = f" under {error.root}" if error.root else ""
-    reworded = error.copy()
-    text = (
-        f"no container {error.container!r}{where}: 'chunkstore containers ROOT' lists the containers "
-        "(--container chooses one); the first 'chunkstore put' creates it, for Kafka 'kafka serve --create'"
-    )
-    reworded.args = (text,)
-    return reworded
+    remedy = "--container chooses one; the first 'chunkstore put' creates it, for Kafka 'kafka serve --create'"
+    if error.containers is None and os.environ.get(ROOT_VARIABLE):
+        remedy = f'the first argument is ROOT; with optional arguments write "${ROOT_VARIABLE}" in its place'
+    return ContainerNotFound(error.container, root=error.root, containers=error.containers, remedy=remedy)
 
 
 def _print_misuse(error: Exception, *, as_json: bool) -> None:

@@ -27,7 +27,7 @@ from chunkstore.errors import InvalidArgument
 
 __all__ = ["attach", "ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
 
-_SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory's path."
+_SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory."
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
 Topic = Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")]
 Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
@@ -228,8 +228,9 @@ def why(
 ) -> None:
     """Show for each segment why it is not copied, may not be deleted, or is kept. Changes nothing."""
     with need_kafka():
+        from chunkstore.kafka.sources import LogDirectory
         from chunkstore.kafka.tasks import why
-    log_dir, tier = (None, source) if "://" in source else (source, root)
+    log_dir, tier = (source, root) if LogDirectory.is_at(source) else (None, source)
     with ExitStack() as stack:
         if tier is None:
             reasons = why(stack.enter_context(chunkstore.open("memory://no-tier")), partition, log_dir)

@@ -111,7 +111,7 @@ def offload(
         Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
     append: Annotated[
-        bool, typer.Option("--append", help="Append the file's entries to the ledger's entries.")
+        bool, typer.Option("--append", help="Append the file's entries to the ledger's entries, which must exist.")
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="The ledger holds the beginning of the file: skip it and continue.")
@@ -127,7 +127,7 @@ def offload(
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
 
     Entries of FILE get the ids after the ledger's last one, from 0 on. A ledger that has entries is refused without --append or --resume.
-    The container is created if it does not exist.
+    Container and ledger are created if they do not exist, but not with --append.
     """
     need_offload()
     if append and resume:
@@ -149,16 +149,23 @@ def offload(
     with opened_input(file) as opened:
         size = os.fstat(opened.fileno()).st_size if file != "-" else None
         with (
-            here.owner(root, create=True) as store,
+            here.owner(root, create=not append) as store,
             meter(f"offload {topic}", size, as_json=here.as_json) as progress,
             OffloadWriter(store, topic, segment_bytes_max=segment_size, block_bytes=block_size) as writer,
         ):
-            if not append and not resume and writer.last_entry(ledger) >= 0:
-                remedy = "--append adds entries after them, --resume continues a file whose beginning is stored"
-                found = f"entries up to {writer.last_entry(ledger)}"
-                raise Conflict(f"ledger {ledger} of topic {topic!r}", expected="no entries", found=found, remedy=remedy)
+            if not resume:
+                _check_last(writer.last_entry(ledger), f"ledger {ledger} of topic {topic!r}", append=append)
             result = _copy(writer, ledger, opened, file, entries, resume, progress, store.epoch)
     here.show(result, fields_of(result))
+
+
+def _check_last(last: int, ledger: str, *, append: bool) -> None:
+    """Raise ``Conflict`` where there are entries and none may be appended, or none to append to."""
+    if append and last < 0:
+        raise Conflict(ledger, expected="entries", found="none", remedy="leave out --append to begin it")
+    if not append and last >= 0:
+        remedy = "--append adds entries after them, --resume continues a file whose beginning is stored"
+        raise Conflict(ledger, expected="no entries", found=f"entries up to {last}", remedy=remedy)
 
 
 def _position(text: str | None) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import typer
 from chunkstore.errors import InvalidArgument
 
 __all__ = [
+    "ROOT_VARIABLE",
     "AcceptRollback",
     "AsJson",
     "Ask",
@@ -28,12 +29,20 @@ __all__ = [
     "moment_of",
 ]
 
+ROOT_VARIABLE = "CHUNKSTORE_ROOT"
 Root = Annotated[
     str,
-    typer.Argument(metavar="ROOT", help="file:///PATH, s3://BUCKET/PREFIX or hdfs://HOST:HTTPPORT/PATH."),
+    typer.Argument(
+        metavar="ROOT",
+        envvar=ROOT_VARIABLE,
+        help="PATH, file:///PATH, s3://BUCKET/PREFIX or hdfs://HOST:HTTPPORT/PATH. Left out, if only the required other "
+        "arguments are given: the variable's.",
+    ),
 ]
 Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.")]
-Container = Annotated[str, typer.Option("--container", metavar="NAME", help="Container under the root.")]
+Container = Annotated[
+    str, typer.Option("--container", metavar="NAME", envvar="CHUNKSTORE_CONTAINER", help="Container under the root.")
+]
 CacheDir = Annotated[
     str | None,
     typer.Option(

@@ -24,7 +24,7 @@ __all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
 
 Url = Annotated[
     str,
-    typer.Argument(metavar="BUCKET", help="s3://BUCKET/PREFIX, file:///PATH or hdfs://HOST:HTTPPORT/PATH."),
+    typer.Argument(metavar="BUCKET", help="s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH."),
 ]
 Topic = Annotated[
     str | None, typer.Option(metavar="T", help="Only this topic: persistent://public/ns/T or public/ns/persistent/T.")

@@ -109,7 +109,7 @@ def put(
     segment: options.Segment,
     file: Annotated[str, typer.Argument(metavar="FILE", help="File to store; - is standard input.")],
     *,
-    append: Annotated[bool, typer.Option("--append", help="Append to the segment if it exists.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Append to a segment, which must exist.")] = False,
     resume: Annotated[
         bool,
         typer.Option(
@@ -124,7 +124,8 @@ def put(
 ) -> None:
     """Store a file as a segment, durably.
 
-    An existing segment is refused unless --append or --resume is given. The container is created if it does not exist.
+    An existing segment is refused unless --append or --resume is given. Container and segment are created if they do not exist, but not
+    with --append.
     """
     if append and resume:
         raise InvalidArgument("--append and --resume exclude each other", argument="--resume")
@@ -140,8 +141,9 @@ def put(
             with here.replica(root) as seen:
                 copy.look(seen)
         except ContainerNotFound:
-            pass  # it will be created
-        with here.owner(root, create=True) as store:
+            if append:
+                raise
+        with here.owner(root, create=not append) as store:
             result = copy.run(store)
             if seal and not store.info(segment).sealed:
                 store.seal(segment)
@@ -169,6 +171,8 @@ class _Copy:
         try:
             info = store.info(self.segment)
         except SegmentNotFound:
+            if self.append:
+                raise
             return
         if self.resume:
             self._compare(store)

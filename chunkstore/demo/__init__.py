@@ -20,6 +20,7 @@ from chunkstore.demo.flights import FLIGHTS
 from chunkstore.demo.report import print_next, print_report
 from chunkstore.demo.stage import DemoFailed, DemoReport, Stage
 from chunkstore.errors import InvalidArgument
+from chunkstore.registry import root_url
 
 __all__ = ["DemoFailed", "DemoReport", "run"]
 
@@ -40,7 +41,7 @@ def run(root: str | None, *, seed: int | None, as_json: bool, rows: int | None =
         raise InvalidArgument(f"rows are {_ROWS_LEAST} to {FLIGHTS}, {rows} given", argument="--rows")
     console = Console(quiet=as_json, highlight=False)
     folder = tempfile.mkdtemp(prefix="chunkstore-demo-")
-    root = root if root is not None else f"file://{folder}/store"
+    root = root_url(root if root is not None else f"{folder}/store")
     seed = seed if seed is not None else int.from_bytes(runtime.token(4), "big")
     stage = Stage(root, folder, seed, FLIGHTS if rows is None else rows, console, spark=spark)
     report = stage.play()

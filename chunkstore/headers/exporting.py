@@ -8,7 +8,6 @@ Leaves out: keeping the chunks that headers name (a pin does).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,14 +19,14 @@ from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle
-from chunkstore.headers.importing import PIECE_BYTES, check_names, folder_url, read_header
+from chunkstore.headers.importing import PIECE_BYTES, check_names, read_header
 from chunkstore.headers.plan import PlannedChunk, check_file_name, is_copy, plan_export
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.inspect import info_of, walk_chunks
 from chunkstore.records import LayoutChunk, SegmentInfo
-from chunkstore.registry import open_storage
+from chunkstore.registry import Root, open_storage, root_url
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
@@ -47,7 +46,7 @@ class HeadersReport(NamedTuple):
 
 def export_headers(
     store: ChunkedSegmentStorage | Replica,
-    directory: str | os.PathLike[str],
+    directory: Root,
     segments: Sequence[str] = (),
     *,
     replace: bool = False,
@@ -65,7 +64,7 @@ def export_headers(
     too short), ``StorageFull``, ``StorageUnavailable``, and what reading raises. Retry: safe, with ``replace``.
     """
     wanted = check_names(segments)
-    target = open_storage(folder_url(directory), settings or store.settings)
+    target = open_storage(root_url(directory, "directory"), settings or store.settings)
     try:
         if isinstance(store, ChunkedSegmentStorage):
             store.spill(wanted)

@@ -7,11 +7,9 @@ Leaves out: CRCs, which header files do not have: bytes are taken as they are re
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
@@ -35,7 +33,7 @@ from chunkstore.invariants import Finding
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, segment_key, table_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.registry import open_storage
+from chunkstore.registry import Root, open_storage, root_url
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 
 __all__ = [
@@ -44,7 +42,6 @@ __all__ = [
     "HeaderImporter",
     "HeaderSource",
     "check_names",
-    "folder_url",
     "import_headers",
     "read_header",
     "survey_headers",
@@ -62,9 +59,7 @@ class HeaderImport(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def survey_headers(
-    directory: str | os.PathLike[str], segments: Sequence[str] = (), *, settings: Settings | None = None
-) -> HeaderImport:
+def survey_headers(directory: Root, segments: Sequence[str] = (), *, settings: Settings | None = None) -> HeaderImport:
     """What ``import_headers`` would import into an empty container. Read-only. Damage is in the findings, the first of each segment; such
     segments are not among ``segments``. Raises as ``import_headers``."""
     with _source(directory, settings or Settings()) as source:
@@ -72,9 +67,7 @@ def survey_headers(
     return HeaderImport(tuple(plans), (), sum(plans.values()), tuple(findings))
 
 
-def import_headers(
-    store: ChunkedSegmentStorage, directory: str | os.PathLike[str], segments: Sequence[str] = ()
-) -> HeaderImport:
+def import_headers(store: ChunkedSegmentStorage, directory: Root, segments: Sequence[str] = ()) -> HeaderImport:
     """Copy segments into a container, which continues to serve.
 
     ``directory``: where the header files and their chunk files are, a path or a URL. ``segments``: their names, also of segments without
@@ -103,14 +96,6 @@ def import_headers(
                 done[name] = length
     there = tuple(name for name in plans if name not in done)
     return HeaderImport(tuple(done), there, sum(done.values()), tuple(findings))
-
-
-def folder_url(directory: str | os.PathLike[str]) -> str:
-    """The URL of a folder that is named by one, or by a path. Raises ``InvalidArgument``."""
-    text = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidArgument(f"directory must be a path or a URL, not {text!r}", argument="directory")
-    return text if "://" in text else Path(text).absolute().as_uri()
 
 
 def check_names(segments: Sequence[str]) -> list[str]:
@@ -215,8 +200,8 @@ class HeaderSource:
 
 
 @contextmanager
-def _source(directory: str | os.PathLike[str], settings: Settings) -> Iterator[HeaderSource]:
-    storage = open_storage(folder_url(directory), settings)
+def _source(directory: Root, settings: Settings) -> Iterator[HeaderSource]:
+    storage = open_storage(root_url(directory, "directory"), settings)
     try:
         yield HeaderSource(storage)
     finally:

@@ -6,6 +6,7 @@ Promises: nothing is changed; no record comes twice, and none of an undecided tr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_args
@@ -25,6 +26,7 @@ from chunkstore.kafka.model import require
 from chunkstore.kafka.orphans import Orphan, find_orphans
 from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
 from chunkstore.kafka.transactions import transactions_of
+from chunkstore.registry import Root, root_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,11 +65,12 @@ class PlannedPartition(NamedTuple):
 class KafkaBucket:
     """The partitions of a tier, a container or a log directory. A context manager, which closes it. Thread-safe, but for ``notes``.
 
-    ``source``: ``s3://BUCKET/PREFIX``, ``file:///PATH`` or ``hdfs://HOST:HTTPPORT/PATH`` of a tier, or the root of a container; else the
-    path of a log directory. ``metadata_log``: a log directory, or a copy of one, with ``__remote_log_metadata-N`` folders: only segments
-    that it says are finished are read. Without it leader epochs and higher ends decide. ``keys``: RSA private keys, each the bytes of a
-    PEM file; each one is tried. ``prefix``: what object keys begin with below the URL; it may end without a slash. ``container``: its name,
-    where the URL is that of its root: what ``tier`` or a storage manager stored there is read. None: no container is looked for.
+    ``source``: ``s3://BUCKET/PREFIX``, ``hdfs://HOST:HTTPPORT/PATH``, a path or ``file:///PATH`` of a tier, or the root of a container;
+    or the path of a log directory, which has a partition's folder or ``meta.properties``. ``metadata_log``: a log directory, or a copy of
+    one, with ``__remote_log_metadata-N`` folders: only segments that it says are finished are read. Without it leader epochs and higher
+    ends decide. ``keys``: RSA private keys, each the bytes of a PEM file; each one is tried. ``prefix``: what object keys begin with
+    below the URL; it may end without a slash. ``container``: its name, where the URL is that of its root: what ``tier`` or a storage
+    manager stored there is read. None: no container is looked for.
 
     ``notes``: lines about what was passed over. Raises ``InvalidArgument``. Every call raises what the bucket raises (``AccessDenied``,
     ``StorageUnavailable``, ``DeadlineExceeded``), and changes nothing. Retry: safe.
@@ -75,7 +78,7 @@ class KafkaBucket:
 
     def __init__(
         self,
-        source: str,
+        source: Root,
         *,
         metadata_log: str | None = None,
         keys: Iterable[bytes] = (),
@@ -86,16 +89,17 @@ class KafkaBucket:
         rings = [load_private_key(pem) for pem in keys]
         self.source: SegmentSource
         named = None if metadata_log or rings or prefix else container
-        if "://" in source and named is not None and (opened := open_container(source, named)) is not None:
+        url, path = root_url(source, "source"), os.fspath(source)
+        if named is not None and (opened := open_container(url, named)) is not None:
             self.source = opened
-        elif "://" in source:
-            states = None if metadata_log is None else self._states(metadata_log)
-            self.source = BucketSource(open_bucket(source), prefix, rings, states)
-        elif metadata_log is not None or rings or prefix:
-            text = f"{source} is a path, so a log directory: metadata_log, keys and prefix are of a tier; give its URL"
-            raise InvalidArgument(text, argument="source")
+        elif "://" not in path and LogDirectory.is_at(path):
+            if metadata_log is not None or rings or prefix:
+                text = f"{source} is a log directory: metadata_log, keys and prefix are of a tier"
+                raise InvalidArgument(text, argument="source")
+            self.source = LogDirectory(path)
         else:
-            self.source = LogDirectory(source)
+            states = None if metadata_log is None else self._states(metadata_log)
+            self.source = BucketSource(open_bucket(url), prefix, rings, states)
 
     def __enter__(self) -> Self:
         return self

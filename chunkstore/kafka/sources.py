@@ -321,6 +321,13 @@ class LogDirectory(SegmentSource):
         self.bucket = open_bucket("file://" + quote(os.fsencode(self._root)))
         super().__init__(self.bucket.url, self.bucket.close)
 
+    @staticmethod
+    def is_at(path: str) -> bool:
+        """Whether this folder has ``meta.properties`` or the folder of a partition."""
+        with suppress(OSError), os.scandir(path) as entries:
+            return any(parse_partition_folder(each.name) or each.name == "meta.properties" for each in entries)
+        return False
+
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:
         found = Listing()
         compacted = self.checkpoint("cleaner-offset-checkpoint")

@@ -83,7 +83,7 @@ def append(
     writer_id: bytes | None = None,
     event_number: int = 0,
 ) -> int:
-    """Append ``data``; returns the offset it was written at, once it is committed. See ``ChunkedSegmentStorage.append``."""
+    """Append ``data``; returns the offset it was written at, once it is committed. See ``Store.append``."""
     deadline = Deadline(container.settings.op_deadline_s)
     request = AppendRequest(name, identity, data, expected_offset, writer_id, event_number, deadline)
     return container.carry_out(partial(reserve, container, request), deadline, len(data))

@@ -48,7 +48,7 @@ __all__ = ["commit"]
 
 def commit(container: OwnedContainer, changes: Sequence[Change]) -> list[int | None]:
     """Commit all changes in order, whose arguments have been checked; returns the offset of each ``Append`` or ``Attach``, None
-    for the rest. Raises and retry as ``ChunkedSegmentStorage.commit``."""
+    for the rest. Raises and retry as ``Store.commit``."""
     names = [name for change in changes for name in segment_names(change)]
     tables = any(map(concerns_tables, changes))
     with looked_at(container, _written(changes)) as look:

@@ -225,12 +225,12 @@ def _fetch(context: ReadContext, plan: ReadPlan, calls: Sequence[Callable[[], No
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
-    """Up to ``length`` bytes; see ``ChunkedSegmentStorage.read``. The arguments have been checked."""
+    """Up to ``length`` bytes; see ``Store.read``. The arguments have been checked."""
     return _carry_out(context, name, identity, offset, length, partial(_read_plan, context))
 
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
-    """Fill ``target``; see ``ChunkedSegmentStorage.read_into``. The arguments have been checked."""
+    """Fill ``target``; see ``Store.read_into``. The arguments have been checked."""
     return _carry_out(context, name, identity, offset, len(target), partial(_fill, context, target))
 
 

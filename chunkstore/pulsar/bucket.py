@@ -25,6 +25,7 @@ from chunkstore.pulsar.checking import BucketCheck, Finding
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.live import LiveFiles
 from chunkstore.pulsar.read_handle import LedgerPart, ReadHandle, StoredLedger
+from chunkstore.registry import Root
 from chunkstore_bindings.bucket.port import Bucket
 
 if TYPE_CHECKING:
@@ -120,15 +121,15 @@ class PulsarBucket(BucketObjects):
     """The ledgers in a bucket. A context manager, which closes the bucket; any number of threads, but for ``notes``.
 
     Args:
-      bucket: an open one, or its URL: ``s3://BUCKET/PREFIX``, ``file:///PATH``, ``hdfs://HOST:HTTPPORT/PATH``.
+      bucket: an open one, or its path or URL: ``s3://BUCKET/PREFIX``, ``file:///PATH``, ``hdfs://HOST:HTTPPORT/PATH``.
       live: what brokers say (``read_live``): of several attempts to offload a ledger, the one that its broker names counts.
 
     ``notes``: what was passed over: indexes that cannot be read, attempts that equal another one. Every call raises ``AccessDenied``,
     ``StorageUnavailable`` and ``DeadlineExceeded``, and changes nothing. Retry: safe.
     """
 
-    def __init__(self, bucket: str | Bucket, *, live: LiveFiles | None = None) -> None:
-        super().__init__(open_bucket(bucket) if isinstance(bucket, str) else bucket)
+    def __init__(self, bucket: Root | Bucket, *, live: LiveFiles | None = None) -> None:
+        super().__init__(bucket if isinstance(bucket, Bucket) else open_bucket(bucket))
         self.notes: list[str] = []
         self._live = live or LiveFiles()
 

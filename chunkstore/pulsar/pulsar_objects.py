@@ -24,6 +24,7 @@ from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY
 from chunkstore.pulsar.offload_ledger import LedgerOffloader
 from chunkstore.pulsar.read_handle import LedgerPart, ReadHandle, StoredLedger
+from chunkstore.registry import Root
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead
 
 __all__ = ["PulsarObjects"]
@@ -41,8 +42,8 @@ class PulsarObjects(LedgerOffloader):
 
     driver_name = "S3"
 
-    def __init__(self, url: str | Bucket, *, cluster: str = "standalone") -> None:
-        self._bucket = open_bucket(url) if isinstance(url, str) else url
+    def __init__(self, url: Root | Bucket, *, cluster: str = "standalone") -> None:
+        self._bucket = url if isinstance(url, Bucket) else open_bucket(url)
         self._cluster = cluster
         if not self._bucket.keeps_metadata:
             raise Unsupported(f"{self._bucket.url} keeps no user metadata, which a broker asks for", feature="metadata")

@@ -7,12 +7,22 @@ keys are there.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from chunkstore.errors import InvalidArgument, Unsupported
-from chunkstore.spark.options import EARLIEST, LATEST, items_of, known_values, numbers_of, one_of, whole_number
+from chunkstore.errors import InvalidArgument
+from chunkstore.spark.options import (
+    EARLIEST,
+    LATEST,
+    items_of,
+    known_values,
+    numbers_of,
+    one_of,
+    path_option,
+    whole_number,
+)
 
 __all__ = ["TieredOptions", "parse_tiered_options"]
 
@@ -46,14 +56,10 @@ class TieredOptions:
 def parse_tiered_options(given: Mapping[str, str]) -> TieredOptions:
     """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
     values = known_values(given, OPTIONS)
-    if not (path := values.get("path", "")):
-        text = "option 'path' is missing: a tier's URL, a container's root or a log directory, for example s3://bucket/prefix"
-        raise InvalidArgument(text, argument="path")
-    if path.lower().startswith("memory:"):
-        raise Unsupported("a memory:// root lives in one process; Spark reads from many", feature="memory")
+    path = path_option(values, "a tier, a container's root or a log directory, for example s3://bucket/prefix")
     committed = one_of(values, "isolation", ("read_uncommitted", "read_committed")) == "read_committed"
     return TieredOptions(
-        path=path,
+        path=path if "://" in path else os.path.abspath(path),
         topics=_names(values, "topic"),
         partitions=numbers_of(values, "partitions", "partition"),
         starting=_offsets(values, "startingOffsets", "earliest"),

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
+from chunkstore.registry import root_url
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
 from chunkstore.spark.metadata_tables import TABLES
 from chunkstore.spark.runs import Sizing
@@ -34,6 +35,7 @@ __all__ = [
     "numbers_of",
     "one_of",
     "parse_options",
+    "path_option",
     "unknown_name",
     "whole_number",
 ]
@@ -161,6 +163,16 @@ def unknown_name(what: str, given: str, names: Sequence[str]) -> str:
     return f"unknown {what} {given!r}; {hint} {what}s are {', '.join(names)}"
 
 
+def path_option(values: Mapping[str, str], what: str = "the container's root, for example /srv/log") -> str:
+    """The option ``path``. Raises ``InvalidArgument``, ``Unsupported`` (a root in memory)."""
+    path = values.get("path", "")
+    if not path:
+        raise InvalidArgument(f"option 'path' is missing: {what}", argument="path")
+    if path.lower().startswith("memory:"):
+        raise Unsupported("a memory:// root lives in one process; Spark works in many", feature="memory")
+    return path
+
+
 def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
     """Check the options as Spark hands them over; ``stream`` None: either kind of read's. Raises ``InvalidArgument`` naming the option.
 
@@ -178,13 +190,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         if key.lower() in odd:
             raise InvalidArgument(f"option {key!r} is for {where} only", argument=key)
     values = known_values(given, own)
-    path = values.get("path", "")
-    if not path:
-        raise InvalidArgument(
-            "option 'path' is missing: the container's root, for example file:///srv/log", argument="path"
-        )
-    if path.lower().startswith("memory:"):
-        raise Unsupported("a memory:// root lives in one process; Spark reads from many", feature="memory")
+    path = root_url(path_option(values), "path")
     container = values.get("container", "default")
     check_container_name(container)
     segments = _segments(values)

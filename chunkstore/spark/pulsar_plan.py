@@ -11,7 +11,8 @@ from typing import Final, Literal, NamedTuple
 
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.spark.options import items_of, known_values, numbers_of, one_of, whole_number
+from chunkstore.registry import root_url
+from chunkstore.spark.options import items_of, known_values, numbers_of, one_of, path_option, whole_number
 
 __all__ = ["OffloadOptions", "Run", "parse_offload_options", "partitions_of"]
 
@@ -37,15 +38,14 @@ class OffloadOptions:
 def parse_offload_options(given: Mapping[str, str]) -> OffloadOptions:
     """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
     values = known_values(given, OPTIONS)
-    if not values.get("path"):
-        raise InvalidArgument("option 'path' is missing: the bucket's URL, for example s3://bucket", argument="path")
+    path = path_option(values, "the bucket, for example s3://bucket")
     messages = one_of(values, "messages", ("false", "true")) == "true"
     for name in () if messages else ("transactions", "lenient"):
         if name in values:
             raise InvalidArgument(f"option {name!r} needs messages=true", argument=name)
     columns = tuple(map(str, items_of(values, "columns"))) if "columns" in values else None
     return OffloadOptions(
-        url=values["path"],
+        url=root_url(path, "path"),
         topic=values.get("topic"),
         ledgers=numbers_of(values, "ledgers", "ledger id"),
         messages=messages,

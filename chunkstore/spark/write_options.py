@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from chunkstore.config import MIB
-from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.pulsar.contexts import check_topic
-from chunkstore.spark.options import known_values, unknown_name, whole_number
+from chunkstore.registry import root_url
+from chunkstore.spark.options import known_values, path_option, unknown_name, whole_number
 
 __all__ = ["WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
 
@@ -69,12 +70,7 @@ class Columns(NamedTuple):
 def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
     values = known_values(given, (*WRITE_OPTIONS, *_SPARKS_OWN) if streaming else WRITE_OPTIONS)
-    path = values.get("path", "")
-    if not path:
-        text = "option 'path' is missing: the container's root, for example file:///srv/log"
-        raise InvalidArgument(text, argument="path")
-    if path.lower().startswith("memory:"):
-        raise Unsupported("a memory:// root lives in one process; Spark writes from many", feature="memory")
+    path = root_url(path_option(values), "path")
     check_container_name(values.get("container", "default"))
     framing = values.get("framing", "none")
     if framing not in ("none", "lines"):

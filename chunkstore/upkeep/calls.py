@@ -7,6 +7,7 @@ out: who calls them, and when.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from datetime import datetime
@@ -38,7 +39,7 @@ __all__ = ["UpkeepCalls", "no_copies"]
 _DAY_S: Final = 86_400.0
 
 
-def no_copies(_root: str) -> NoReturn:
+def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
     """For a store that opens no roots. Raises ``Unsupported``."""
     raise Unsupported("this store was made without roots, and opens no copy", feature="repair_from")
 
@@ -48,7 +49,7 @@ class UpkeepCalls:
 
     _container: OwnedContainer
     _context: ReadContext
-    _open_copy: Callable[[str], ChunkStorage]
+    _open_copy: Callable[[str | os.PathLike[str]], ChunkStorage]
     _sweep_unfinished: Callable[[], int]
     _maintenance: Maintenance
     _space: Space
@@ -286,7 +287,7 @@ class UpkeepCalls:
         self,
         *,
         rate_bytes_s: float | None = None,
-        repair_from: str | None = None,
+        repair_from: str | os.PathLike[str] | None = None,
         bytes_max: int | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> ScrubReport:

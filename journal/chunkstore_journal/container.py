@@ -6,12 +6,16 @@ Leaves out: deleting containers; the probe itself (a binding's, passed in).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from contextlib import suppress
+from itertools import islice
+from typing import Final, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from chunkstore import runtime
 from chunkstore.config import LIMITS, Settings
-from chunkstore.errors import ContainerNotFound, Damaged, Unsupported
+from chunkstore.errors import ChunkstoreError, ContainerNotFound, Damaged, Unsupported
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.objects import (
@@ -23,7 +27,17 @@ from chunkstore_journal.objects import (
 )
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 
-__all__ = ["Probe", "check_writable", "create_container", "list_containers", "read_format"]
+__all__ = [
+    "Probe",
+    "check_writable",
+    "container_missing",
+    "create_container",
+    "find_format",
+    "list_containers",
+    "read_format",
+]
+
+_SHOWN_MAX: Final = 10
 
 Probe: TypeAlias = Callable[[ChunkStorage, str], Mapping[str, Plain]]
 """Called with the storage and a name prefix to work under; tries what put-if-absent promises, cleans up, and returns what
@@ -70,6 +84,13 @@ def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: 
 def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat:
     """The container's FORMAT. Raises: ``ContainerNotFound``, ``Damaged`` (also where only FORMAT is gone), ``Unsupported`` (a newer
     version; feature "backup": its backups lie here)."""
+    if (found := find_format(storage, names)) is None:
+        raise container_missing(storage, names)
+    return found
+
+
+def find_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat | None:
+    """As ``read_format``; None where there is no container."""
     data = read_if_present(storage, names.format, size_max=LIMITS.small_object_bytes_max)
     if data is None:
         if storage.exists(names.backup):
@@ -79,8 +100,19 @@ def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat
                 feature="backup",
             )
         _require_nothing_left(storage, names)
-        raise ContainerNotFound(names.container, root=storage.url)
+        return None
     return _checked(names, data)
+
+
+def container_missing(storage: ChunkStorage, names: ContainerNames) -> ContainerNotFound:
+    """The error that names the containers that are there, or says that the root's folder is missing. Raises nothing."""
+    there: tuple[str, ...] | None = ()
+    with suppress(ChunkstoreError):  # the caller may be allowed to see one container only
+        there = tuple(islice(list_containers(storage), _SHOWN_MAX))
+    url = urlsplit(storage.url)
+    if url.scheme == "file" and not os.path.isdir(unquote(url.path, errors="surrogateescape")):
+        there = None
+    return ContainerNotFound(names.container, root=storage.url, containers=there)
 
 
 def _require_nothing_left(storage: ChunkStorage, names: ContainerNames) -> None:

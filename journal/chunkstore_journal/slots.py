@@ -17,6 +17,7 @@ from chunkstore.errors import (
     ChunkstoreError,
     Damaged,
     DeadlineExceeded,
+    RootUnavailable,
     StorageFull,
     StorageUnavailable,
 )
@@ -90,9 +91,9 @@ def read_if_present(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.
 def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: float) -> Mine | Foreign:
     """Create ``name`` with ``data`` unless it exists, and learn for certain who holds it.
 
-    Raises: ``StorageFull``, ``AccessDenied``, or another answer to the first attempt (certainly did not happen); ``Undecided``
-    (may still happen: keep the bytes, ask again, or let another writer occupy the name); ``Damaged`` (the name is taken, by
-    what cannot be read). Repeating the call with the same bytes is always safe.
+    Raises: ``StorageFull``, ``AccessDenied``, ``RootUnavailable``, or another answer to the first attempt (certainly did not
+    happen); ``Undecided`` (may still happen: keep the bytes, ask again, or let another writer occupy the name); ``Damaged``
+    (the name is taken, by what cannot be read). Repeating the call with the same bytes is always safe.
     """
     backoff = Backoff(deadline_s)
     in_flight = False
@@ -112,7 +113,7 @@ def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: fl
         except ChunkNotFound as missing:
             error = StorageUnavailable(f"{name} was taken and then not readable", object=name)
             error.__cause__ = missing
-        except (StorageFull, AccessDenied) as answer:
+        except (StorageFull, AccessDenied, RootUnavailable) as answer:
             # This attempt did not happen, but an earlier one may still land: only then is the answer unknown.
             if not in_flight and not taken:
                 raise

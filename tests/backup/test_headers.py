@@ -69,7 +69,7 @@ def old(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     for module in (exporting, importing):
         monkeypatch.setattr(module, "open_storage", opened)
-        monkeypatch.setattr(module, "folder_url", lambda where: where)
+        monkeypatch.setattr(module, "root_url", lambda where, _argument: where)
     made = Old(partial(opened, url, Settings()), url)
     yield made
     made.storage.close()

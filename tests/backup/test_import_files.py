@@ -151,14 +151,14 @@ def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, setting
     backup.import_((tmp_path / "then").as_uri(), backups, ["orders-0"], lsn=first.lsn, settings=settings)
     with chunkstore.open((tmp_path / "then").as_uri(), settings=settings) as store:
         assert content(store) == {"orders-0": expected["orders-0"]}
-    new = (tmp_path / "new").as_uri()
+    new = tmp_path / "new"
     refused(
         InvalidArgument,
         lambda: call(backups, new, ["orders-0"], lsn=1),
         lambda: call(backups, new, source_root=root),
         lambda: call(backups, new, lsn=1, time=1),
-        lambda: call(tmp_path / "nothing", new),
     )
+    refused(ContainerNotFound, lambda: call(tmp_path / "nothing", new))
     refused(SegmentNotFound, lambda: call(backups, new, ["orders-9"]))
     assert call(backups, new, ["orders-*"], dry_run=True).segments == 2
     assert not (tmp_path / "new" / "default").exists()

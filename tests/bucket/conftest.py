@@ -67,7 +67,7 @@ def s3(request: pytest.FixtureRequest) -> Iterator[S3Made]:
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Made | S3Made]:
     """A bucket of each kind."""
     if request.param == "folder":
-        with open_bucket(f"file://{tmp_path}/new/root") as bucket:
+        with open_bucket(f"file://{tmp_path}/new") as bucket:
             yield Made(bucket, lambda: [path.name for path in tmp_path.rglob(".*")])
     elif request.param == "hdfs":
         cluster = hdfs_or_end()

@@ -123,7 +123,7 @@ def test_what_cannot_be_a_key_is_refused(made: Made, key: str) -> None:
     bucket.close()  # twice
 
 
-NO_BUCKETS = """memory://m /path s3://user:secret@bucket s3://bucket?secret_key=secret file:///path?key=secret file://user:secret@host/x
+NO_BUCKETS = """memory://m file:/path s3://user:secret@bucket s3://bucket?secret_key=secret file:///path?key=secret file://user:secret@host/x
 ftp://user:secret@host/x hdfs://user:secret@host/x hdfs://host/x?secret=secret"""
 
 

@@ -105,7 +105,7 @@ def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path
     claimed = call("owner", filled, "--json").document["claimed_epoch"]
     for arguments in (
         [filled, filled],
-        [filled, "nowhere"],
+        [filled, "file:nowhere"],
     ):
         assert call("backup", *arguments, "--json", code=2).error["error"] == "InvalidArgument"
     assert call("backup", "ls", target, "--json", code=1).error["error"] == "ContainerNotFound"

@@ -33,9 +33,7 @@ def test_misuse_exits_2_and_says_so(call: Call, arguments: tuple[str, ...]) -> N
         assert result.error["message"]
 
 
-@pytest.mark.parametrize(
-    "bad_root", ["", "/plain/path", "file://host/path", "file:relative", "ftp://x/y", "memory://", "s3://b?x=y"]
-)
+@pytest.mark.parametrize("bad_root", ["", "file://host/path", "file:relative", "ftp://x/y", "memory://", "s3://b?x=y"])
 def test_a_bad_root_is_misuse(call: Call, bad_root: str) -> None:
     assert call("ls", bad_root, "--json", code=2).error["error"] == "InvalidArgument"
 
@@ -152,7 +150,7 @@ def test_only_put_creates_a_container(
     assert error["error"] == "ContainerNotFound"
     assert error["fields"]["container"] == container
     message = str(error["message"])
-    assert "chunkstore containers" in message and "chunkstore put" in message
+    assert "the folder is missing" in message and "chunkstore put" in message
     assert "create=True" not in message
     assert not (tmp_path / "store" / container).exists()
 

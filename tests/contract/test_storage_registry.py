@@ -47,22 +47,43 @@ def test_file_with_odd_characters(tmp_path: Path) -> None:
     again.close()
 
 
+def test_paths_are_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resolved once: a later change of the working directory moves nothing. A tilde is a name."""
+    (tmp_path / "~").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for root, quoted in (
+        ("a b%?#ü", "a%20b%25%3F%23%C3%BC"),
+        (Path("~/x"), "~/x"),
+        (str(tmp_path / "y"), "y"),
+        (".", ""),
+    ):
+        storage = open_storage(root, SETTINGS)
+        monkeypatch.chdir("/")
+        storage.create("c", b"here")
+        assert storage.url == f"file://{tmp_path}/{quoted}".rstrip("/")
+        assert (tmp_path / root / "c").read_bytes() == b"here"
+        storage.close()
+        monkeypatch.chdir(tmp_path)
+
+
 def test_opening_a_root_makes_nothing(tmp_path: Path) -> None:
-    storage = open_storage(f"file://{tmp_path}/not/yet", SETTINGS)
+    storage = open_storage(f"file://{tmp_path}/yet", SETTINGS)
     assert storage.list().items == ()
     assert not storage.exists("a")
     assert list(tmp_path.iterdir()) == []
     assert storage.create_if_absent("a", b"x")
-    assert (tmp_path / "not" / "yet" / "a").read_bytes() == b"x"
+    assert (tmp_path / "yet" / "a").read_bytes() == b"x"
     storage.close()
 
 
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("/srv/log", "write file:///srv/log"),
-        ("srv/log", "file:///absolute/path"),
-        ("", "file:///absolute/path"),
+        ("", "write a path, file:///absolute/path"),
+        ("file:/srv/log", "two slashes"),
+        (Path("s3://bucket/x"), "given as text"),
+        ("srv/\0log", "must be a path"),
+        ("srv/\ud800", "is not a path here"),
         ("file://srv/log", "three slashes"),
         ("file:///srv/log?medium=ext4", "takes no options"),
         ("file:///srv/log#x", "%23"),
@@ -73,7 +94,7 @@ def test_opening_a_root_makes_nothing(tmp_path: Path) -> None:
         ("memory://x?append=0", "without options"),
         ("gopher://x/y", "no binding for gopher://"),
         ("file://[bad/x", "not a URL"),
-        (None, "a root is a URL"),
+        (None, "must be a path or a URL"),
     ],
 )
 def test_refused(url: str, text: str) -> None:

@@ -19,6 +19,7 @@ from tests.support.data import problems
 class Place:
     def __init__(self, mode: str, folder: Path) -> None:
         self.folder, self.caches = folder, 0
+        folder.mkdir(parents=True, exist_ok=True)
         self.root = f"file://{folder}/root"
         self.wreck = wreck(mode, folder)  # type: ignore[arg-type]
 

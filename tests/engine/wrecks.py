@@ -33,6 +33,7 @@ def wreck(mode: Literal["append", "slot"], folder: Path) -> Wreck:
         inline_bytes_max=0,
         default_rolling=RollingPolicy(chunk_size_bytes_max=64),
     )
+    folder.mkdir(parents=True, exist_ok=True)
     root, acknowledged = f"file://{folder}/root", list[tuple[str, int, bytes]]()
 
     def append(store: chunkstore.ChunkedSegmentStorage, segment: str, data: bytes) -> None:

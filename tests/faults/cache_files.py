@@ -77,6 +77,7 @@ def data_file(cache: Path) -> Path:
 
 
 def open_in(folder: Path, observer: Observer | None = None) -> ChunkedSegmentStorage:
+    folder.mkdir(parents=True, exist_ok=True)
     return open_store(f"file://{folder}/root", settings=settings(folder / "cache"), observer=observer)
 
 

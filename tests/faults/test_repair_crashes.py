@@ -36,6 +36,7 @@ def settings(folder: Path, cache: str) -> Settings:
 
 
 def hooked(folder: Path, before: Callable[[str, tuple[str, ...]], None]) -> Hooked:
+    folder.mkdir(parents=True, exist_ok=True)
     storage = Hooked(FilesystemChunkStorage(str(folder / "root")))
     storage.before = before
     return storage
@@ -126,6 +127,7 @@ def test_killed_anywhere_with_damaged_bytes_of_appends(
 ) -> None:
     """Whoever goes on meets them again, in front of what the first repair did and has not ended (protocol 3.15)."""
     fresh, data = tmp_path / "fresh", [bytes([65 + number]) * 30 for number in range(8)]
+    fresh.mkdir()
     with open_store_on(
         FilesystemChunkStorage(str(fresh / "root")),
         settings=Settings(cache_dir=str(tmp_path / "first"), journal_mode=mode, lease_s=0, spill_s=3600),

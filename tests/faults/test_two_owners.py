@@ -95,6 +95,7 @@ class Duel:
         self.chance = random.Random(seed)
         self.folder = folder
         self.mode: Mode = mode
+        folder.mkdir(parents=True, exist_ok=True)
         self.root = root if root is not None else f"file://{folder / 'root'}"
         self.busy_s = busy_s
         self.settings = Settings(journal_mode=mode, cache_dir=str(folder / "cache-first"), **SETTINGS)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import chunkstore
 from chunkstore.cli.app import main
 from chunkstore.codec.kafka.records import Isolation, Record
 from chunkstore.errors import (
@@ -20,6 +21,8 @@ from chunkstore.errors import (
     SegmentNotFound,
 )
 from chunkstore.kafka.bucket import KafkaBucket
+from chunkstore.kafka.container import ContainerSource
+from chunkstore.kafka.sources import BucketSource, LogDirectory
 from chunkstore_bindings.bucket.folder import FolderBucket
 from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
@@ -279,6 +282,22 @@ def test_keys_are_each_tried_and_must_fit() -> None:
             with pytest.raises(InvalidArgument, match=f"none of the {len(keys)} keys"):
                 list(tier.read())
             assert {finding.kind for finding in tier.verify()} == {"key"}
+
+
+def test_a_path_is_of_a_tier_a_container_or_a_log_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    folder.mkdir()
+    for source, kind in (
+        (folder, BucketSource),
+        (LOG_DIR, LogDirectory),
+        (FIXTURES / "aiven-bucket" / "plain", BucketSource),
+        (made_logs(tmp_path / "y"), LogDirectory),
+    ):
+        with KafkaBucket(source) as found:
+            assert type(found.source) is kind
+    chunkstore.open(tmp_path / "x", container="orders-1").close()  # named as a partition
+    with KafkaBucket(tmp_path / "x", container="orders-1") as found:
+        assert type(found.source) is ContainerSource
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

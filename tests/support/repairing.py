@@ -51,6 +51,7 @@ class Place:
 
     def __init__(self, mode: str, folder: Path, *, inline: bool = False) -> None:
         self.mode, self.folder, self.caches, self.inline = mode, folder, 0, inline
+        folder.mkdir(parents=True, exist_ok=True)
         self.root = f"file://{folder}/root"
         self.home = folder / "root" / "default"
         self.model = Model()

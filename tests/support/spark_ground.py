@@ -27,6 +27,7 @@ class Ground:
     """A store on disk, and reads of it as the executors would do them."""
 
     def __init__(self, path: Path, *, inline_bytes_max: int | None = 0) -> None:
+        path.mkdir(parents=True, exist_ok=True)
         self.url = f"file://{path}/root"
         self.path = path
         self.settings = Settings(

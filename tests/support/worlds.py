@@ -115,6 +115,7 @@ class World:
         self.mode = mode
         self.tmp_path = tmp_path
         self.root = tmp_path / "root"
+        tmp_path.mkdir(parents=True, exist_ok=True)
         self.url = f"memory://world-{os.getpid()}-{next(_numbers)}"
         self.wrap: Wrap | None = None
         self.defaults: dict[str, Any] = {

@@ -32,7 +32,8 @@ _IN_THE_WAY: Final = (errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
 class FolderBucket(Bucket):
-    """See ``Bucket``. ``path``: the folder. Where it is missing, ``put`` makes it, and other calls raise ``RootUnavailable``."""
+    """See ``Bucket``. ``path``: the folder. Where it is missing, ``put`` makes it, but no parent; other calls raise
+    ``RootUnavailable``."""
 
     keeps_metadata = False
 
@@ -76,7 +77,8 @@ class FolderBucket(Bucket):
         path, translated = self._path(key), partial(self._translated, key, "writing")
         folder, top, length = os.path.dirname(path), self._root, 0
         temporary = f"{folder}/{TEMPORARY_FOLDER}-{runtime.token(12).hex()}"
-        while not os.path.isdir(top):
+        if not os.path.isdir(top):
+            posix.require_parent(top)
             top = os.path.dirname(top)
         with translated():
             os.makedirs(folder, exist_ok=True)

@@ -217,17 +217,14 @@ class Folders:
         self._durable.add("")
 
     def _make_missing(self) -> bool:
-        """Make the root and its parents as far as they are missing; whether any was."""
-        missing = []
-        place = self._root
-        while not os.path.isdir(place) and self._make_root and place != os.path.dirname(place):
-            missing.append(place)
-            place = os.path.dirname(place)
-        for path in reversed(missing):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, self._folder_mode if path == self._root else 0o777)
-            posix.sync_directory(os.path.dirname(path), self._make_room)
-        return bool(missing)
+        """Make the root where it is missing, never its parents: a misspelt path makes nothing. Whether it was missing."""
+        if os.path.isdir(self._root) or not self._make_root:
+            return False
+        posix.require_parent(self._root)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._root, self._folder_mode)
+        posix.sync_directory(os.path.dirname(self._root), self._make_room)
+        return True
 
     def _translated(self, error: OSError, folder: str) -> InvalidArgument | StorageFull | StorageUnavailable:
         found = posix.refused(error, folder, "making folder", self._root)

@@ -22,6 +22,7 @@ from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
     InvalidArgument,
+    RootUnavailable,
     StorageFull,
     StorageUnavailable,
     Unsupported,
@@ -35,6 +36,7 @@ __all__ = [
     "read_span",
     "read_span_direct",
     "refused",
+    "require_parent",
     "sync_all",
     "sync_data",
     "sync_directory",
@@ -210,6 +212,15 @@ def copy_range(source: int, source_offset: int, target: int, target_offset: int,
             carried += step
         done += step
     return done, carried
+
+
+def require_parent(root: str) -> None:
+    """Raise ``RootUnavailable`` unless the folder exists that the folder ``root`` is to be made in."""
+    parent = os.path.dirname(root)
+    if not os.path.isdir(parent):
+        raise RootUnavailable(
+            f"file://{root}", f"its parent folder {parent} is missing", remedy=f"create {parent}, or correct the path"
+        )
 
 
 def refused(error: OSError, name: str, doing: str, root: str) -> ChunkstoreError:

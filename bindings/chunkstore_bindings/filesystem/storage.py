@@ -62,8 +62,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
     """A chunk storage in the directory ``path``.
 
     Arguments:
-      path: the root, held from now on if it exists. It is made by the first write unless ``create_root`` is false; then it
-        must exist. ``close`` lets go of it.
+      path: the root, held from now on if it exists. It is made by the first write, in a parent that exists, unless ``create_root``
+        is false; then it must exist. ``close`` lets go of it.
       open_files_max: file handles kept open (8 or more); stay well below ``ulimit -n``.
       medium: the file system's type, where the caller knows better than ``/proc/self/mountinfo``.
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
+from chunkstore.registry import Root, root_url
 from chunkstore.spark.chunks_out import WritePlan, write_task
 from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_job, done_so_far, give_up, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
@@ -98,7 +99,7 @@ class _Written(NamedTuple):
 def offload(
     spark: SparkSession,
     source: DataFrame | str | Sequence[str],
-    root: str,
+    root: Root,
     topic: str,
     *,
     container: str = "default",
@@ -129,7 +130,7 @@ def offload(
     files.
     """
     run = OnSpark(spark, f"chunkstore offload {topic}", progress)
-    given = {"path": root, "container": container, "topic": topic, "chunkBytes": str(chunk_bytes)}
+    given = {"path": root_url(root), "container": container, "topic": topic, "chunkBytes": str(chunk_bytes)}
     options = parse_write_options(given, streaming=False)
     if not isinstance(source, str | Sequence):
         parts = [_offload_frame(source, options, ledger, order_by, job, dry_run=dry_run)]
