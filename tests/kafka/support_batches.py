@@ -73,7 +73,7 @@ def record_of(made: Made, place: int = 0) -> bytes:
 def compressed(codec: str, data: bytes) -> bytes:
     """``data`` with a codec; "snappy" is in xerial's blocks, "snappy-raw" is not; "zstd-unsized" does not say its size."""
     if codec == "gzip":
-        return gzip.compress(data)
+        return gzip.compress(data, mtime=0)
     if codec == "snappy-raw":
         return bytes(snappy.compress_raw(data))
     if codec == "snappy":
