@@ -34,14 +34,14 @@ def reading(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], obj
 
 
 def test_a_root_that_may_be_made_is_not_needed_before(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path / "no/such/root")
+    storage = FilesystemChunkStorage(tmp_path / "no")
     assert not storage.exists("c/a")
     assert storage.list().items == ()
     with pytest.raises(ChunkNotFound):
         storage.stat("c/a")
     assert list(tmp_path.iterdir()) == []
     # Another process makes it meanwhile: what is there is found, and held.
-    other = FilesystemChunkStorage(tmp_path / "no/such/root")
+    other = FilesystemChunkStorage(tmp_path / "no")
     other.create("c/a", b"x")
     assert storage.stat("c/a").length == 1
     (tmp_path / "no").rename(tmp_path / "yes")

@@ -25,7 +25,7 @@ def test_what_is_not_given() -> None:
     [
         ({"frming": "lines"}, "frming", "did you mean 'framing'"),
         ({"zzzzzz": "1"}, "zzzzzz", "the options are path"),
-        ({"path": ""}, "path", "file:///"),
+        ({"path": ""}, "path", "/srv/log"),
         ({"framing": "csv"}, "framing", "lines"),
         ({"segments": "a", "topic": "b"}, "topic", "keep one"),
         ({"segments": "a" * 256}, "segments", "255"),
