@@ -152,7 +152,7 @@ def prepare(kind: str) -> World:
     with hooked(dry, world.bucket):
         world.live()
     world.close()
-    last = "put index" if kind == "bucket" else "ChunkedSegmentStorage.commit"
+    last = "put index" if kind == "bucket" else "Store.commit"
     first = dry.calls.index(last) if kind == "bucket" else [n for n, name in enumerate(dry.calls) if name == last][1]
     world = World(kind)
     with hooked(Script(first, dies=True), world.bucket), suppress(Died):
