@@ -200,7 +200,8 @@ def _find_copied(place: Place, segment: str, ids: Sequence[bytes], chunk: Foreig
         return None
     sums, at, size = list[_Sum](), 0, piece_bytes(place)
     try:
-        for data in _windows(place, _Pieces(place, ids), segment, chunk):
+        # A copy begins at byte 0, wherever the chunk itself begins in its object.
+        for data in _windows(place, _Pieces(place, ids), segment, chunk._replace(address=Address("", 0))):
             if at % size == 0:
                 sums.append(_Sum())
             sums[-1].add(data)
