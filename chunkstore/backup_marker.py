@@ -1,4 +1,4 @@
-"""Whose backups lie in a root: the marker that a backup root begins with, and the frame of its small objects.
+"""The container whose backups a root holds: the marker that a backup root begins with, and the frame of its small objects.
 
 Promises: read-only; whatever is not what it should be is ``Damaged`` with its place. It knows no more of backups than opening a root
 needs, to tell a copy of a container from the backups of one. Leaves out: runs, exports and copies (``chunkstore.backup``).
@@ -23,7 +23,7 @@ _NAME_MAX: Final = 255
 
 
 def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
-    """The uuid of the container whose backups lie here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
+    """The uuid of the container whose backups are stored here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
     fields = read_small(storage, names.backup, MARKER)
     if fields is None:
         raise ContainerNotFound(names.container, root=storage.url)

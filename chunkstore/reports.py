@@ -43,7 +43,7 @@ class CollectReport(NamedTuple):
 
 
 class DefragAction(NamedTuple):
-    """One new chunk: the bytes ``[start, stop)`` of a segment, which so far lie in ``chunks`` chunks. ``requests``: about."""
+    """One new chunk: the bytes ``[start, stop)`` of a segment, which so far are stored in ``chunks`` chunks. ``requests``: about."""
 
     action: Literal["merge", "relocate"]
     segment: str
@@ -166,7 +166,7 @@ class Found(NamedTuple):
 
 class ScrubPosition(NamedTuple):
     """All bytes of segments with lower names, and those of ``segment`` below ``offset``, have been looked at. An empty name is the
-    beginning, which lies behind the end."""
+    beginning, which is after the end."""
 
     segment: str
     offset: int

@@ -120,6 +120,11 @@ def read_header(storage: ChunkStorage, segment: str) -> bytes | None:
         return None
 
 
+def _is_ours(storage: ChunkStorage, folder: str) -> bool:
+    """Whether a folder at the root is a container's, or holds backups. Raises what the storage raises."""
+    return any(storage.exists(f"{folder}/{name}") for name in ("FORMAT", "BACKUP"))
+
+
 class HeaderSource:
     """Header files in a folder, and the chunk files that they list there."""
 
@@ -135,7 +140,7 @@ class HeaderSource:
             part, slash, _ = item.name.partition("/")
             if slash and part != folder:
                 folder = part
-                is_ours = any(self.storage.exists(f"{part}/{name}") for name in ("FORMAT", "BACKUP"))
+                is_ours = _is_ours(self.storage, folder)
             if item.name.endswith(HEADER_SUFFIX) and not (slash and is_ours):
                 found.append(item.name[: -len(HEADER_SUFFIX)])
                 check_segment_name(found[-1], "directory")
@@ -310,6 +315,9 @@ class HeaderImporter:
         files = [entry.name for entry in decode_header(data, object=name + HEADER_SUFFIX).chunks]
         if any(names.parse_chunk(file) is not None or is_copy(name, file) for file in files):
             return False  # an export wrote it
+        folders = {file.partition("/")[0] for file in files if "/" in file}
+        if any(_is_ours(storage, folder) for folder in folders):
+            return False  # what is stored names nothing of another container, of backups, or of our journal
         source = HeaderSource(storage)
         _import(self._store, source, source.plan_again(name), 0)
         return True

@@ -1,6 +1,6 @@
 """Exactly-once appends: what each writer's last committed event was (protocol 3.5, "Retries by clients").
 
-Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 1, event number u64be, offset u64be, length u64be,
+Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 2, event number u64be, offset u64be, length u64be,
 CRC32C of the event's bytes u32be.
 
 Promises: the row commits in the same record as the append it describes, so both exist or neither; an event that is still

@@ -112,6 +112,19 @@ def test_headers_of_an_export_are_not_imported(world: World, monkeypatch: pytest
         store.create("whole")
 
 
+def test_headers_that_name_files_of_containers_or_backups_are_not_imported(world: World) -> None:
+    """What is stored at a root gives one container nothing of its neighbours, and nothing of its own journal."""
+    put(
+        world,
+        **{"other/FORMAT": b"", "backups/BACKUP": b"", "other/d/00/secret": b"secret", "backups/secret": b"secret"},
+    )
+    put(world, peek_header=b"0=other/d/00/secret&", spy_header=b"0=backups/secret&", own_header=f"0={world.names().format}&".encode())
+    with world.open(headers="import") as store:
+        assert [name for name in ("peek", "spy", "own") if store.exists(name)] == []
+        store.create("peek")
+        assert store.read("peek", 0, 100) == b""
+
+
 def test_hostile_headers_are_refused_by_position_and_nothing_is_imported(world: World) -> None:
     old_root(world)
     put(world, bad_header=b"maxsize=10&x=y&", short_header=b"0=s0&10=s1&", s0=b"123", s1=b"")
