@@ -132,7 +132,7 @@ CEILINGS = {
     "tests/chaos": 2_384,
     "tests/cli": 2_530,
     "tests/contract": 1_776,
-    "tests/engine": 11_663,
+    "tests/engine": 11_668,
     "tests/faults": 5_041,
     "tests/fuzz": 1_977,
     "tests/golden": 303,

@@ -118,7 +118,12 @@ def test_headers_that_name_files_of_containers_or_backups_are_not_imported(world
         world,
         **{"other/FORMAT": b"", "backups/BACKUP": b"", "other/d/00/secret": b"secret", "backups/secret": b"secret"},
     )
-    put(world, peek_header=b"0=other/d/00/secret&", spy_header=b"0=backups/secret&", own_header=f"0={world.names().format}&".encode())
+    put(
+        world,
+        peek_header=b"0=other/d/00/secret&",
+        spy_header=b"0=backups/secret&",
+        own_header=f"0={world.names().format}&".encode(),
+    )
     with world.open(headers="import") as store:
         assert [name for name in ("peek", "spy", "own") if store.exists(name)] == []
         store.create("peek")

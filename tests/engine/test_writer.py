@@ -249,11 +249,11 @@ def test_a_newer_writer_of_an_id_goes_on_alone(world: World, resumes: bool) -> N
 
 def test_nobody_goes_on_behind_a_writer_whose_batch_hangs(world: World) -> None:
     store, gate = gated(world)
-    first = store.writer("a", writer_id="w", flush_s=0.001)
+    first = store.writer("a", writer_id="w", flush_s=3_600, flush_bytes=3)
     gate.shut()
     future = first.append(b"one")
     assert gate.reached.wait(60)
-    waiting = first.append(b"two")
+    waiting = first.append(b"2")  # too little for a batch of its own
     with within(store, 0.5), pytest.raises(ChunkstoreError):
         store.writer("a", writer_id="w")
     assert type(first.append(b"late").exception(60)) is Closed
