@@ -51,6 +51,7 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
         "chunkstore.chunks",
         "chunkstore.changes",
         "chunkstore.foreign",
+        "chunkstore.framing",
         "chunkstore.handles",
         "chunkstore.layout",
         "chunkstore.logs",
@@ -113,7 +114,7 @@ CEILINGS = {
     "bindings/chunkstore_bindings/s3": 2_332,
     "bindings/chunkstore_bindings/wrappers": 844,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 10_312,
+    "chunkstore": 10_445,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
     "chunkstore/backup": 3_671,
@@ -126,7 +127,7 @@ CEILINGS = {
     "chunkstore/testing": 1_998,
     "chunkstore/upkeep": 2_876,
     "journal": 8_553,
-    "tests": 1_134,
+    "tests": 1_135,
     "tests/backup": 1_938,
     "tests/backup_restore": 1_116,
     "tests/chaos": 2_384,
@@ -150,7 +151,7 @@ CEILINGS = {
     "tests/simulator": 9_310,
     "tests/spark": 2_639,
     "tests/support": 8_370,
-    "tests/unit": 10_717,
+    "tests/unit": 10_783,
 }
 CEILING_SLACK = 100
 

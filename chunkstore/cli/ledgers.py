@@ -30,15 +30,15 @@ from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, DataSource, Entry
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.config import MIB
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import Conflict, InvalidArgument, Unsupported
+from chunkstore.framing import Framing, RecordSplitter
+from chunkstore.framing import framed as framed_strictly
 
-__all__ = ["Framing", "OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
+__all__ = ["OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
 
-Framing = Literal["lines", "length-prefixed"]
 Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.")]
 Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.")]
 _PIECE_BYTES = 1 * MIB
-_PREFIX_BYTES = 4
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WITHOUT_SOURCE: Final = (None, None, "v2", False, False, 0)
 _DECODED = ("ledger", "entry", "length", "sha256")
@@ -248,42 +248,10 @@ def _copy(
 
 def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
     """The entries in the file. Raises ``Damaged`` where one is longer than an entry may be, or cut off."""
-    position = 0
-    while True:
-        if framing == "lines":
-            line = source.readline(ENTRY_BYTES_MAX + 2)
-            if not line:
-                return
-            payload = line.removesuffix(b"\n")
-            taken = len(line)
-        else:
-            prefix = _read_whole(source, _PREFIX_BYTES)
-            if not prefix:
-                return
-            length = int.from_bytes(prefix, "big")
-            if len(prefix) < _PREFIX_BYTES or length > ENTRY_BYTES_MAX:
-                what = "a length is cut off" if len(prefix) < _PREFIX_BYTES else f"an entry of {length} bytes"
-                raise Damaged(f"{what}; entries have at most {ENTRY_BYTES_MAX} bytes", object=name, position=position)
-            payload = _read_whole(source, length)
-            if len(payload) < length:
-                raise Damaged(f"{length} bytes announced, {len(payload)} received", object=name, position=position)
-            taken = _PREFIX_BYTES + length
-        if len(payload) > ENTRY_BYTES_MAX:
-            raise Damaged(f"a line of more than {ENTRY_BYTES_MAX} bytes", object=name, position=position)
-        yield payload
-        position += taken
-
-
-def _read_whole(source: BinaryIO, length: int) -> bytes:
-    """``length`` bytes, fewer only at the end; memory grows with what is there, not with what is announced."""
-    pieces: list[bytes] = []
-    while length:
-        piece = source.read(min(length, _PIECE_BYTES))
-        if not piece:
-            break
-        pieces.append(piece)
-        length -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    splitter = RecordSplitter(name, framing, 0, ENTRY_BYTES_MAX)
+    while piece := source.read(_PIECE_BYTES):
+        yield from splitter.feed(piece).values
+    yield from splitter.end().values
 
 
 def ls(
@@ -337,8 +305,8 @@ def read(
 
 
 def framed(payload: bytes, framing: Framing) -> bytes:
-    """An entry as ``offload`` reads it."""
-    return payload + b"\n" if framing == "lines" else len(payload).to_bytes(_PREFIX_BYTES, "big") + payload
+    """An entry as ``offload`` reads it; an entry that holds newlines is several lines to it."""
+    return payload + b"\n" if framing == "lines" else framed_strictly(payload, framing)
 
 
 def rm(
@@ -415,7 +383,7 @@ def _indexed(source: DataSource, index_name: str) -> tuple[str | None, Iterator[
     name, topic = index_name, None
     if name == "-":
         with opened_input(name) as file:
-            raw = _read_whole(file, INDEX_BYTES_MAX + 1)
+            raw = file.read(INDEX_BYTES_MAX + 1)
     else:
         with _opened(name) as stored:
             name, raw = stored.name, bytes(stored.read(0, min(stored.length, INDEX_BYTES_MAX + 1)))

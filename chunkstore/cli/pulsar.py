@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from chunkstore.cli import options
-from chunkstore.cli.ledgers import Framing, decode, framed, need_offload
+from chunkstore.cli.ledgers import decode, framed, need_offload
 from chunkstore.cli.output import human_bytes, print_json, print_note, print_table, shown
 from chunkstore.cli.streams import opened_input, write_all
+from chunkstore.framing import Framing
 
 __all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
 
