@@ -1,4 +1,4 @@
-"""Other processes of this machine: whether one lives; and what is told in forked ones.
+"""Processes of this machine: where numbers count, whether a process lives, and what a forked child is told.
 
 Leaves out: processes of other machines, and starting any.
 """
@@ -9,7 +9,7 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["is_alive", "tell_in_child"]
+__all__ = ["is_alive", "pid_namespace", "read_boot_id", "tell_in_child", "this_process"]
 
 
 class _Shared(Protocol):
@@ -17,6 +17,12 @@ class _Shared(Protocol):
 
 
 _shared: weakref.WeakSet[_Shared] = weakref.WeakSet()
+_here = object()
+
+
+def this_process() -> object:
+    """An object of this process alone. A forked child has another one, also where its number in a new namespace is the same."""
+    return _here
 
 
 def tell_in_child(thing: _Shared) -> None:
@@ -26,6 +32,8 @@ def tell_in_child(thing: _Shared) -> None:
 
 
 def _after_fork_in_child() -> None:
+    global _here  # noqa: PLW0603
+    _here = object()
     for thing in _shared:
         thing._leave_to_parent()  # noqa: SLF001  (theirs, told by us)
 
@@ -46,3 +54,21 @@ def is_alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return True  # the system does not tell (all but Linux)
+
+
+def read_boot_id() -> str:
+    """The id of this boot of the machine; empty where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """The id of our PID namespace, asked each time: a forked child may be in a new one. Empty where the system does not tell, or /proc
+    is of another one and shows other processes under our numbers."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino) if os.readlink("/proc/self") == str(os.getpid()) else ""
+    except OSError:
+        return ""

@@ -26,6 +26,8 @@ from contextvars import copy_context
 from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
+from chunkstore.processes import pid_namespace, read_boot_id
+
 __all__ = [
     "Condition",
     "Event",
@@ -115,7 +117,7 @@ class Pool(Protocol):
 
 class ProcessIdentity:
     """Who we are, for claims and the lease hint: ``host``, ``pid``, ``boot_id`` (of the machine's boot, and after ``/`` of the PID
-    namespace, for numbers mean something within both only; empty where the system does not tell)."""
+    namespace, for numbers mean something within both only; each is empty where the system does not tell)."""
 
     __slots__ = ("boot_id", "host", "pid")
 
@@ -280,19 +282,11 @@ class _DeferInterrupt(AbstractContextManager[None]):
                 raise KeyboardInterrupt
 
 
-def _read_boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return f"{file.read().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return ""
-
-
 class _Production(Runtime):
     interruptible = True
 
     def __init__(self) -> None:
-        self._boot_id = _read_boot_id()
+        self._boot_id = read_boot_id()
 
     # Bare, because every append asks several times.
     monotonic_s = staticmethod(time.monotonic)
@@ -322,7 +316,7 @@ class _Production(Runtime):
         return _ThreadPool(name, workers)
 
     def identity(self) -> ProcessIdentity:
-        return ProcessIdentity(socket.gethostname(), os.getpid(), self._boot_id)
+        return ProcessIdentity(socket.gethostname(), os.getpid(), f"{self._boot_id}/{pid_namespace()}")
 
 
 _production: Runtime = _Production()

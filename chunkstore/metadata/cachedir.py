@@ -36,6 +36,7 @@ from urllib.parse import quote, unquote
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore.metadata.port import ROLES
+from chunkstore.processes import this_process
 from chunkstore.runtime import identity, token
 
 __all__ = [
@@ -173,7 +174,7 @@ class UsersLock:
         """Take it. Raises ``OSError``, also when the directory has just been deleted or is being deleted."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self._file = os.open(os.path.join(path, "USERS"), flags, 0o600)
-        self._pid = os.getpid()
+        self._process = this_process()
         try:
             fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if os.fstat(self._file).st_nlink == 0:
@@ -184,7 +185,7 @@ class UsersLock:
 
     def release(self) -> None:
         """Give it back, once. In a forked child it stays the parent's."""
-        if self._pid == os.getpid():
+        if self._process is this_process():
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)
 
@@ -275,7 +276,7 @@ class CacheDirectory:
         path = role_path(cache_dir, container_uuid, role)
         self.address = address
         self._temporary: str | None = None
-        self._pid = os.getpid()
+        self._process = this_process()
         try:
             os.makedirs(cache_dir, mode=0o700, exist_ok=True)
             if not local(cache_dir):
@@ -330,7 +331,7 @@ class CacheDirectory:
 
     def close(self) -> None:
         """Delete a temporary cache. Safe to repeat; in a forked child it does nothing."""
-        if self._temporary is not None and self._pid == os.getpid():
+        if self._temporary is not None and self._process is this_process():
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 

@@ -102,7 +102,7 @@ def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, s
 def _is_gone(lease: LeaseInfo) -> bool:
     """Whether the owner's process has surely ended. Another boot id under our host name may be another machine of that name."""
     who = runtime.identity()
-    is_ours = bool(who.boot_id) and (lease.host, lease.boot_id) == (who.host, who.boot_id)
+    is_ours = all(who.boot_id.partition("/")) and (lease.host, lease.boot_id) == (who.host, who.boot_id)
     return is_ours and not is_alive(lease.pid)
 
 

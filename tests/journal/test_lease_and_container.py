@@ -152,6 +152,28 @@ def test_a_process_number_of_another_boot_or_pid_namespace_proves_nothing(memory
         claimant.service.take_over(own=None, wait_s=5)
 
 
+def test_a_proc_of_another_namespace_proves_nothing(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There another process is shown under the owner's number: a zombie, perhaps."""
+    monkeypatch.setattr("os.readlink", lambda _path: "1")
+    boot, _, namespace = runtime.identity().boot_id.partition("/")
+    assert boot and not namespace
+    world = memory_world
+    owner = world.process().open()
+    owner.service.renew_lease(1, released=False)
+    found = world.process().service.read_lease()
+    assert found is not None
+    world.storage.put(world.names.lease, encode_lease(found._replace(pid=(1 << 22) + 1)))
+    claimant = world.process()
+
+    def live(_operation: str, name: str) -> None:
+        if name == world.names.lease:
+            owner.put("alive")
+
+    claimant.wire.before = live
+    with pytest.raises(ContainerBusy):
+        claimant.service.take_over(own=None, wait_s=5)
+
+
 def test_a_container_is_made_once(tmp_path: Path) -> None:
     storage = FilesystemChunkStorage(tmp_path, medium="ext4")
     with pytest.raises(ContainerNotFound):
