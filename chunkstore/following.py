@@ -42,8 +42,9 @@ def open_replica(
     A state of the past is built in a cache of its own, from the newest snapshot at or before it, and deleted when the replica is closed.
     It costs local space as the container's metadata do. Its chunks may be gone: then reading them raises ``PastCollected``.
 
-    Raises ``InvalidArgument`` (also: both are given, or the future), ``ContainerNotFound``, ``PastCollected`` (what leads to that moment is
-    not stored any more), ``Damaged``, ``StorageFull`` (cache disk), ``StorageUnavailable``. Retry: safe.
+    Raises ``InvalidArgument`` (also: both are given, the future, or a wrong clock's records hide where the time is),
+    ``ContainerNotFound``, ``PastCollected`` (what leads to that moment is not stored any more), ``Damaged``, ``StorageFull`` (cache
+    disk), ``StorageUnavailable``. Retry: safe.
     """
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)

@@ -52,6 +52,7 @@ from chunkstore.errors import (
     RolledBack,
     StorageUnavailable,
 )
+from chunkstore.invariants import FUTURE_MS
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.registry import Root
@@ -164,12 +165,15 @@ def backup_figures(
     backup_root: Root, *, container: str = "default", settings: Settings | None = None
 ) -> dict[str, float]:
     """The values of ``metrics.BACKUP_GAUGES``, from the backup root: of all backups that still exist, whatever process made them.
-    Of an age below 0, where clocks differ, 0. Costs a LIST and two requests for each backup. Raises as ``list_backups``."""
+    Backups with a time after now, by a wrong clock, have no age. Costs a LIST and two requests for each backup.
+    Raises as ``list_backups``."""
     made_ms = [
         item.time_ms for item, complete in list_backups(backup_root, container=container, settings=settings) if complete
     ]
     figures: dict[str, float] = {"count": len(made_ms)}
-    return figures | ({"age_s": max(0, runtime.now_ms() - max(made_ms)) / 1000} if made_ms else {})
+    now_ms = runtime.now_ms()
+    believed_ms = [time_ms for time_ms in made_ms if time_ms <= now_ms + FUTURE_MS]
+    return figures | ({"age_s": max(0, now_ms - max(believed_ms)) / 1000} if believed_ms else {})
 
 
 class _Run:

@@ -17,6 +17,7 @@ from chunkstore.arguments import moment_text
 from chunkstore.backup.files import DONE, NEWEST, RUNNING, put_once, small_object
 from chunkstore.backup_marker import MARKER, marked_container, read_small
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
+from chunkstore.invariants import FUTURE_MS
 from chunkstore.names import BackupNames, parse_run
 from chunkstore.storage import ChunkStorage, iter_listing
 
@@ -147,9 +148,14 @@ def complete_at(storage: ChunkStorage, names: BackupNames, lsn: int | None, time
     found = sorted(iter_complete(storage, names), key=lambda item: (item.lsn, item.time_ms))
     if time_ms is not None and time_ms > max(runtime.now_ms(), *(info.time_ms for info in found), 0):
         raise InvalidArgument(f"{moment_text(time_ms)} is in the future", argument="at_time")
+    latest_ms, later_ms = runtime.now_ms() + FUTURE_MS, 0
     for info in reversed(found):
         if info.lsn == lsn or (time_ms is not None and info.time_ms <= time_ms):
+            if time_ms is not None and later_ms > latest_ms >= time_ms:
+                text = f"the backup after lsn {info.lsn} has a time after now, by a wrong clock; name one by its lsn"
+                raise InvalidArgument(text, argument="at_time")
             return info
+        later_ms = info.time_ms
     what = f"of lsn {lsn}" if lsn is not None else f"made by {moment_text(time_ms or 0)}"
     known = ", ".join(str(info.lsn) for info in found[-10:]) or "none"
     text = f"no backup {what} is stored at {storage.url} (lsns: {known}); 'backup ls' shows all"

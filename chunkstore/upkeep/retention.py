@@ -240,6 +240,9 @@ class _Labels:
                 self.latest_ms = max(self.latest_ms, record.created_ms)
                 yield ChunkLabel(offset, record.created_ms, own or record.epoch > epoch)
             epoch = max(epoch, record.epoch)
+        modified_ms = self._segment.modified_ms
+        if self.read == self._segment.chunk_count and modified_ms <= (self._ignored_after_ms or modified_ms):
+            self.latest_ms = max(self.latest_ms, modified_ms)
 
 
 def apply_all(step: Callable[[str | None], RetentionStep]) -> RetentionReport:

@@ -12,8 +12,10 @@ from contextlib import suppress
 from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
+from chunkstore.arguments import moment_text
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
+from chunkstore.invariants import FUTURE_MS
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.port import Head, Op, Position, RowChange
 from chunkstore_journal.claim import read_latest
@@ -274,6 +276,9 @@ class _Walk:
                 yield Finding(12, "error", what, 0, f"it holds another lsn {header.lsn} than history")
 
     def end(self, streams: Streams, epoch: int, end: StreamEnd) -> Iterator[Finding]:
+        if self._time_ms > runtime.now_ms() + FUTURE_MS:
+            message = f"lsn {end.lsn} has the time {moment_text(self._time_ms)}, after now: a clock is or was wrong; name moments by lsn"
+            yield Finding(30, "warning", streams.names.epoch(epoch), 0, message)
         for what, head in self._heads.items():
             if head.position.lsn > end.lsn:
                 message = f"it is at lsn {head.position.lsn}, but history ends at {end.lsn}"

@@ -21,6 +21,7 @@ from chunkstore.errors import (
     PastCollected,
     StorageUnavailable,
 )
+from chunkstore.invariants import FUTURE_MS
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK
@@ -71,11 +72,13 @@ class Moment(NamedTuple):
 def _find_moment(streams: Streams, asked: Asked) -> Moment:
     """The newest committed record that is not behind what was asked for.
 
-    Raises ``InvalidArgument`` (the future), ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
+    Raises ``InvalidArgument`` (the future, or a record of a wrong clock follows), ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
     """
     for tries_left in range(_TRIES, -1, -1):
         try:
-            return _find(streams, asked)
+            found = _find(streams, asked)
+            _require_right_clock(streams, asked, found)
+            return found
         except ChunkNotFound as missing:
             # A new owner may have opened and collected what was there a moment ago.
             if not tries_left:
@@ -103,6 +106,23 @@ def _find(streams: Streams, asked: Asked) -> Moment:
         end = committed_end(streams, opened, opened.position, asked.is_before)
         _require_past(streams, opened, end, asked)
     return Moment(Leg(opened, _end_in(streams, Leg(opened, end), asked)), None)
+
+
+def _require_right_clock(streams: Streams, asked: Asked, found: Moment) -> None:
+    """Times never go back along history: those that follow one of a wrong clock do not say when their records were made."""
+    now_ms = runtime.now_ms()
+    if asked.time_ms is None or asked.time_ms > now_ms + FUTURE_MS:
+        return
+    newest = streams.opened(newest_opened(streams))
+    latest_ms = newest.header.time_ms
+    if latest_ms <= now_ms + FUTURE_MS:
+        latest_ms = last_label_ms(streams, newest, committed_end(streams, newest, newest.position))
+    if latest_ms > now_ms + FUTURE_MS and _find(streams, Asked(None, now_ms)).lsn == found.lsn:
+        text = (
+            f"the records after lsn {found.lsn} have times after now, by a wrong clock: whether they were made by "
+            f"{moment_text(asked.time_ms)} is unknown. Name the moment by its lsn; lsn {found.lsn} is the last one with a right time"
+        )
+        raise InvalidArgument(text, argument="at_time")
 
 
 def _require_past(streams: Streams, opened: Opened, end: StreamEnd, asked: Asked) -> None:

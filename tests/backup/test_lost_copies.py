@@ -98,6 +98,24 @@ def test_a_check_reads_the_stored_metadata_whatever_the_cache_holds(place: Place
         target.close()
 
 
+def test_a_backup_of_a_clock_far_ahead_has_no_age_and_hides_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms = runtime.now_ms()
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 3650 * DAY_MS)
+    place.backup()
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms)
+    assert "age_s" not in backup.backup_figures(place.url)
+    first = place.backup().backup
+    assert backup.backup_figures(place.url) == {"count": 2, "age_s": 0}
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 3650 * DAY_MS)
+    place.store.delete("b")
+    ahead = place.backup().backup
+    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + DAY_MS)
+    with pytest.raises(errors.InvalidArgument, match=f"after lsn {first.lsn} .* by its lsn"):
+        place.replica(at_time=now_ms + DAY_MS)
+    with place.replica(at_lsn=ahead.lsn) as replica:
+        assert replica.lsn == ahead.lsn
+
+
 def test_a_time_in_the_future_is_refused_as_for_a_root(place: Place) -> None:
     made = place.backup().backup
     with place.replica(at_time=made.time_ms) as replica:

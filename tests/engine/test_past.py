@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     Closed,
@@ -314,3 +315,29 @@ def test_an_undecided_record_is_the_future(world: World) -> None:
     made[0].before = lambda _operation, _names: None
     with world.replica(at_lsn=lsn) as view:
         assert not view.exists("b")
+
+
+def test_a_time_that_a_wrong_clock_hides_is_refused_by_name(world: World) -> None:
+    with jumping_clock() as clock:
+        store = world.open(rolling=4)
+        world.still(store)
+        store.create("a")
+        clock.jump(10)
+        asked_ms, early = runtime.now_ms(), lsn_of(store)
+        clock.jump(10)
+        store.create("b")
+        last = lsn_of(store)
+        clock.set_back(-36_500 * 86_400)
+        store.create("c")
+        clock.set_back(36_500 * 86_400)
+        for _ in range(2):
+            store.append("c", b"after")
+            assert (30, "warning") in {found[:2] for found in store.check()}
+            with pytest.raises(InvalidArgument, match=f"Name the moment by its lsn; lsn {last} ") as caught:
+                world.replica(at_time=runtime.now_ms())
+            assert caught.value.argument == "at_time"
+            with world.replica(at_time=asked_ms) as view:
+                assert view.lsn == early
+            store.close()
+            store = world.open(rolling=4)  # labels go on from the wrong one in later epochs, too
+            world.still(store)
