@@ -190,7 +190,8 @@ class Settings:
         local storages; elsewhere every second, and up to 20 s while nothing was committed for a minute, or asked for in 15.
       collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.
       gc_grace_emergency_s: in safe mode, the grace where that is shorter; None leaves it as it is.
-      quota_bytes: chunks (live, garbage, dead heads; not journal, snapshots or orphans) may take so much; 0 is no quota.
+      quota_bytes: chunks (live, garbage, dead heads; not journal, snapshots or orphans) may take so much, where no quota is
+        stored in the container (``set_quota``); 0 is no quota.
       free_bytes_min: local disks: below this much free space safe mode begins; a quarter of it (16 MiB at most) is held back in a file,
         given up for the records of what frees space. 0 switches both off.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.

@@ -143,11 +143,14 @@ class ReadableContainer:
         The container's first answer lists journal and snapshots, as does the first one after ``collect``; a replica, which does not see
         what its owner writes, lists again after a minute. Raises as ``info`` (``SegmentNotFound`` of a segment). Retry: safe.
         """
+        from chunkstore.metadata.retention import find_quota
+
         if name is not None:
             key, identity = resolve(name, "name")
             return self.look(lambda view: segment_usage(view, find_segment(view, key, identity)))
-        totals, extents = self.look(lambda view: (view.totals, count_extents(view)))
-        return self._space.usage(totals)._replace(**extents._asdict())
+        totals, extents, quota_bytes = self.look(lambda view: (view.totals, count_extents(view), find_quota(view)))
+        used = self._space.usage(totals)._replace(**extents._asdict())
+        return used if quota_bytes is None else used._replace(quota_bytes=quota_bytes)
 
     def retention(self) -> dict[str, RetentionPolicy]:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""

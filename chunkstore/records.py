@@ -259,7 +259,7 @@ class Usage(NamedTuple):
     orphans_ms: int | None = None
     """When the chunks were listed."""
     quota_bytes: int | None = None
-    """What live bytes, garbage and dead heads together may take; None: no quota, or another process knows."""
+    """What live bytes, garbage and dead heads together may take: stored, or of an owner's settings; None: no quota, or not known here."""
     free_bytes: int | None = None
     """Left on a local storage's disk."""
     safe_mode: bool | None = None

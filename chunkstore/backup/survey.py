@@ -18,6 +18,7 @@ from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgu
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.keys import (
+    QUOTA_NAMESPACE,
     RETENTION_NAMESPACE,
     SEGMENT,
     TABLE,
@@ -289,7 +290,7 @@ def _behind(prefix: bytes) -> bytes:
 def _comes(chosen: NameFilter, namespace: str) -> bool:
     """Whether rows of a table may come along. Of the reserved ones: what they say is true in the other container, too."""
     if namespace.startswith("!"):
-        return namespace == RETENTION_NAMESPACE
+        return namespace == RETENTION_NAMESPACE or (namespace == QUOTA_NAMESPACE and chosen.is_everything)
     return chosen.is_everything or namespace == _OFFLOAD
 
 

@@ -117,6 +117,7 @@ _GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
         ("offload",),
     ),
     ("Space", "sessions", "Writers outside the owner: ls, end.", "sessions", ("ls", "end")),
+    ("Space", "quota", "The quota of a container: set, rm; usage shows it.", "usage", ("set_", "rm")),
     (
         "Health and history",
         "retention",

@@ -1,6 +1,6 @@
-"""The verb ``usage``: what a container, or one segment of it, takes up.
+"""The verb ``usage``: what a container, or one segment of it, takes up; and the group ``quota``: how much that may be.
 
-Promises: nothing is claimed or changed, and no chunk is listed.
+Promises: ``usage`` claims and changes nothing, and lists no chunk; setting a quota deletes nothing.
 Leaves out: counting (``chunkstore.upkeep.usage``).
 """
 
@@ -12,8 +12,41 @@ import typer
 
 from chunkstore.cli import access, options
 from chunkstore.cli.output import fields_of, human_bytes, human_time, print_facts, print_json
+from chunkstore.errors import ChunkstoreError
+from chunkstore.metadata.retention import encode_quota
 
-__all__ = ["usage"]
+__all__ = ["rm", "set_", "usage"]
+
+
+class NoQuota(ChunkstoreError):
+    """``quota rm``: no quota is stored. Python's ``set_quota`` answers False."""
+
+    fields = ("container",)
+
+    def __init__(self, container: str) -> None:
+        super().__init__(f"container {container!r} stores no quota; usage shows what is in force")
+        self.container = container
+
+
+def set_(
+    root: options.Root,
+    quota_bytes: Annotated[int, typer.Argument(metavar="BYTES", help="Chunks may take so many bytes.")],
+    *,
+    here: access.Owning,
+) -> None:
+    """Store the quota of a container, for all its owners. Deletes nothing; what does not fit is refused."""
+    encode_quota(quota_bytes)
+    with here.owner(root) as store:
+        store.set_quota(quota_bytes)
+    here.show({"quota_bytes": quota_bytes}, {"quota": human_bytes(quota_bytes)})
+
+
+def rm(root: options.Root, *, here: access.Owning) -> None:
+    """Remove the quota of a container."""
+    with here.owner(root) as store:
+        if not store.set_quota(None):
+            raise NoQuota(here.container)
+    here.show({"removed": True}, {"quota": "removed"})
 
 
 def usage(

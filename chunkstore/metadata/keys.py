@@ -26,6 +26,8 @@ __all__ = [
     "HEADERS_NAMESPACE",
     "INLINE",
     "PIN",
+    "QUOTA_KEY",
+    "QUOTA_NAMESPACE",
     "REPAIR_KEY",
     "RETENTION_NAMESPACE",
     "ROW_KINDS",
@@ -76,6 +78,9 @@ BLOCKS_NAMESPACE = "!blocks"
 
 RETENTION_NAMESPACE = "!retention"
 """Reserved table namespace: retention policies of segments and of prefixes."""
+
+QUOTA_NAMESPACE = "!quota"
+"""Reserved table namespace: one row without a key, the quota of the container."""
 
 SCRUB_NAMESPACE = "!scrub"
 """Reserved table namespace: one row without a key, where scrubbing goes on."""
@@ -152,6 +157,9 @@ REPAIR_KEY = table_prefix("!repair")
 
 SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")
 """Key of the row that says where scrubbing goes on."""
+
+QUOTA_KEY = table_key(QUOTA_NAMESPACE, b"")
+"""Key of the row that holds the container's quota."""
 
 
 _BLOCKS = table_prefix(BLOCKS_NAMESPACE)

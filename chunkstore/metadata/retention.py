@@ -1,4 +1,4 @@
-"""Rows of retention policies, in the reserved table namespace ``!retention`` (FORMAT.md beside this file, "Retention policies").
+"""Rows of retention policies and of the quota, in the reserved table namespaces ``!retention`` and ``!quota`` (FORMAT.md, same names).
 
 Promises: a policy is of one segment, by its exact name, or of all names with a prefix; both kinds are ordered by name. A segment's
 own policy goes before those of prefixes, and a longer prefix before a shorter one. Leaves out: what follows (``upkeep.retention``).
@@ -14,13 +14,23 @@ from struct import Struct
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import decode_table
-from chunkstore.metadata.keys import RETENTION_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, table_key, table_prefix
+from chunkstore.metadata.keys import QUOTA_KEY, RETENTION_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, table_key, table_prefix
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import check_segment_name, utf8_bytes
 
-__all__ = ["Policies", "decode_policy", "encode_policy", "keys_of", "pattern_key", "scan_policies"]
+__all__ = [
+    "Policies",
+    "decode_policy",
+    "encode_policy",
+    "encode_quota",
+    "find_quota",
+    "keys_of",
+    "pattern_key",
+    "scan_policies",
+]
 
 _VALUE = Struct(">BQQ")
+_QUOTA = Struct(">BQ")
 _VERSION = 1
 _NONE = 0
 _SIZE_MAX = 1 << 62
@@ -43,6 +53,26 @@ def decode_policy(key: bytes, raw: bytes) -> RetentionPolicy:
         if version == _VERSION and (size or age_ms) and size <= _SIZE_MAX and age_ms <= _AGE_MS_MAX:
             return RetentionPolicy(size_bytes_max=size or None, age_s_max=age_ms / 1000 if age_ms else None)
     raise Damaged("not a retention policy of a known version; set it again", object=f"metadata row {key!r}")
+
+
+def encode_quota(quota_bytes: int) -> bytes:
+    """The value of the quota's row. Raises ``InvalidArgument``."""
+    if isinstance(quota_bytes, bool) or not isinstance(quota_bytes, int) or not 0 < quota_bytes <= _SIZE_MAX:
+        raise InvalidArgument(f"quota_bytes is 1 to {_SIZE_MAX}, not {quota_bytes!r}", argument="quota_bytes")
+    return _QUOTA.pack(_VERSION, quota_bytes)
+
+
+def find_quota(view: MetadataView) -> int | None:
+    """The stored quota in bytes, or None. Raises ``Damaged``."""
+    raw = view.get(QUOTA_KEY)
+    if raw is None:
+        return None
+    value = decode_table(QUOTA_KEY, raw).value
+    if len(value) == _QUOTA.size:
+        version, quota_bytes = _QUOTA.unpack(value)
+        if version == _VERSION and 0 < quota_bytes <= _SIZE_MAX:
+            return int(quota_bytes)
+    raise Damaged("not a quota of a known version; set it again", object=f"metadata row {QUOTA_KEY!r}")
 
 
 def pattern_key(pattern: str) -> bytes:

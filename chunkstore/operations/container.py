@@ -122,6 +122,7 @@ class OwnedContainer:
             committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
             tail=self.tail,
         )
+        self.space.forget_quota()
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
         self.observer.took_over(ownership.report)
 

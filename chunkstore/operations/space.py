@@ -1,9 +1,9 @@
 """Room: the quota, the disks' reserves, and safe mode, in which nothing is added until space has been given back.
 
 Promises
-* With ``quota_bytes`` an operation that adds bytes of chunks is refused (``StorageFull``) unless it fits; so committed chunks never take
-  more than the quota and what threads have under way. With ``free_bytes_min`` and ``cache_free_bytes_min`` nothing is added while a disk
-  has less than that left.
+* With a quota (the stored one, else ``Settings.quota_bytes``) an operation that adds bytes of chunks is refused (``StorageFull``)
+  unless it fits; so committed chunks never take more than the quota and what threads have under way. With ``free_bytes_min`` and
+  ``cache_free_bytes_min`` nothing is added while a disk has less than that left.
 * What adds nothing (truncate, delete, seal, collect, closing) is never refused for these reasons, and has room for its records on a disk
   that somebody else filled: an object in the container, the reserve, is deleted for it when the disk has less left than it holds.
 * Spilling, which gives space back only once the journal's records can go, leaves what those records need: half the reserve where somebody
@@ -23,6 +23,7 @@ from chunkstore import runtime
 from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import ChunkstoreError, StorageFull
 from chunkstore.metadata.port import MetadataStore
+from chunkstore.metadata.retention import find_quota
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.storage import ChunkStorage
@@ -98,8 +99,10 @@ class SpaceGuard:
         """Why nothing may be added, in words; empty outside safe mode."""
         self.shed: Callable[[], None] = lambda: None
         """Lets go of what a journal on a full disk holds, for a collection that follows."""
-        self.watchful = settings.quota_bytes > 0
-        """Whether what adds has to be admitted at all: in safe mode, and with a quota always."""
+        self._quota_bytes: int | None = None
+        """In force; 0: none; None: to be read."""
+        self.watchful = True
+        """Whether what adds has to be admitted at all: in safe mode, and unless there is no quota."""
 
     @property
     def disk_low(self) -> bool:
@@ -123,21 +126,24 @@ class SpaceGuard:
 
     def admit(self, store: MetadataStore, adds: int) -> None:
         """Let in what adds so many bytes of chunks, near the quota after a short while. Raises ``StorageFull``."""
-        quota_bytes = self._settings.quota_bytes
+        with self._lock:
+            if adds < self._credit_bytes and not self.reason:
+                self._credit_bytes -= adds
+                return
+        quota_bytes, left_bytes = self.measure_quota(store)
         if quota_bytes:
-            with self._lock:
-                if adds < self._credit_bytes and not self.reason:
-                    self._credit_bytes -= adds
-                    return
-            left_bytes = self.measure_quota(store)
             soft_bytes = quota_bytes // _HYSTERESIS
             if left_bytes < max(adds, 1):
                 what = f"quota_bytes={quota_bytes} leaves room for {max(left_bytes, 0)} bytes"
                 if left_bytes < soft_bytes:
                     self._set("quota", what)
-                raise StorageFull(f"{what}, and {adds} are asked for; truncate or delete, then collect", object="quota")
+                raise StorageFull(
+                    f"{what}, and {adds} are asked for; truncate or delete, then collect, or raise the quota",
+                    object="quota",
+                )
             with self._lock:
-                self._credit_bytes = max(0, left_bytes - soft_bytes - adds)
+                if quota_bytes == self._quota_bytes:
+                    self._credit_bytes = max(0, left_bytes - soft_bytes - adds)
             if not self.reason and adds > 0 and left_bytes < soft_bytes:
                 runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
         self.refuse()
@@ -163,23 +169,34 @@ class SpaceGuard:
             how = "free some space or move cache_dir" if cache else "truncate or delete, then collect"
             raise StorageFull(f"safe mode: {self.reason}; {how}", object="cache" if cache else "")
 
-    def measure_quota(self, store: MetadataStore) -> int:
-        """What the quota leaves, negative above it; safe mode ends here when that is enough. Raises what views raise."""
-        with store.view() as view:
-            totals = view.totals
-        used_bytes = totals.live_bytes + totals.garbage_bytes + totals.dead_head_bytes
-        left_bytes = self._settings.quota_bytes - used_bytes
-        if self._low["quota"] and left_bytes >= max(1, self._settings.quota_bytes // _HYSTERESIS):
-            self._set("quota", "")
-        return left_bytes
+    def forget_quota(self) -> None:
+        """The stored quota may have changed: the next operation that adds reads it."""
+        with self._lock:
+            self._quota_bytes, self._credit_bytes, self.watchful = None, 0, True
+
+    def measure_quota(self, store: MetadataStore) -> tuple[int, int]:
+        """The quota in force (0: none), and what it leaves, negative above it; safe mode ends here when that is enough.
+
+        Raises ``Damaged`` (the stored quota), and what views raise."""
+        with self._lock:  # around the view: an older one never replaces what a newer one showed
+            with store.view() as view:
+                totals, stored = view.totals, find_quota(view)
+            quota_bytes = self._settings.quota_bytes if stored is None else stored
+            if quota_bytes != self._quota_bytes:
+                self._quota_bytes, self._credit_bytes = quota_bytes, 0
+            left_bytes = quota_bytes - totals.live_bytes - totals.garbage_bytes - totals.dead_head_bytes
+            is_enough = not quota_bytes or left_bytes >= max(1, quota_bytes // _HYSTERESIS)
+            turned = self._note("quota", "" if is_enough else self._low["quota"])
+        if turned:
+            self._observer.safe_mode(self.reason)
+        return quota_bytes, left_bytes
 
     def tend(self, store: MetadataStore) -> None:
         """Called now and then: what began or ended since, and the reserve made again where there is room. Raises as ``look``."""
         try:
             self.look(store, 0)
         finally:
-            if self._settings.quota_bytes:
-                self.measure_quota(store)
+            self.measure_quota(store)
             if not self.disk_low:
                 self.reserve.keep()
 
@@ -187,7 +204,7 @@ class SpaceGuard:
         """What is known now."""
         with suppress(ChunkstoreError):
             self.tend(store)
-        return Room(self._settings.quota_bytes or None, self._storage.free_bytes(), bool(self.reason))
+        return Room(self._quota_bytes or None, self._storage.free_bytes(), bool(self.reason))
 
     def _judge(self, look: int, disk: str, free_bytes: int | None, least: int, reserve_bytes: int) -> None:
         with self._lock:
@@ -216,5 +233,5 @@ class SpaceGuard:
         """Take down why nothing may be added; whether safe mode began or ended by it. The lock is held."""
         self._low[what] = reason
         before, self.reason = self.reason, next(filter(None, self._low.values()), "")
-        self.watchful = bool(self.reason) or self._settings.quota_bytes > 0
+        self.watchful = bool(self.reason) or self._quota_bytes != 0
         return bool(before) != bool(self.reason)

@@ -19,7 +19,7 @@ from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import RETENTION_NAMESPACE
+from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.names import check_segment_name
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -182,6 +182,29 @@ class UpkeepCalls:
             return True
 
         return commit_changes(self._container, (), plan, tables=True)
+
+    def set_quota(self, quota_bytes: int | None) -> bool:
+        """Store how many bytes of chunks (live, garbage, dead heads) the container may take; None removes the stored quota. False: there
+        was none to be removed. It is in force at once, for this owner and all later ones, in place of ``Settings.quota_bytes``.
+
+        Deletes nothing: above the quota whatever adds is ``StorageFull``. Atomic, durable. Raises ``InvalidArgument`` (not 1 to 2^62),
+        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
+        """
+        from chunkstore.metadata.retention import encode_quota
+        from chunkstore.operations.tables import plan_delete_row, plan_put_row
+
+        value = None if quota_bytes is None else encode_quota(quota_bytes)
+
+        def plan(changes: ChangeSet) -> bool:
+            if value is None:
+                return plan_delete_row(changes, QUOTA_NAMESPACE, b"", None)
+            plan_put_row(changes, QUOTA_NAMESPACE, b"", value, None)
+            return True
+
+        try:
+            return commit_changes(self._container, (), plan, tables=True)
+        finally:
+            self._container.space.forget_quota()
 
     def apply_retention(
         self, *, dry_run: bool = False, ignore_times_after: datetime | int | None = None

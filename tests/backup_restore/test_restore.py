@@ -97,6 +97,7 @@ def filled(world: World) -> ChunkedSegmentStorage:
     store.table("t").put(b"k", b"v")
     store.table("a longer name").put(b"\xff\0", b"")
     store.set_retention("orders-*", RetentionPolicy(size_bytes_max=5))
+    store.set_quota(1 << 30)
     store.pin("nightly")
     store.delete("empty")
     store.create("empty", attributes={"x": b"\1"})
@@ -133,6 +134,7 @@ def test_everything_of_that_moment_is_there(world: World, target: World) -> None
     assert new.table("t").get(b"k").value == b"v"  # type: ignore[union-attr]
     assert [entry.key for entry in new.table("a longer name").scan()] == [b"\xff\0"]
     assert new.retention() == {"orders-*": RetentionPolicy(size_bytes_max=5)}
+    assert new.usage().quota_bytes == 1 << 30
     assert new.pins() == [] and new.garbage()[0] == 0
     assert all(info.id >> 32 == 1 for info in new.segments())
     refused(SegmentSealed, lambda: new.append("b", b"x"))

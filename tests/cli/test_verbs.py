@@ -308,6 +308,16 @@ def test_usage(call: Call, root: str, data_file: Path) -> None:
     assert call("usage", root, "c", "--json", code=1).error["error"] == "SegmentNotFound"
 
 
+def test_quota(call: Call, root: str, data_file: Path) -> None:
+    call("put", root, "a", data_file)
+    assert call("quota", "set", root, "11000", "--json").document == {"quota_bytes": 11000}
+    assert call("usage", root, "--json").document["quota_bytes"] == 11000
+    assert call("put", root, "b", data_file, "--json", code=1).error["error"] == "StorageFull"
+    assert call("quota", "rm", root, "--json").document == {"removed": True}
+    assert call("quota", "rm", root, "--json", code=1).error["error"] == "NoQuota"
+    assert call("quota", "set", root, "0", "--json", code=2).error["error"] == "InvalidArgument"
+
+
 def test_retention(call: Call, root: str, data_file: Path) -> None:
     call("put", root, "orders-0", data_file, "--chunk-size", "4096")
     assert call("retention", "ls", root, "--json").out == b""

@@ -20,8 +20,10 @@ from chunkstore.changes import (
     TablePut,
     Truncate,
 )
-from chunkstore.errors import InvalidArgument, StorageFull
+from chunkstore.errors import Damaged, InvalidArgument, StorageFull
 from chunkstore.observer import Observer
+from chunkstore.operations.commit_changes import commit_changes
+from chunkstore.operations.tables import plan_put_row
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
 
@@ -174,6 +176,49 @@ def test_threads_pass_the_quota_by_what_is_under_way_at_most(
     for thread in threads:
         thread.join(60)
     assert 300 - step < used_bytes(store) <= 300 + step * (len(names) - 1)
+
+
+def test_a_stored_quota_is_in_force_for_every_owner(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
+    store = fresh(quota_bytes=500)
+    store.create("a")
+    store.append("a", bytes(50))
+    assert store.set_quota(100), "lower than what was admitted so far: in force at once"
+    with pytest.raises(StorageFull, match="quota_bytes=100 leaves room for 50 bytes"):
+        store.append("a", bytes(51))
+    store.close()
+    later = fresh()
+    assert later.usage().quota_bytes == 100
+    with pytest.raises(StorageFull, match="quota_bytes=100"):
+        later.append("a", bytes(51))
+    with chunkstore.open_replica(ROOT) as replica:
+        assert replica.usage().quota_bytes == 100
+    later.append("a", bytes(50))
+    with pytest.raises(StorageFull):
+        later.append("a", b"x")
+    assert later.usage().safe_mode
+    assert later.set_quota(None) and not later.set_quota(None), "safe mode refuses neither"
+    later.append("a", bytes(1000))
+    assert (later.usage().quota_bytes, later.usage().safe_mode) == (None, False)
+    for wrong in (0, -1, True, 1.5, 1 << 63):
+        with pytest.raises(InvalidArgument):
+            later.set_quota(wrong)  # type: ignore[arg-type]
+
+
+def test_a_quota_that_cannot_be_read_refuses_what_adds_until_it_is_set_again(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage],
+) -> None:
+    store = fresh()
+    store.create("a")
+    commit_changes(
+        store._container, (), lambda changes: plan_put_row(changes, "!quota", b"", b"\2newer", None), tables=True
+    )
+    store.close()
+    store = fresh()
+    with pytest.raises(Damaged, match="set it again"):
+        store.append("a", b"x")
+    store.truncate("a", 0)
+    store.set_quota(10)
+    store.append("a", b"x")
 
 
 STEPS = st.lists(

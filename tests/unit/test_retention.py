@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import encode_table
-from chunkstore.metadata.keys import RETENTION_NAMESPACE, table_key
-from chunkstore.metadata.retention import _VALUE, decode_policy, encode_policy, pattern_key
+from chunkstore.metadata.keys import QUOTA_KEY, RETENTION_NAMESPACE, table_key
+from chunkstore.metadata.retention import _QUOTA, _VALUE, decode_policy, encode_policy, encode_quota, pattern_key
 from chunkstore.records import FLAG_SEALED, SegmentRecord, TableRecord
 from chunkstore.upkeep.retention import ChunkLabel, plan_cut
 
@@ -50,11 +50,17 @@ def test_keys() -> None:
     assert pattern_key("*") == b"*" and pattern_key("a**") == b"*a*" and pattern_key("*a") == b"=*a"
 
 
-def test_format_table() -> None:
-    text = FORMAT.read_text(encoding="utf-8").split("<!-- table: retention -->\n", 1)[1].split("\n\n", 1)[0]
+def test_golden_bytes_of_the_quota() -> None:
+    assert encode_quota(1000).hex() == "0100000000000003e8"
+    assert QUOTA_KEY == b"T\x06!quota"
+
+
+@pytest.mark.parametrize(("table", "size_bytes"), [("retention", _VALUE.size), ("quota", _QUOTA.size)])
+def test_format_table(table: str, size_bytes: int) -> None:
+    text = FORMAT.read_text(encoding="utf-8").split(f"<!-- table: {table} -->\n", 1)[1].split("\n\n", 1)[0]
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
     assert [at for at, _ in rows] == [0, *accumulate(size for _, size in rows[:-1])]
-    assert sum(size for _, size in rows) == _VALUE.size
+    assert sum(size for _, size in rows) == size_bytes
 
 
 @pytest.mark.parametrize(
