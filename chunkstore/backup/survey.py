@@ -212,6 +212,8 @@ def segments_behind(view: MetadataView, after: str, chosen: NameFilter) -> Itera
             raise Damaged(f"the row is that of segment {segment.name!r}", object=f"metadata row {key!r}")
         if not segment.first_chunk_skip <= segment.start_offset <= segment.length:
             raise Damaged("its offsets are none of a segment", object=f"metadata row {key!r}")
+        if not segment.chunk_size_bytes_max:
+            raise Damaged("its chunks may hold no byte, so it would take none", object=f"metadata row {key!r}")
         yield segment
 
 

@@ -198,6 +198,7 @@ HOSTILE: dict[str, Callable[[dict[bytes, bytes]], object]] = {
     "length": lambda rows: changed_segment(rows, length=1 << 60),
     "start": lambda rows: changed_segment(rows, start_offset=1 << 40),
     "skip": lambda rows: changed_segment(rows, first_chunk_skip=1 << 40),
+    "no room": lambda rows: changed_segment(rows, chunk_size_bytes_max=0),
     "name": lambda rows: changed_segment(rows, name="another"),
     "count": lambda rows: changed_segment(rows, chunk_count=1),
     "elsewhere": lambda rows: changed_chunk(rows, object="default/FORMAT"),
