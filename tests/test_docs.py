@@ -26,14 +26,15 @@ CODE = [
     for folder in ("chunkstore", "bindings", "journal", "examples", "tests", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
 ]
-NEEDS_SPARK = sorted((ROOT / "docs").glob("guide-spark*.md"))  # run by tests/spark/test_guide.py
+# Run by tests/spark/test_guide.py and tests/s3/test_guide_arrow.py.
+RUN_ELSEWHERE = [*(ROOT / "docs").glob("guide-spark*.md"), ROOT / "docs" / "guide-arrow.md"]
 
 
 def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-WITH_EXAMPLES = [path for path in DOCUMENTS if has_examples(path) and path not in NEEDS_SPARK]
+WITH_EXAMPLES = [path for path in DOCUMENTS if has_examples(path) and path not in RUN_ELSEWHERE]
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=named)

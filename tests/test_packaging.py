@@ -26,6 +26,8 @@ for package in "chunkstore chunkstore_bindings chunkstore_journal pyspark_chunks
 import chunkstore, chunkstore_bindings, chunkstore_journal
 [entry] = metadata.distribution("chunkstore-engine").entry_points.select(group="console_scripts")
 assert entry.name == "chunkstore"
+[files] = metadata.distribution("chunkstore-engine").entry_points.select(group="fsspec.specs")
+assert (files.name, files.value) == ("chunkstore", "chunkstore.fs:ChunkstoreFileSystem")
 assert not {"chunkstore.engine", "lmdb"} & set(sys.modules), "who wants an error or a format pays for what is imported here"
 assert callable(entry.load())
 assert chunkstore.changes.Create("a") and set(chunkstore.__all__) <= set(dir(chunkstore)) and not hasattr(chunkstore, "nonsense")
