@@ -70,6 +70,8 @@ class Limits:
     """Chunk rows that one step of retention reads, about."""
     defrag_chunks_max: int = 20_000
     """Chunk rows that one step of defrag reads."""
+    ask_append_bytes_max: int = 4 * MIB
+    """Bytes of one append that the owner is asked for."""
     garbage_unfold_chunks_max: int = 5_000
     """Chunks that one collector record forgets (protocol.md A7)."""
 
