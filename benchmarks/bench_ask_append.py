@@ -66,10 +66,11 @@ def floor_rate(root: str, path: Path, count: int) -> float:
     settings = chunkstore.Settings(cache_dir=str(path / "floor"), ask_s=0)
     with chunkstore.open(root, settings=settings) as store, open_asker(root, settings=settings) as asker:
         store.create("a")
-        box, began = asker._box, time_s()
+        asker.replica.refresh()
+        box, identity, began = asker._box, asker.replica.info("a").id, time_s()
         for number in range(1, count + 1):
             token = runtime.token(16).hex()
-            box.send(token, Request(AskAppend("a", DATA, b"w", number, None), runtime.now_ms(), 60_000))
+            box.send(token, Request(AskAppend("a", identity, DATA, b"w", number, None), runtime.now_ms(), 60_000))
             box.ring()
             box.bell()
             (waiting,) = box.waiting(256)

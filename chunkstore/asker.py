@@ -36,7 +36,14 @@ from chunkstore.asks import (
 )
 from chunkstore.changes import TablePut
 from chunkstore.checksum import BytesLike, check_data
-from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, OutcomeUnknown, StorageUnavailable
+from chunkstore.errors import (
+    ChunkstoreError,
+    Damaged,
+    InvalidArgument,
+    OutcomeUnknown,
+    SegmentNotFound,
+    StorageUnavailable,
+)
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.pins import pin_holder
@@ -164,14 +171,18 @@ class Asker:
     ) -> int:
         """As ``store.append``, exactly once; returns the offset. ``data``: up to ``LIMITS.ask_append_bytes_max`` bytes. Event numbers
         of a ``writer_id`` (1 to 64 bytes) rise from call to call. The answer is the proof: ``replica`` shows the bytes once it is
-        refreshed.
+        refreshed. A request never meets another segment that was created under the name since.
 
         Raises what the owner's ``append`` raises: nothing was appended (an earlier request may still be); ``OutcomeUnknown`` (no answer
         within ``wait_s`` seconds: it may still happen), ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``, ``Damaged``,
         ``Closed``. Durable. Retry: safe with the same event number and bytes.
         """
-        ask = AskAppend(name, bytes(check_data(data)), writer_bytes(writer_id), event_number, expected_offset)
-        return self._ask(ask, wait_s, read=index)
+        event = bytes(check_data(data)), writer_bytes(writer_id), event_number, expected_offset
+        with suppress(SegmentNotFound):
+            return self._ask(AskAppend(name, self.replica.info(name).id, *event), wait_s, read=index)
+        # It is not in the replica yet, or was deleted and created again: then it is another one.
+        self.replica.refresh()
+        return self._ask(AskAppend(name, self.replica.info(name).id, *event), wait_s, read=index)
 
     def pin(
         self,

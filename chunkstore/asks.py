@@ -107,9 +107,10 @@ class AskSnapshot(NamedTuple):
 
 
 class AskAppend(NamedTuple):
-    """Append ``data``, as event ``event_number`` of a writer; at ``expected_offset``, unless that is None."""
+    """Append ``data`` to the segment of this name and id, as event ``event_number`` of a writer; at ``expected_offset``, unless None."""
 
     name: str
+    segment_id: int
     data: bytes
     writer_id: bytes
     event_number: int
@@ -209,8 +210,9 @@ def check_ask(ask: Ask) -> None:
             check_segment_name(name, "name")
         case AskDefrag(segment) if segment is not None:
             check_segment_name(segment, "name")
-        case AskAppend(name, data, writer_id, event_number, expected_offset):
+        case AskAppend(name, segment_id, data, writer_id, event_number, expected_offset):
             check_segment_name(name)
+            check_number(segment_id, "segment_id")
             check_writer(writer_id, event_number)
             if expected_offset is not None:
                 check_number(expected_offset, "expected_offset")

@@ -39,6 +39,7 @@ from chunkstore.errors import (
     OutcomeUnknown,
     Unsupported,
 )
+from chunkstore.handles import SegmentHandle
 from chunkstore.journal import SnapshotReport
 from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.commit_changes import commit_changes
@@ -74,7 +75,7 @@ class OwnerCalls(Protocol):
     """What it needs of ``ChunkedSegmentStorage``."""
 
     def append(
-        self, segment: str, data: bytes, *, expected_offset: int | None, writer_id: bytes, event_number: int
+        self, segment: SegmentHandle, data: bytes, *, expected_offset: int | None, writer_id: bytes, event_number: int
     ) -> int: ...
     def commit(self, changes: Sequence[Change]) -> list[int | None]: ...
     def table(self, namespace: str) -> TableReader: ...
@@ -95,9 +96,9 @@ def carry_out(container: OwnedContainer, calls: OwnerCalls, ask: Ask) -> tuple[P
             return (commit_changes(container, (), plan, tables=True, adds=0),)
         case AskCommit(changes, once):
             return (_commit_once(calls, changes, once),)
-        case AskAppend(name, data, writer_id, event_number, expected_offset):
-            where = {"expected_offset": expected_offset}
-            return (calls.append(name, data, **where, writer_id=writer_id, event_number=event_number),)
+        case AskAppend(name, segment_id, data, writer_id, number, offset):
+            segment = SegmentHandle(name, segment_id, True)
+            return (calls.append(segment, data, expected_offset=offset, writer_id=writer_id, event_number=number),)
         case AskStage(session_id, runs):
             stage(container, session_id, runs)
             return ()

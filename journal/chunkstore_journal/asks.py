@@ -194,8 +194,8 @@ def _read_stage(fields: Fields, object: str) -> AskStage:
 
 
 def _read_append(fields: Fields, object: str) -> AskAppend:
-    name, data, writer_id, event_number = fields.text(_TEXT_MAX), fields.raw(), fields.raw(), fields.whole()
-    return AskAppend(name, data, writer_id, event_number, _or_none(fields.take(), int, object))
+    name, segment_id, data = fields.text(_TEXT_MAX), fields.whole(), fields.raw()
+    return AskAppend(name, segment_id, data, fields.raw(), fields.whole(), _or_none(fields.take(), int, object))
 
 
 def _read_defrag(fields: Fields, object: str) -> AskDefrag:

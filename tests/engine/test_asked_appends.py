@@ -16,7 +16,7 @@ from chunkstore.asks import AskAppend, Request
 from chunkstore.config import LIMITS
 from chunkstore.errors import BadOffset, Conflict, InvalidArgument, OutcomeUnknown, SegmentNotFound, SegmentSealed
 from chunkstore.errors import StorageUnavailable as Unavailable
-from tests.engine.test_asking import ASKED, SOON_S, answer_to, asker_box, box_of, left
+from tests.engine.test_asking import ASKED, SOON_S, answer_to, asker_box, box_of, left, send
 from tests.support.data import refused
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, is_commit, open_hooked, wait_for
@@ -67,7 +67,7 @@ def test_an_owner_that_dies_before_it_answers_has_appended_once(world: World, lo
             raise Unavailable("no answers today", object=names[0])
 
     box = asker_box(asker)
-    request = Request(AskAppend("a", b"once", b"w", 1, None), runtime.now_ms(), 60_000)
+    request = Request(AskAppend("a", store.info("a").id, b"once", b"w", 1, None), runtime.now_ms(), 60_000)
     token = runtime.token(16).hex()
     hook.before = fail
     box.send(token, request)
@@ -84,6 +84,20 @@ def test_an_owner_that_dies_before_it_answers_has_appended_once(world: World, lo
     assert heir.read("a", 0, 100) == b"oncenext"
 
 
+def test_a_request_never_meets_another_segment_of_its_name(world: World) -> None:
+    """The one that has its event may be gone when a request comes again."""
+    store = world.open(**ASKED)
+    store.create("a")
+    asker, old = world.asker(), store.info("a").id
+    assert asker.append("a", b"once", writer_id="w", event_number=1, wait_s=SOON_S) == 0
+    store.delete("a")
+    store.create("a")
+    token = send(box_of(world), AskAppend("a", old, b"once", b"w", 1, None))
+    assert isinstance(answer_to(box_of(world), token).error, SegmentNotFound)
+    assert store.info("a").length == 0
+    assert asker.append("a", b"new", writer_id="w", event_number=1, wait_s=SOON_S) == 0, "asked for anew"
+
+
 def test_appends_that_wait_share_a_record_and_each_has_its_own_answer(world: World) -> None:
     store, hook = open_hooked(world, Hooked, keeper=True, lease_s=0, **ASKED)
     store.create("a")
@@ -92,7 +106,7 @@ def test_appends_that_wait_share_a_record_and_each_has_its_own_answer(world: Wor
     tokens = {}
     for number in range(6):
         tokens[number] = runtime.token(16).hex()
-        ask = AskAppend("a" if number else "no", b"%d" % number, b"w%d" % number, 1, None)
+        ask = AskAppend("a" if number else "no", store.info("a").id, b"%d" % number, b"w%d" % number, 1, None)
         box.send(tokens[number], Request(ask, runtime.now_ms(), 60_000))
     reached, go = hold_first(hook, is_commit)
     box.ring()
