@@ -163,6 +163,8 @@ class Asked:
         self._pause_s = 0.0
         self._asked_s = -_ASKED_FOR_S
         """When somebody last asked."""
+        self._rung_s = -_EAGER_FOR_S
+        """When the bell last brought requests: what only waits for its turn does not make the looks more."""
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
@@ -202,7 +204,7 @@ class Asked:
         settings, remote = self._container.settings, self._container.remote
         shortest_s = settings.ask_s or (_BUSY_S if remote else _LOCAL_S)
         now_s = runtime.monotonic_s()
-        if settings.ask_s is None and now_s - self._asked_s < _EAGER_FOR_S:
+        if settings.ask_s is None and now_s - self._rung_s < _EAGER_FOR_S:
             shortest_s = _EAGER_S if remote else _EAGER_LOCAL_S
         quiet_s = now_s - self._container.current.queue.last_commit_at_s
         is_quiet = quiet_s > _BUSY_FOR_S and now_s - self._asked_s > _ASKED_FOR_S
@@ -219,6 +221,8 @@ class Asked:
             tokens = self._box.waiting(_ROUND)
         if tokens:
             self._asked_s = runtime.monotonic_s()
+            if bell != self._bell:
+                self._rung_s = self._asked_s
         self._bell, self._again = bell, len(tokens) == _ROUND
         pool.run_all([partial(self._serve, token) for token in tokens if token != self._slow_token])
 

@@ -45,7 +45,6 @@ def test_an_append_happens_once_and_refusals_are_the_owners(world: World) -> Non
     refused(
         InvalidArgument,
         lambda: append("text", event_number=3),  # type: ignore[arg-type]
-        lambda: append(b"x", event_number=0),
         lambda: append(b"x", event_number=None),  # type: ignore[arg-type]
         lambda: asker.append("a", b"x", writer_id=None, event_number=None),  # type: ignore[arg-type]
         lambda: append(b"x", event_number=3, expected_offset=-1),
