@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import index
 from typing import Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin
+from chunkstore.arguments import check_pin, writer_bytes
 from chunkstore.asks import (
     Answer,
     Ask,
+    AskAppend,
     AskBox,
     AskCollect,
     AskCommit,
@@ -33,7 +35,15 @@ from chunkstore.asks import (
     check_ask,
 )
 from chunkstore.changes import TablePut
-from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, OutcomeUnknown, StorageUnavailable
+from chunkstore.checksum import BytesLike, check_data
+from chunkstore.errors import (
+    ChunkstoreError,
+    Damaged,
+    InvalidArgument,
+    OutcomeUnknown,
+    SegmentNotFound,
+    StorageUnavailable,
+)
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.pins import pin_holder
@@ -53,6 +63,7 @@ _WAIT_S: Final = 60.0
 _LONG_S: Final = 3600.0
 _WAIT_S_MAX: Final = 7 * 86_400.0
 _POLL_S_MIN: Final = 0.01
+_POLL_LOCAL_S_MIN: Final = 0.002
 _POLL_S_MAX: Final = 0.5
 _RING_S: Final = 2.0
 _TOKEN_BYTES: Final = 16
@@ -147,6 +158,31 @@ class Asker:
             return _Shown(True, seen[0])
 
         self._ask_once(ask, wait_s, found)
+
+    def append(
+        self,
+        name: str,
+        data: BytesLike,
+        *,
+        writer_id: bytes | str,
+        event_number: int,
+        expected_offset: int | None = None,
+        wait_s: float = _WAIT_S,
+    ) -> int:
+        """As ``store.append``, exactly once; returns the offset. ``data``: up to ``LIMITS.ask_append_bytes_max`` bytes. Event numbers
+        of a ``writer_id`` (1 to 64 bytes) rise from call to call. The answer is the proof: ``replica`` shows the bytes once it is
+        refreshed. A request never meets another segment that was created under the name since.
+
+        Raises what the owner's ``append`` raises: nothing was appended (an earlier request may still be); ``OutcomeUnknown`` (no answer
+        within ``wait_s`` seconds: it may still happen), ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``, ``Damaged``,
+        ``Closed``. Durable. Retry: safe with the same event number and bytes.
+        """
+        event = bytes(check_data(data)), writer_bytes(writer_id), event_number, expected_offset
+        with suppress(SegmentNotFound):
+            return self._ask(AskAppend(name, self.replica.info(name).id, *event), wait_s, read=index)
+        # It is not in the replica yet, or was deleted and created again: then it is another one.
+        self.replica.refresh()
+        return self._ask(AskAppend(name, self.replica.info(name).id, *event), wait_s, read=index)
 
     def pin(
         self,
@@ -257,7 +293,8 @@ class Asker:
 
     def _wait(self, token: str, end_s: float, proof: _Proof[T]) -> Answer | None:
         """Ring until there is an answer, or what was asked for can be seen (None), or the time is over (None)."""
-        poll_s, ring_s, pause_s = _POLL_S_MIN, runtime.monotonic_s(), _RING_S
+        poll_s = _POLL_S_MIN if self._syncs_prove else _POLL_LOCAL_S_MIN
+        ring_s, pause_s = runtime.monotonic_s(), _RING_S
         while True:
             now_s = runtime.monotonic_s()
             with suppress(ChunkstoreError):  # the next look may see more

@@ -1,7 +1,8 @@
 """Asking the owner: what somebody who is not the owner may ask it to do, as plain data, and the box the requests lie in (protocol 3.19).
 
 Promises: frozen data; a request that is carried out twice does no more than once: a commit has a table row that makes the second one
-fail, a session is found by its holder, a pin by its holder and name, and collecting, merging and snapshots can be repeated.
+fail, an append its event number, a session is found by its holder, a pin by its holder and name, and collecting, merging and snapshots
+can be repeated.
 Leaves out: bytes (``chunkstore_journal.asks``), carrying out (``chunkstore.upkeep.asked``), asking (``chunkstore.asker``).
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from chunkstore.arguments import check_pin, check_version
+from chunkstore.arguments import check_number, check_pin, check_version, check_writer
 from chunkstore.changes import (
     Attach,
     Change,
@@ -31,6 +32,7 @@ __all__ = [
     "ASKED_CHANGES",
     "Answer",
     "Ask",
+    "AskAppend",
     "AskBox",
     "AskCollect",
     "AskCommit",
@@ -104,7 +106,20 @@ class AskSnapshot(NamedTuple):
     """Write a snapshot."""
 
 
-Ask: TypeAlias = AskSession | AskCommit | AskStage | AskPin | AskUnpin | AskCollect | AskDefrag | AskSnapshot
+class AskAppend(NamedTuple):
+    """Append ``data`` to the segment of this name and id, as event ``event_number`` of a writer; at ``expected_offset``, unless None."""
+
+    name: str
+    segment_id: int
+    data: bytes
+    writer_id: bytes
+    event_number: int
+    expected_offset: int | None
+
+
+Ask: TypeAlias = (
+    AskSession | AskCommit | AskStage | AskPin | AskUnpin | AskCollect | AskDefrag | AskSnapshot | AskAppend
+)
 
 
 class Request(NamedTuple):
@@ -195,6 +210,18 @@ def check_ask(ask: Ask) -> None:
             check_segment_name(name, "name")
         case AskDefrag(segment) if segment is not None:
             check_segment_name(segment, "name")
+        case AskAppend(name, segment_id, data, writer_id, event_number, expected_offset):
+            check_segment_name(name)
+            check_number(segment_id, "segment_id")
+            check_writer(writer_id, event_number)
+            if expected_offset is not None:
+                check_number(expected_offset, "expected_offset")
+            if len(data) > LIMITS.ask_append_bytes_max:
+                text = (
+                    f"{len(data)} bytes are more than ask_append_bytes_max ({LIMITS.ask_append_bytes_max}): append them in "
+                    "pieces, write them under a session, or let the owner append them"
+                )
+                raise InvalidArgument(text, argument="data")
         case AskCollect() | AskDefrag() | AskSnapshot():
             pass
         case _:

@@ -70,6 +70,8 @@ class Limits:
     """Chunk rows that one step of retention reads, about."""
     defrag_chunks_max: int = 20_000
     """Chunk rows that one step of defrag reads."""
+    ask_append_bytes_max: int = 4 * MIB
+    """Bytes of one append that the owner is asked for."""
     garbage_unfold_chunks_max: int = 5_000
     """Chunks that one collector record forgets (protocol.md A7)."""
 
@@ -187,7 +189,8 @@ class Settings:
         on local storages after op_deadline_s at the latest.
       gc_grace_s: removed chunks are kept this long for readers in flight, from the label of the record that removed them.
       ask_s: how often an owner looks whether somebody asks it for something (``chunkstore.open_asker``); 0: never. None: every 0.05 s on
-        local storages; elsewhere every second, and up to 20 s while nothing was committed for a minute, or asked for in 15.
+        local storages; elsewhere every second, and up to 20 s while nothing was committed for a minute, or asked for in 15; for two
+        seconds after a request every 0.002 s, elsewhere 0.1 s.
       collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.
       gc_grace_emergency_s: in safe mode, the grace where that is shorter; None leaves it as it is.
       quota_bytes: chunks (live, garbage, dead heads; not journal, snapshots or orphans) may take so much, where no quota is

@@ -130,7 +130,7 @@ class Asking(Owning):
 
     @contextmanager
     def owner_or_asker(
-        self, root: str, *, gc_grace_s: float | None = None
+        self, root: str, *, create: bool = False, gc_grace_s: float | None = None
     ) -> Iterator[chunkstore.ChunkedSegmentStorage | chunkstore.Asker]:
         """As ``owner``; with ``ask``, where the present owner looks alive, what asks it to do the same."""
         if self.ask and self.take_over:
@@ -139,7 +139,7 @@ class Asking(Owning):
         with ExitStack() as stack:
             opened: chunkstore.ChunkedSegmentStorage | chunkstore.Asker
             try:
-                opened = stack.enter_context(self.owner(root, gc_grace_s=gc_grace_s))
+                opened = stack.enter_context(self.owner(root, create=create, gc_grace_s=gc_grace_s))
             except ContainerBusy:
                 if not self.ask:
                     raise

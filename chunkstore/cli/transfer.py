@@ -1,9 +1,10 @@
 """``put`` and ``cat``: bytes into a segment and out of it, in bounded memory.
 
 Promises: ``put`` appends pieces of 8 MiB in order, several on their way at once where the storage lets them; killed at any moment, ``put
---resume`` goes on where the stored bytes end, after it has compared them with the file. ``cat`` writes exactly the segment's bytes; with
+--resume`` goes on where the stored bytes end, after it has compared them with the file; with ``--ask`` in pieces of one request, each
+exactly once. ``cat`` writes exactly the segment's bytes; with
 ``--follow`` it succeeds only at the end of a sealed segment. A ``put`` that is refused claims nothing, as far as a look beforehand can
-tell, and leaves no segment.
+tell, and leaves no segment (with ``--ask`` an empty one, if the owner refuses the first bytes).
 Leaves out: compression, framing, anything that is not bytes.
 """
 
@@ -20,11 +21,12 @@ from typing import Annotated, BinaryIO
 import typer
 
 import chunkstore
-from chunkstore.changes import Append, Create
+from chunkstore import runtime
+from chunkstore.changes import Append, Create, Seal, TablePut
 from chunkstore.cli import access, options
 from chunkstore.cli.output import Meter, fields_of, meter
 from chunkstore.cli.streams import opened_input, write_all
-from chunkstore.config import MIB, RollingPolicy
+from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
     ContainerNotFound,
@@ -42,6 +44,8 @@ __all__ = ["ContentDiffers", "PutResult", "cat", "put"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
+_TABLE = "chunkstore.put"
+"""A row for each segment that ``put --ask`` has created or sealed: by it that happens once."""
 
 
 class ContentDiffers(ChunkstoreError):
@@ -120,7 +124,7 @@ def put(
     chunk_size: Annotated[
         int | None, typer.Option(metavar="BYTES", help="A new segment's chunks grow to this size.")
     ] = None,
-    here: access.Owning,
+    here: access.Asking,
 ) -> None:
     """Store a file as a segment, durably.
 
@@ -143,10 +147,13 @@ def put(
         except ContainerNotFound:
             if append:
                 raise
-        with here.owner(root, create=not append) as store:
-            result = copy.run(store)
-            if seal and not store.info(segment).sealed:
-                store.seal(segment)
+        with here.owner_or_asker(root, create=not append) as store:
+            if isinstance(store, chunkstore.Asker):
+                result = copy.ask(store, seal=seal)
+            else:
+                result = copy.run(store)
+                if seal and not store.info(segment).sealed:
+                    store.seal(segment)
     here.show(result, fields_of(result))
 
 
@@ -204,6 +211,32 @@ class _Copy:
             for way in ways:
                 self._arrived(*way)
         return PutResult(segment=self.segment, offset=begin, length=offset - begin, epoch=store.epoch)
+
+    def ask(self, asker: chunkstore.Asker, *, seal: bool) -> PutResult:
+        """As ``run``, through the owner. Raises ``BadOffset`` where others append in between."""
+        replica, token = asker.replica, runtime.token(16)
+        replica.refresh()
+        self.look(replica)
+        offset = None if self.append else self.compared
+        if not replica.exists(self.segment):
+            self._commit(asker, Create(self.segment, self.rolling), token)
+        number = length = 0
+        while piece := self.source.read(LIMITS.ask_append_bytes_max):
+            number += 1
+            at = asker.append(self.segment, piece, writer_id=token, event_number=number, expected_offset=offset)
+            offset, length = at + len(piece), length + len(piece)
+            self.progress.advance(len(piece))
+        replica.refresh()
+        if seal and not replica.info(self.segment).sealed:
+            self._commit(asker, Seal(self.segment), token)
+        end = replica.info(self.segment).length if offset is None else offset
+        return PutResult(segment=self.segment, offset=end - length, length=length, epoch=replica.epoch)
+
+    def _commit(self, asker: chunkstore.Asker, change: Create | Seal, token: bytes) -> None:
+        key = self.segment.encode()
+        row = asker.replica.table(_TABLE).get(key)
+        value = token + type(change).__name__.encode()
+        asker.commit((change,), TablePut(_TABLE, key, value, row.version if row is not None else 0))
 
     def _arrived(self, future: Future[int], length: int) -> None:
         """Wait until a piece is durable. Raises why it is not."""

@@ -1,6 +1,7 @@
 """The owner's side of asking: looks whether somebody rang, carries out what is asked by its ordinary calls, and answers (protocol 3.19).
 
-Promises: one request after the other, but for collecting, merging and snapshots, of which one runs beside them. What a request says
+Promises: appends several at once, so that they share records; other requests one after the other, but for collecting, merging and
+snapshots, of which one runs beside them. What a request says
 is done once at most where that matters, whoever else has carried it out before; a refusal is given by nobody who was deposed, and
 only when the request is gone. Nothing that lies in the box, and no failure, stops it. Leaves out: bytes (``chunkstore_journal``).
 """
@@ -8,6 +9,7 @@ only when the request is gone. Nothing that lies in the box, and no failure, sto
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final, Protocol
 
@@ -15,6 +17,7 @@ from chunkstore import runtime
 from chunkstore.asks import (
     Answer,
     Ask,
+    AskAppend,
     AskBox,
     AskCollect,
     AskCommit,
@@ -36,6 +39,7 @@ from chunkstore.errors import (
     OutcomeUnknown,
     Unsupported,
 )
+from chunkstore.handles import SegmentHandle
 from chunkstore.journal import SnapshotReport
 from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.commit_changes import commit_changes
@@ -50,6 +54,11 @@ __all__ = ["Asked", "OwnerCalls", "carry_out", "version_put"]
 _LOCAL_S: Final = 0.05
 _BUSY_S: Final = 1.0
 _IDLE_S: Final = 20.0
+_EAGER_LOCAL_S: Final = 0.002
+_EAGER_S: Final = 0.1
+_EAGER_FOR_S: Final = 2.0
+"""How long after a request the next one is expected at once: at most 20 looks behind a network for each request that is the last one."""
+_AT_ONCE: Final = 8
 _BUSY_FOR_S: Final = 60.0
 """How long after a commit somebody may want an answer soon: as long as it takes to be idle."""
 _ASKED_FOR_S: Final = 900.0
@@ -65,6 +74,9 @@ _UNANSWERED: Final = (Closed, NotOwner, OutcomeUnknown)
 class OwnerCalls(Protocol):
     """What it needs of ``ChunkedSegmentStorage``."""
 
+    def append(
+        self, segment: SegmentHandle, data: bytes, *, expected_offset: int | None, writer_id: bytes, event_number: int
+    ) -> int: ...
     def commit(self, changes: Sequence[Change]) -> list[int | None]: ...
     def table(self, namespace: str) -> TableReader: ...
     def unpin(self, name: str) -> bool: ...
@@ -84,6 +96,9 @@ def carry_out(container: OwnedContainer, calls: OwnerCalls, ask: Ask) -> tuple[P
             return (commit_changes(container, (), plan, tables=True, adds=0),)
         case AskCommit(changes, once):
             return (_commit_once(calls, changes, once),)
+        case AskAppend(name, segment_id, data, writer_id, number, offset):
+            segment = SegmentHandle(name, segment_id, True)
+            return (calls.append(segment, data, expected_offset=offset, writer_id=writer_id, event_number=number),)
         case AskStage(session_id, runs):
             stage(container, session_id, runs)
             return ()
@@ -138,6 +153,8 @@ class Asked:
         self._task: runtime.Task | None = None
         self._slow: runtime.Task | None = None
         self._slow_token = ""
+        self._one = runtime.lock()
+        """Held while anything but an append is carried out."""
         self._bell = b""
         self._again = False
         """Whether requests are left that nobody will ring for."""
@@ -146,6 +163,8 @@ class Asked:
         self._pause_s = 0.0
         self._asked_s = -_ASKED_FOR_S
         """When somebody last asked."""
+        self._rung_s = -_EAGER_FOR_S
+        """When the bell last brought requests: what only waits for its turn does not make the looks more."""
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
@@ -165,11 +184,15 @@ class Asked:
                 task.join(max(0.0, end_s - runtime.monotonic_s()))
 
     def _work(self) -> None:
+        with closing(runtime.pool("chunkstore-ask", _AT_ONCE)) as pool:
+            self._serve_rounds(pool)
+
+    def _serve_rounds(self, pool: runtime.Pool) -> None:
         failed = False
         while not self._stopping.wait(self._next_s(failed=failed)):
             failed = False
             try:
-                self._look()
+                self._look(pool)
             except (Closed, NotOwner):
                 return
             except Exception as error:  # noqa: BLE001  (nothing that lies in the box may stop it)
@@ -181,13 +204,15 @@ class Asked:
         settings, remote = self._container.settings, self._container.remote
         shortest_s = settings.ask_s or (_BUSY_S if remote else _LOCAL_S)
         now_s = runtime.monotonic_s()
+        if settings.ask_s is None and now_s - self._rung_s < _EAGER_FOR_S:
+            shortest_s = _EAGER_S if remote else _EAGER_LOCAL_S
         quiet_s = now_s - self._container.current.queue.last_commit_at_s
         is_quiet = quiet_s > _BUSY_FOR_S and now_s - self._asked_s > _ASKED_FOR_S
         idle = remote and settings.ask_s is None and is_quiet
         self._pause_s = min(_IDLE_S, max(shortest_s, self._pause_s * 2)) if failed or idle else shortest_s
         return self._pause_s
 
-    def _look(self) -> None:
+    def _look(self, pool: runtime.Pool) -> None:
         container = self._container
         with container.bounded(container.deadline()):
             bell = self._box.bell()
@@ -196,15 +221,15 @@ class Asked:
             tokens = self._box.waiting(_ROUND)
         if tokens:
             self._asked_s = runtime.monotonic_s()
+            if bell != self._bell:
+                self._rung_s = self._asked_s
         self._bell, self._again = bell, len(tokens) == _ROUND
-        for token in tokens:
-            if self._stopping.is_set():
-                return
-            if token != self._slow_token:
-                self._serve(token)
+        pool.run_all([partial(self._serve, token) for token in tokens if token != self._slow_token])
 
     def _serve(self, token: str) -> None:
         container = self._container
+        if self._stopping.is_set():
+            return
         try:
             with container.bounded(container.deadline()):
                 request = self._box.request(token)
@@ -219,11 +244,18 @@ class Asked:
             what = f"a request that was made {late_ms / 1000 + request.wait_ms / 1000:.0f} s ago by the asker's clock"
             late = DeadlineExceeded(what, deadline_s=request.wait_ms / 1000)
             self._refuse(token, late)
-        elif not isinstance(request.ask, _SLOW):
+        elif isinstance(request.ask, AskAppend):
             self._carry_out(token, request.ask)
+        else:
+            with self._one:
+                self._carry_out_alone(token, request.ask)
+
+    def _carry_out_alone(self, token: str, ask: Ask) -> None:
+        if not isinstance(ask, _SLOW):
+            self._carry_out(token, ask)
         elif self._slow is None or not self._slow.is_alive():
             self._slow_token = token
-            self._slow = runtime.spawn_if_possible(partial(self._carry_out_slow, token, request.ask), "chunkstore-ask")
+            self._slow = runtime.spawn_if_possible(partial(self._carry_out_slow, token, ask), "chunkstore-ask")
             if self._slow is None:
                 self._slow_token, self._again = "", True
         else:

@@ -15,6 +15,7 @@ from chunkstore import runtime
 from chunkstore.asks import (
     Answer,
     Ask,
+    AskAppend,
     AskBox,
     AskCollect,
     AskCommit,
@@ -171,6 +172,8 @@ def _wire_of(ask: Ask) -> tuple[object, ...]:
             return (7,)
         case AskStage(session_id, runs):
             return (8, session_id, tuple(tuple(map(_wire_of_chunk, run)) for run in runs))
+        case AskAppend():
+            return (9, *ask)
 
 
 def _read_commit(fields: Fields, object: str) -> AskCommit:
@@ -190,6 +193,11 @@ def _read_stage(fields: Fields, object: str) -> AskStage:
     return AskStage(session_id, tuple(runs))
 
 
+def _read_append(fields: Fields, object: str) -> AskAppend:
+    name, segment_id, data = fields.text(_TEXT_MAX), fields.whole(), fields.raw()
+    return AskAppend(name, segment_id, data, fields.raw(), fields.whole(), _or_none(fields.take(), int, object))
+
+
 def _read_defrag(fields: Fields, object: str) -> AskDefrag:
     return AskDefrag(_or_none(fields.take(), str, object))
 
@@ -203,6 +211,7 @@ _READERS: Final[Mapping[int, Callable[[Fields, str], Ask]]] = {
     6: _read_defrag,
     7: lambda *_: AskSnapshot(),
     8: _read_stage,
+    9: _read_append,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import Create, TablePut
 from chunkstore.cli.serve import _Serving
-from chunkstore.config import OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.config import LIMITS, OptimiserPolicy, RollingPolicy, Settings
 from tests.cli.conftest import Call
 from tests.support.hooked import in_thread, wait_for
 
@@ -97,3 +98,26 @@ def test_an_owner_without_an_application_does_it_and_is_not_idle_meanwhile(
     thread.join(120)
     assert reason == ["idle"]
     assert [item["name"] for item in call("ls", root, "--json").lines] == ["a", *(f"asked {n}" for n in range(3))]
+
+
+def test_put_appends_through_a_live_owner_which_stays(call: Call, root: str, tmp_path: Path) -> None:
+    file, data = tmp_path / "file", os.urandom(LIMITS.ask_append_bytes_max + 1000)
+    file.write_bytes(data)
+    with chunkstore.open(root, settings=Settings(lease_s=0.2)) as store:
+        made = call("put", root, "new", file, "--chunk-size", str(1 << 20), "--ask", "--json").document
+        assert made == {"segment": "new", "offset": 0, "length": len(data), "epoch": 1}
+        assert store.read("new", 0, len(data) + 1) == data and store.info("new").chunk_count == 5
+        assert call("put", root, "new", file, "--ask", "--json", code=1).error["error"] == "SegmentExists"
+        store.append("new", b"owner;")
+        file.write_bytes(b"file;")
+        put = call("put", root, "new", file, "--append", "--ask", "--json").document
+        assert (put["offset"], put["length"]) == (len(data) + 6, 5)
+        file.write_bytes(data + b"owner;file;rest")
+        put = call("put", root, "new", file, "--resume", "--seal", "--ask", "--json").document
+        assert (put["offset"], put["length"]) == (len(data) + 11, 4)
+        assert store.read("new", len(data), 100) == b"owner;file;rest" and store.info("new").sealed
+        assert call("put", root, "new", file, "--append", "--ask", "--json", code=1).error["error"] == "SegmentSealed"
+        assert call("put", root, "no", file, "--append", "--ask", "--json", code=1).error["error"] == "SegmentNotFound"
+        file.write_bytes(b"")
+        assert call("put", root, "empty", file, "--seal", "--ask", "--json").document["length"] == 0
+        assert store.info("empty").sealed and store.epoch == 1

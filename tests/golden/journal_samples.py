@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from chunkstore.asks import (
     Answer,
+    AskAppend,
     AskCollect,
     AskCommit,
     AskDefrag,
@@ -182,6 +183,8 @@ ASKS: dict[str, Request] = {
         ("defrag-all", AskDefrag(None)),
         ("snapshot", AskSnapshot()),
         ("stage", AskStage(9, (_CHUNKS[:1], _CHUNKS[1:]))),
+        ("append", AskAppend("orders-0", 7, b"bytes", b"writer", 7, 3)),
+        ("append-anywhere", AskAppend("orders-0", 0, b"", b"w", 1, None)),
     )
 }
 ANSWERS: dict[str, Answer] = {

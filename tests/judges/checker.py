@@ -366,7 +366,9 @@ class _Checker:
                     continue  # it tells others nothing of the order
             if lsn is not None and event.returned is not None and event.outcome != "unknown":
                 # Who asks is told by whoever carried it out; what deposed owners know is not newer for it.
-                epoch = self._records[lsn - 1].epoch if lsn and event.kind == "ask" else event.epoch
+                epoch = (
+                    self._records[lsn - 1].epoch if lsn and (event.kind == "ask" or not event.epoch) else event.epoch
+                )
                 heappush(answered, (event.returned, lsn, epoch))
 
     def _ceiling(self, returned: float, *, written: bool) -> int:
@@ -450,8 +452,7 @@ class _Checker:
             other
             for other in self._touching[event.segment]
             if other != index
-            and self._events[other].owner
-            in (("", event.owner) if self._events[other].kind == "ask" else (event.owner,))
+            and (not event.owner or self._events[other].owner in ("", event.owner))
             and self._events[other].invoked <= answered_by(event)
             and answered_by(self._events[other]) >= event.invoked
         ]

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.engine import test_basic, test_fencing, test_recovery
+from tests.engine import test_asked_appends, test_basic, test_fencing, test_recovery
 from tests.support.servers.s3server import S3Server
 from tests.support.worlds import RemoteWorld, World
 
@@ -51,3 +51,8 @@ TestFencing = suite(test_fencing)
 @pytest.mark.parametrize(("cache", "end", "snapshots"), [("lost", "crashed", 0), ("kept", "closed", 1)])
 def test_everything_is_there_again(world: World, cache: str, end: str, snapshots: int) -> None:
     test_recovery.test_everything_is_there_again(world, cache, end, snapshots)
+
+
+@pytest.mark.proof
+def test_appends_that_are_asked_for(world: World) -> None:
+    test_asked_appends.test_an_append_happens_once_and_refusals_are_the_owners(world)

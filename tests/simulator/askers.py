@@ -35,7 +35,7 @@ _CHUNK_BYTES: Final = 30
 _INSISTING: Final = 60
 """How often somebody asks in vain, without faults, before that is a violation."""
 _CALM_S: Final = 20.0
-_VERBS: Final = ("commit",) * 12 + ("session", "defrag", "snapshot") + ("pin", "unpin", "collect") * 2
+_VERBS: Final = ("commit",) * 12 + ("session", "defrag", "snapshot") + ("append",) * 4 + ("pin", "unpin", "collect") * 2
 
 
 class _Asker:
@@ -276,6 +276,17 @@ class _Life:
         return min(600.0, unit_s * self._random.choice((0.5, 2, 10, 40)))
 
     # What has no row
+
+    def _append(self) -> None:
+        """The present event of a writer; owners' clients may append it as well."""
+        writer = self._random.choice(self._run.writers)
+        number, data, name = writer.number, writer.data(), writer.name
+        append = partial(
+            self._asker.append, writer.segment, data, writer_id=name, event_number=number, wait_s=self._wait_s()
+        )
+        self._run.recorder.call(self._name, "append", writer.segment, (data, None, name, number), lambda: 0, append)
+        if writer.number == number:
+            writer.number += 1
 
     def _session(self) -> None:
         self._asker.session(f"{self._who.name}/{self._random.randrange(3)}", wait_s=self._wait_s())
