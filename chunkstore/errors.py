@@ -317,9 +317,9 @@ class ContainerNotFound(ChunkstoreError):
 
 
 class ContainerBusy(ChunkstoreError):
-    """A live owner was seen (lease hint). Ask it, wait, or take over. ``here``: it was the process that raised this."""
+    """A live owner was seen (lease hint). Ask it, wait, or take over. ``here``: this process is the owner."""
 
-    fields = ("container", "host", "pid", "here")
+    fields = ("container", "host", "pid")
 
     def __init__(
         self,
@@ -335,7 +335,6 @@ class ContainerBusy(ChunkstoreError):
         self.container = container
         self.host = host
         self.pid = pid
-        self.here = here
 
 
 class ChunksMissing(ChunkstoreError):

@@ -80,11 +80,11 @@ class Claim(NamedTuple):
         from chunkstore_journal.service import ContainerJournal
 
         storage, names, format_, settings = self.storage, self.names, self.format, self.settings
+        check_writable(storage, format_, settings)
+        lease = wait_politely(storage, names, settings, patience_s)
         if not created:
             Reserve(storage, names, settings).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-        check_writable(storage, format_, settings)
-        lease = wait_politely(storage, names, settings, patience_s)
         cache = self.cache if self.cache is not None else parts.cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
         if self.close_storage:

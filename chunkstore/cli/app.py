@@ -222,7 +222,7 @@ def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
     """The library's remedy is a keyword argument, which cannot be given here."""
     if isinstance(error, ContainerBusy):
         remedy = "--ask lets it do the work, where the verb has that; --take-over claims the container and fences it"
-        return ContainerBusy(error.container, host=error.host, pid=error.pid, here=error.here, remedy=remedy)
+        return ContainerBusy(error.container, host=error.host, pid=error.pid, remedy=remedy)
     if not isinstance(error, ContainerNotFound):
         return error
     remedy = "--container chooses one; the first 'chunkstore put' creates it, for Kafka 'kafka serve --create'"

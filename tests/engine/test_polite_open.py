@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -17,12 +18,15 @@ import chunkstore
 from chunkstore import backup
 from chunkstore.assembly import open_store_on
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
+from chunkstore.engine import Store
 from chunkstore.errors import ContainerBusy, InvalidArgument, NotOwner
 from chunkstore.operations import maintenance
 from chunkstore.repair import repair
+from chunkstore.writer import StorageWriter
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 
+NUMBERS = itertools.count()
 OFTEN = Settings(lease_s=0.2)
 OWNER = """
 import sys, chunkstore
@@ -57,7 +61,7 @@ def test_a_live_owner_is_deposed_only_on_demand(monkeypatch: pytest.MonkeyPatch)
     "call",
     [
         lambda root: chunkstore.open(root, wait_s=1, take_over=True),
-        lambda root: chunkstore.open(root, take_over=1),
+        lambda root: chunkstore.open(root, take_over="yes"),  # type: ignore[arg-type]
         lambda root: repair(root, wait_s=1, take_over=True),
         lambda root: backup.restore(root, root, wait_s=1, take_over=True),
         lambda root: backup.backup(root, root, wait_s=1, take_over=True),
@@ -100,23 +104,29 @@ def test_an_owner_that_was_killed_is_followed_at_once(tmp_path: Path) -> None:
             assert store.exists("a")
 
 
-def test_a_store_that_is_forgotten_shows_no_lease_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "use", [lambda store: store.table("t"), lambda store: store.session("s"), lambda store: store.writer("a")]
+)
+def test_a_store_that_is_forgotten_shows_no_lease_any_more(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[Store], object]
+) -> None:
     """Whatever runs in the background: its keeper ends. What can still change the container keeps it."""
     monkeypatch.setattr(maintenance, "_TICK_S", 0.005)
+    monkeypatch.setattr("chunkstore_journal.lease._RENEWED_LATE_S", 0.0)
     policy = OptimiserPolicy(retention=True, sweep_s=3600, defrag=DefragPolicy(), scrub_bytes_s=1000)
-    store = chunkstore.open("memory://polite-forgotten", settings=Settings(headers="import"), optimiser=policy)
+    root = f"memory://polite-forgotten-{next(NUMBERS)}"
+    store = chunkstore.open(root, settings=Settings(headers="import", lease_s=0.1), optimiser=policy)
     store.create("a")
-    keeper, there = store._maintenance._keeper, weakref.ref(store)
+    keeper, there, used = store._maintenance._keeper, weakref.ref(store), use(store)
     assert keeper is not None
-    for kept in (store.table("t"), store.session("s"), store.writer("a")):
-        if there() is store:
-            del store
-        gc.collect()
-        assert there() is not None, type(kept)
-        store = there()
-    kept.close()
-    del kept, store
+    del store
+    gc.collect()
+    assert there() is not None
+    if isinstance(used, StorageWriter):
+        used.close()
+    del used
     gc.collect()
     assert there() is None
     keeper.join(60)
     assert not keeper.is_alive()
+    chunkstore.open(root, settings=Settings(lease_s=0.1)).close()
