@@ -40,9 +40,7 @@ class Beside(Protocol):
 class Maintenance:
     """One per container. ``start`` begins the keeper; ``close`` ends everything."""
 
-    def __init__(
-        self, container: OwnedContainer, recovery: Recovery, is_forgotten: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, container: OwnedContainer, recovery: Recovery, is_forgotten: Callable[[], bool]) -> None:
         """``is_forgotten``: whether nothing can use or close the container any more; its lease then stops."""
         self._container = container
         self._recovery = recovery

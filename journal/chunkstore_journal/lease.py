@@ -79,16 +79,17 @@ def wait_politely(
     """Return the lease read last, when no owner seems to be alive: no lease, released, its process gone, or nothing moved for 2.2 times
     ``lease_s``, and for a little more than the lease's period, in which an idle owner moves nothing else.
 
-    ``patience_s``: so long an owner that shows life is waited for. None (a caller that takes over), or no ``lease_s`` and no patience:
-    nothing is read; that is a None, too.
+    ``patience_s``: how long an owner that shows life is waited for. Returns None, and reads nothing, where that is None (a caller that
+    takes over), and where there is neither ``lease_s`` nor patience.
 
     Raises: ``ContainerBusy`` at the first sign of life after ``patience_s``: the lease or the journal of its epoch changes.
     """
     period_s = settings.lease_period_s(remote=storage.capabilities.remote)
     if patience_s is None or not (period_s or patience_s):
         return None
-    quiet_s = max(_LEASES_WATCHED * settings.lease_s, period_s + max(settings.lease_s, _RENEWED_LATE_S))
-    quiet_s = quiet_s if period_s else patience_s
+    quiet_s = patience_s
+    if period_s:
+        quiet_s = max(_LEASES_WATCHED * settings.lease_s, period_s + max(settings.lease_s, _RENEWED_LATE_S))
     often_s = max(0.01, min(_LOOK_EVERY_S_MAX, quiet_s / 8))
     now = read_lease(storage, names)
     began_s = moved_s = runtime.monotonic_s()
