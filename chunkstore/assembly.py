@@ -22,7 +22,7 @@ from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
-from chunkstore.owning import Claim, check_ownership
+from chunkstore.owning import Claim, check_ownership, check_patience
 from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -47,7 +47,8 @@ def open_store(
     container: str = "default",
     create: bool = True,
     settings: Settings | None = None,
-    wait_s: float = 0,
+    wait_s: float | None = None,
+    take_over: bool = False,
     observer: Observer | None = None,
     accept_rollback: bool = False,
     optimiser: OptimiserPolicy | None = None,
@@ -56,16 +57,15 @@ def open_store(
 
     Arguments: ``root``: a path, or a URL (``file:///PATH``, ``s3://...``, ``hdfs://...``, ``memory://NAME``); ``container``: 1 to 64
     letters, digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing, and its root's folder, but no parent;
-    ``wait_s``: how long to
-    watch a former owner for signs of life (0: do not look, claim at once; a live one is then fenced). An idle one shows its
-    lease only, so that less than the lease's period, and a little more, is lengthened to that (``lease_s``, ``lease_remote_s``);
-    one that shows no lease (``lease_s`` 0) is not seen. ``accept_rollback``: go on where the journal does not reach what was seen of it
-    (``RolledBack``, or ``Damaged`` that speaks of it): a restored backup; what is given up is told in ``store.report.findings``. Safe only
-    where no former owner runs any more: epochs recur, and an old owner's deletions may still land. ``optimiser``: upkeep in the background
-    besides the collections of ``settings.collect_s``.
+    ``wait_s``: how many seconds a live owner may need to go; None: none. ``take_over``: claim at once and fence a live owner, without
+    ``wait_s``. A former owner that has not closed, and is not seen to have ended, is watched until its lease has not moved for 11 s, or
+    35 s behind a network (``lease_s``, ``lease_remote_s``); one that shows no lease (``lease_s`` 0) is not seen.
+    ``accept_rollback``: go on where the journal does not reach what was seen of it (``RolledBack``, or ``Damaged`` that speaks of it): a
+    restored backup; what is given up is told in ``store.report.findings``. Safe only where no former owner runs any more: epochs recur,
+    and an old owner's deletions may still land. ``optimiser``: upkeep in the background besides the collections of ``settings.collect_s``.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
-    of life; at once, and nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
+    of life after ``wait_s``; nothing was claimed), ``NotOwner`` (overtaken while opening), ``Unsupported`` (this storage cannot be
     owned safely), ``Damaged`` (``RolledBack``: this root is older than what was seen here), ``StorageFull``, ``StorageUnavailable``.
     Retry: safe. Source: protocol 3.4, 3.12.
     """
@@ -77,6 +77,7 @@ def open_store(
         create=create,
         settings=chosen,
         wait_s=wait_s,
+        take_over=take_over,
         close_storage=True,
         observer=observer,
         accept_rollback=accept_rollback,
@@ -85,7 +86,13 @@ def open_store(
 
 
 def open_metered_store(
-    root: Root, *, container: str, settings: Settings, wait_s: float, accept_rollback: bool, optimiser: OptimiserPolicy
+    root: Root,
+    *,
+    container: str,
+    settings: Settings,
+    take_over: bool,
+    accept_rollback: bool,
+    optimiser: OptimiserPolicy,
 ) -> tuple[ChunkedSegmentStorage, Callable[[], Mapping[str, CallCounts]]]:
     """As ``open_store``, of a container that is there; and what counts its calls of the storage, by operation."""
     from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
@@ -96,7 +103,7 @@ def open_metered_store(
         container=container,
         create=False,
         settings=settings,
-        wait_s=wait_s,
+        take_over=take_over,
         close_storage=True,
         accept_rollback=accept_rollback,
         optimiser=optimiser,
@@ -121,7 +128,8 @@ def open_store_on(
     container: str = "default",
     create: bool = True,
     settings: Settings | None = None,
-    wait_s: float = 0,
+    wait_s: float | None = None,
+    take_over: bool = False,
     cache: MetadataCache | None = None,
     close_storage: bool = False,
     observer: Observer | None = None,
@@ -139,8 +147,9 @@ def open_store_on(
     with closed_if_this_fails(storage.close if close_storage else None):
         chosen = parts.checked_settings(settings)
         names = ContainerNames(container)
-        check_ownership(observer, optimiser, wait_s, accept_rollback)
+        check_ownership(observer, optimiser, accept_rollback)
         check_flags(create=create)
+        patience_s = check_patience(wait_s, take_over)
         storage = guarded(storage)
         format_ = find_format(storage, names)
         created = format_ is None
@@ -149,7 +158,7 @@ def open_store_on(
                 raise container_missing(storage, names)
             format_ = create_container(storage, names, chosen, probe=probe_storage)
         claim = Claim(storage, names, format_, chosen, cache, close_storage)
-        return claim.own(observer, optimiser, float(wait_s), accept_rollback=accept_rollback, created=created)
+        return claim.own(observer, optimiser, patience_s, accept_rollback=accept_rollback, created=created)
 
 
 def follow_container(

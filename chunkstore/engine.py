@@ -15,6 +15,7 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ from chunkstore.asks import Ask, AskBox, Plain, check_ask
 from chunkstore.changes import Change, Create, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
-from chunkstore.errors import InvalidArgument, SegmentNotFound
+from chunkstore.errors import Closed, InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
@@ -103,11 +104,12 @@ class Store(ReadableContainer, UpkeepCalls):
             settings=settings,
             service=service,
             observer=observer,
-            changed=self._wake_waiters,
+            changed=partial(_wake, self._waiters_lock, self._waiters),
         )
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
-        self._maintenance = Maintenance(container, recovery)
+        me = weakref.ref(self)  # what runs in the background holds no more: a store that is forgotten ends
+        self._maintenance = Maintenance(container, recovery, lambda: me() is None)
         check = container.check_fence
         self._context = ReadContext(
             storage=storage,
@@ -125,13 +127,20 @@ class Store(ReadableContainer, UpkeepCalls):
             rebuild=container.rebuild,
             tail=container.tail,
         )
-        self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
+        written = partial(_written, container, recovery, self._maintenance)
+        self._space = Space(stored_sizes, written, lambda: container.space.room(container.current.store))
         if importer is not None:
-            container.fetch = importer(self, container)
+            container.fetch = importer(weakref.proxy(self), container)
             self._context = self._context._replace(fetch=container.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
-            self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
+
+            def call(ask: Ask) -> tuple[Plain, ...]:
+                if (store := me()) is None:
+                    raise Closed("the store")
+                return store.carry_out(ask)
+
+            self._maintenance.beside.append(Asked(container, asks, call, self._maintenance.stopping))
         self._maintenance.start()
 
     def __repr__(self) -> str:
@@ -371,7 +380,7 @@ class Store(ReadableContainer, UpkeepCalls):
 
     def table(self, namespace: str) -> Table:
         """The table of this namespace (1 to 64 bytes, no ``!`` first); it needs no creation. Raises ``InvalidArgument``."""
-        return Table(self._container, self._context, namespace)
+        return Table(self._container, self._context, namespace, self)
 
     def session(self, holder: str, *, ttl_s: float = 86_400.0) -> Session:
         """Open a session for writers outside the owner. ``holder`` and ``ttl_s`` are labels for people and for the sweep.
@@ -382,7 +391,7 @@ class Store(ReadableContainer, UpkeepCalls):
         check_holder(holder, ttl_s)
         plan = partial(plan_open_session, holder=holder, ttl_s=ttl_s)
         session_id = commit_changes(self._container, (), plan, adds=0)
-        return Session(self._container, session_id, holder)
+        return Session(self._container, session_id, holder, self)
 
     def writer(
         self,
@@ -454,15 +463,6 @@ class Store(ReadableContainer, UpkeepCalls):
     def _present_epoch(self) -> int:
         return self._container.current.epoch
 
-    def _written(self) -> Written:
-        journal = self._container.current.journal
-        return Written(
-            journal.epoch,
-            journal.bytes_written,
-            self._recovery.journal_bytes(),
-            self._maintenance.snapshots.written_bytes,
-        )
-
     def _poll_s(self, *, at_once: bool) -> float:
         # Its own commits, and its end, wake whoever waits; what is left to see is a newer owner, by a look at the fence.
         return _POLL_REMOTE_S if self._container.remote else _POLL_LOCAL_S
@@ -477,11 +477,17 @@ class Store(ReadableContainer, UpkeepCalls):
         with self._waiters_lock:
             self._waiters.discard(wake)
 
-    def _wake_waiters(self, _lsn: int) -> None:
-        if self._waiters:
-            with self._waiters_lock:
-                for wake in self._waiters:
-                    wake()
+
+def _wake(lock: runtime.Lock, waiters: set[Callable[[], None]], _lsn: int) -> None:
+    if waiters:
+        with lock:
+            for wake in waiters:
+                wake()
+
+
+def _written(container: OwnedContainer, recovery: Recovery, maintenance: Maintenance) -> Written:
+    journal = container.current.journal
+    return Written(journal.epoch, journal.bytes_written, recovery.journal_bytes(), maintenance.snapshots.written_bytes)
 
 
 ChunkedSegmentStorage = Store

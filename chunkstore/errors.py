@@ -317,14 +317,21 @@ class ContainerNotFound(ChunkstoreError):
 
 
 class ContainerBusy(ChunkstoreError):
-    """A live owner was seen (lease hint). Wait, or take over."""
+    """A live owner was seen (lease hint). Ask it, wait, or take over. ``here``: this process is the owner."""
 
     fields = ("container", "host", "pid")
 
-    def __init__(self, container: str, *, host: str, pid: int) -> None:
-        super().__init__(
-            f"container {container!r} is owned by a live process (pid {pid} on {host}); wait for it, or take over"
-        )
+    def __init__(
+        self,
+        container: str,
+        *,
+        host: str,
+        pid: int,
+        here: bool = False,
+        remedy: str = "ask it with open_asker, wait for it with wait_s, or fence it with take_over=True",
+    ) -> None:
+        owner = "this process has it open" if here else "it is owned by a live process"
+        super().__init__(f"container {container!r} is busy: {owner} (pid {pid} on {host}); {remedy}")
         self.container = container
         self.host = host
         self.pid = pid

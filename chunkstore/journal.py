@@ -252,15 +252,15 @@ class JournalService(ABC):
 
     @abstractmethod
     def take_over(
-        self, *, own: Journal | None, wait_s: float = 0.0, force: bool = False, accept_rollback: bool = False
+        self, *, own: Journal | None, lease: LeaseInfo | None = None, accept_rollback: bool = False
     ) -> Ownership:
         """Claim the next epoch, end the former stream, materialise the state, open our stream (protocol.md T0 to T9).
 
         ``own`` is our own failed or rolled journal (self-take-over, A1: only ``own.epoch + 1`` is tried), or None to climb
-        to the top. ``wait_s`` and ``force`` are about the lease only (politeness). ``accept_rollback``: go on where the journal
+        to the top. ``lease``: as a polite claimant has just read it; None: it is read. ``accept_rollback``: go on where the journal
         does not reach what was seen of it before (A17).
 
-        Raises: ``NotOwner`` (a newer claim was met), ``ContainerBusy``, ``Damaged`` (history cannot be trusted), ``RolledBack``,
+        Raises: ``NotOwner`` (a newer claim was met), ``Damaged`` (history cannot be trusted), ``RolledBack``,
         ``StorageFull``, ``StorageUnavailable``, ``Unsupported`` (no safe claim on this storage).
         """
 

@@ -19,8 +19,9 @@ __all__ = ["Session"]
 class Session:
     """An open session for writers outside the owner (protocol A9). A context manager that ends it if it is open."""
 
-    def __init__(self, container: OwnedContainer, session_id: int, holder: str) -> None:
+    def __init__(self, container: OwnedContainer, session_id: int, holder: str, store: object) -> None:
         self._container = container
+        self._store = store  # it goes on while this is used
         self.id = session_id
         self.holder = holder
         self._ended = False

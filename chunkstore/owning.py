@@ -24,10 +24,22 @@ from chunkstore.operations.space import Reserve
 from chunkstore.registry import open_copy
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["Claim", "check_ownership"]
+__all__ = ["Claim", "check_ownership", "check_patience"]
 
 
-def check_ownership(observer: object, optimiser: object, wait_s: object, accept_rollback: object) -> None:
+def check_patience(wait_s: float | None, take_over: bool) -> float | None:
+    """How long a live owner is waited for, in seconds; None: it is deposed at once. Raises ``InvalidArgument``."""
+    check_flags(take_over=take_over)
+    if wait_s is None:
+        return None if take_over else 0.0
+    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
+        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+    if take_over:
+        raise InvalidArgument("take_over=True claims at once, wait_s waits: give one of them", argument="wait_s")
+    return float(wait_s)
+
+
+def check_ownership(observer: object, optimiser: object, accept_rollback: object) -> None:
     """Check what an owner is made with. Raises ``InvalidArgument``."""
     check_flags(accept_rollback=accept_rollback)
     if observer is not None and not isinstance(observer, Observer):
@@ -38,8 +50,6 @@ def check_ownership(observer: object, optimiser: object, wait_s: object, accept_
         raise InvalidArgument(
             f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
         )
-    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
-        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
 
 
 class Claim(NamedTuple):
@@ -57,12 +67,12 @@ class Claim(NamedTuple):
         self,
         observer: Observer | None,
         optimiser: OptimiserPolicy | None,
-        wait_s: float,
+        patience_s: float | None,
         *,
         accept_rollback: bool,
         created: bool = False,
     ) -> ChunkedSegmentStorage:
-        """Take over and serve."""
+        """Take over and serve. ``patience_s``: see ``check_patience``."""
         from chunkstore_bindings.probe import confirm_storage
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely
@@ -70,19 +80,18 @@ class Claim(NamedTuple):
         from chunkstore_journal.service import ContainerJournal
 
         storage, names, format_, settings = self.storage, self.names, self.format, self.settings
+        check_writable(storage, format_, settings)
+        lease = wait_politely(storage, names, settings, patience_s)
         if not created:
             Reserve(storage, names, settings).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-        check_writable(storage, format_, settings)
-        if wait_s > 0:
-            wait_politely(storage, names, wait_s, settings)
         cache = self.cache if self.cache is not None else parts.cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
         if self.close_storage:
             closing.append(storage.close)
         try:
             service = ContainerJournal(storage, names, format_, cache, settings)
-            ownership = service.take_over(own=None, accept_rollback=accept_rollback)
+            ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
             return self.serve(service, ownership, closing, observer, optimiser)
         except BaseException:
             if self.cache is None:

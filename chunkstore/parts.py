@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from chunkstore.config import Settings, default_cache_dir
 from chunkstore.errors import InvalidArgument, PastCollected
@@ -30,18 +29,8 @@ __all__ = [
     "storage_of",
     "stored_sizes",
     "sweep_unfinished",
-    "watch_s",
     "why_absent",
 ]
-
-
-_LEASES_WATCHED: Final = 2.2
-"""A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
-
-
-def watch_s(settings: Settings) -> float:
-    """How long to watch the present owner for signs of life before it is pushed aside."""
-    return _LEASES_WATCHED * settings.lease_s
 
 
 def checked_settings(settings: Settings | None) -> Settings:

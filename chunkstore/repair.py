@@ -17,7 +17,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.operations.cut_off import CutOff
 from chunkstore.operations.regain import Regain, plan_regain, regain
 from chunkstore.operations.repair_report import RepairReport, Unread
-from chunkstore.owning import Claim
+from chunkstore.owning import Claim, check_patience
 from chunkstore.parts import cache_of, checked_settings, scratch_of, storage_of
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
@@ -31,15 +31,17 @@ def repair(
     container: str = "default",
     settings: Settings | None = None,
     dry_run: bool = False,
-    wait_s: float = 0,
+    wait_s: float | None = None,
+    take_over: bool = False,
     cache: MetadataCache | None = None,
 ) -> RepairReport:
     """Go on behind the last good record of a container whose history no replay accepts, as a new epoch (protocol 3.15).
 
     What lies behind that record stays stored, and is history no more; acknowledged bytes that lie in chunks as their records say are kept,
     and so is what else can be read there and still makes sense. What is lost is in the report. Nothing happens where
-    history is sound, and with ``dry_run``. ``wait_s`` as in ``open_store``. Stop every process that works on the container first. The local
-    metadata cache is replaced. Atomic up to the new epoch's OPEN; what is kept is committed a segment at a time. Durable.
+    history is sound, and with ``dry_run``. ``wait_s``, ``take_over`` as in ``open_store``. Stop every process that works on the
+    container first. The local metadata cache is replaced. Atomic up to the new epoch's OPEN; what is kept is committed a segment at a time.
+    Durable.
 
     ``root`` may be a storage of the caller's own, which stays open, with a metadata ``cache`` of its own, too.
 
@@ -49,8 +51,9 @@ def repair(
 
     chosen, names = checked_settings(settings), ContainerNames(container)
     check_flags(dry_run=dry_run)
+    patience_s = check_patience(wait_s, take_over)
     with storage_of(root, settings) as opened:
-        return _repair(guarded(opened), names, chosen, cache, dry_run=dry_run, wait_s=float(wait_s))
+        return _repair(guarded(opened), names, chosen, cache, dry_run=dry_run, patience_s=patience_s)
 
 
 def _repair(
@@ -60,12 +63,12 @@ def _repair(
     cache: MetadataCache | None,
     *,
     dry_run: bool,
-    wait_s: float,
+    patience_s: float | None,
 ) -> RepairReport:
     from chunkstore_journal.container import check_writable, read_format
     from chunkstore_journal.ends import WAY_ON, contradicts, missing
     from chunkstore_journal.history import open_streams
-    from chunkstore_journal.lease import read_lease
+    from chunkstore_journal.lease import read_lease, wait_politely
     from chunkstore_journal.mend import interrupted_repair
     from chunkstore_journal.repair import diagnose
     from chunkstore_journal.service import ContainerJournal
@@ -95,14 +98,15 @@ def _repair(
             )
         if dry_run:
             return replace(_plan(storage, names, room, interrupted)[0], continued=interrupted is not None)
+        lease = wait_politely(storage, names, settings, patience_s)
         parts = cache if cache is not None else cache_of(storage, format_.uuid, settings, "owner")
         closing: list[Callable[[], None]] = [] if cache is not None else [parts.close]
         service = ContainerJournal(storage, names, format_, parts, settings)
         if found.damage is None:
-            ownership = service.take_over(own=None, wait_s=wait_s)
+            ownership = service.take_over(own=None, lease=lease)
         else:
             cut = found.previous.epoch if found.previous is not None else 0
-            ownership = service.mend(from_epoch=cut, wait_s=wait_s)
+            ownership = service.mend(from_epoch=cut)
         epoch = ownership.journal.epoch
         claim = Claim(storage, names, format_, settings, cache, close_storage=False)
         with claim.serve(service, ownership, closing) as store:

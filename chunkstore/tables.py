@@ -77,8 +77,9 @@ class TableReader:
 class Table(TableReader):
     """``store.table(namespace)``: journaled key-value rows. Versions are lsns; 0 as an expectation means "absent"."""
 
-    def __init__(self, container: OwnedContainer, context: ReadContext, namespace: str) -> None:
+    def __init__(self, container: OwnedContainer, context: ReadContext, namespace: str, store: object) -> None:
         super().__init__(context, namespace)
+        self._store = store  # it goes on while this is used
         self._container = container
 
     def put(self, key: bytes, value: bytes, *, expected_version: int | None = None) -> None:

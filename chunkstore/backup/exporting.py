@@ -122,11 +122,12 @@ def export(
     container: str = "default",
     settings: Settings | None = None,
     wait_s: float | None = None,
+    take_over: bool = False,
 ) -> ExportReport:
     """Write what the metadata say now into a new file, under a pin that stays.
 
     ``store``: an owner, or a replica; or a root, whose ``container`` is opened with ``settings`` for it: claimed for the pin, only read
-    where none is made. ``wait_s``: as of ``chunkstore.open``; None: so long that a live owner is seen (``ContainerBusy``).
+    where none is made. ``wait_s``, ``take_over``: as of ``chunkstore.open``.
     ``segments``: their names, or prefixes that end with ``*``; ``topic``: the segments of its ledgers; neither: everything. A part is
     whole in itself: with a segment come its writers' last events, with a ledger what says what it is. ``pin_name``: else the file's own
     name after ``export-``; it goes with ``unpin``, or ``expires_s`` seconds later at the earliest. Without a pin the file is worth nothing
@@ -147,7 +148,9 @@ def export(
     claims = pin and pins is None
     temporary = f"{target}.{runtime.token(8).hex()}.tmp"
     with (
-        opened_to_read(store, pins=claims, container=container, settings=settings, wait_s=wait_s) as shown,
+        opened_to_read(
+            store, pins=claims, container=container, settings=settings, wait_s=wait_s, take_over=take_over
+        ) as shown,
         _removed_unless_done(temporary),
     ):
         maker = pins_of(shown, pins) if pin else None

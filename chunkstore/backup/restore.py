@@ -23,6 +23,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.operations.bring_chunks import Place
+from chunkstore.owning import check_patience
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
@@ -58,7 +59,8 @@ def restore(
     container: str = "default",
     new_container: str | None = None,
     settings: Settings | None = None,
-    wait_s: float = 0,
+    wait_s: float | None = None,
+    take_over: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
     caches: Caches | None = None,
@@ -73,7 +75,7 @@ def restore(
     The moment: ``lsn``, ``time`` (both as in ``open_replica``), or ``snapshot``, the name of a pin; none of them: now. First every chunk is
     looked at; then all are copied, and compared with their CRCs on the way. Segments keep their offsets, attributes, seals, labels of time
     and writers' last events, tables their rows; retention policies come along. What speaks of the other history does not: garbage,
-    sessions, pins. ``new_container``: its name, else that at the source. ``wait_s``: as in ``open``, where an earlier try may still run.
+    sessions, pins. ``new_container``: its name, else that at the source. ``wait_s``, ``take_over``: as in ``open``.
     ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step. Roots may be storages of the caller's
     own, which stay open; ``caches`` makes its own metadata caches, by role.
 
@@ -88,6 +90,7 @@ def restore(
     """
     chosen, names = parts.checked_settings(settings), NameFilter(segments)
     check_flags(dry_run=dry_run)
+    patience_s = check_patience(wait_s, take_over)
     container = ContainerNames(container).container
     if new_container is not None:
         ContainerNames(new_container)
@@ -105,7 +108,7 @@ def restore(
             new,
             container=target,
             settings=chosen,
-            wait_s=wait_s,
+            patience_s=patience_s,
             dry_run=dry_run,
             progress=progress,
             cache=None if caches is None or dry_run else caches("owner"),
@@ -123,7 +126,8 @@ def import_(
     time: datetime | int | None = None,
     container: str | None = None,
     settings: Settings | None = None,
-    wait_s: float = 0,
+    wait_s: float | None = None,
+    take_over: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
 ) -> RestoreReport:
@@ -142,6 +146,7 @@ def import_(
         new_container=container,
         settings=settings,
         wait_s=wait_s,
+        take_over=take_over,
         dry_run=dry_run,
         progress=progress,
     )
@@ -153,7 +158,7 @@ def into_new(
     *,
     container: str,
     settings: Settings,
-    wait_s: float = 0,
+    patience_s: float | None,
     dry_run: bool = False,
     progress: Callable[[int], object] | None = None,
     cache: MetadataCache | None = None,
@@ -167,5 +172,5 @@ def into_new(
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
                 return State(source, chunks, place, epoch=epoch, goes_on=goes_on, progress=progress).pages()
 
-            make_container(new, container=container, settings=settings, rows=rows, wait_s=wait_s, cache=cache)
+            make_container(new, container=container, settings=settings, rows=rows, patience_s=patience_s, cache=cache)
     return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)

@@ -99,12 +99,13 @@ def backup(
     container: str = "default",
     settings: Settings | None = None,
     wait_s: float | None = None,
+    take_over: bool = False,
 ) -> BackupReport:
     """Make one more backup of what the container holds now: copy the chunks that the last one does not name, then the metadata.
 
-    ``store``, ``container``, ``settings``, ``wait_s``: as for ``export``. ``backup_root``: a root of its own, or a storage of one, which
-    stays open; one may hold backups of several containers. ``pin``: keep what is copied until then; without one the run fails where a chunk
-    is collected meanwhile. ``pins``: as for ``export``.
+    ``store``, ``container``, ``settings``, ``wait_s``, ``take_over``: as for ``export``. ``backup_root``: a root of its own, or a storage
+    of one, which stays open; one may hold backups of several containers. ``pin``: keep what is copied until then; without one the run
+    fails where a chunk is collected meanwhile. ``pins``: as for ``export``.
     ``verify``: what a server is to copy (from bucket to bucket of one S3) is read first and compared with its CRC; else the server is
     trusted with it. Bytes copied here always are. ``link``: make hard links where both roots are on one file system; links are not
     read, and do not protect from rot. ``before`` gets the expected cost, ``progress`` bytes.
@@ -119,7 +120,9 @@ def backup(
     check_flags(pin=pin, link=link, verify=verify)
     claims = pin and pins is None
     with (
-        opened_to_read(store, pins=claims, container=container, settings=settings, wait_s=wait_s) as shown,
+        opened_to_read(
+            store, pins=claims, container=container, settings=settings, wait_s=wait_s, take_over=take_over
+        ) as shown,
         parts.storage_of(backup_root, shown.settings) as target,
         closing(runtime.pool("chunkstore-backup", shown.settings.io_workers)) as pool,
     ):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from chunkstore import parts
 from chunkstore.assembly import open_store
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -26,7 +25,13 @@ Subject: TypeAlias = ChunkedSegmentStorage | Replica | Root
 
 @contextmanager
 def opened_to_read(
-    subject: Subject, *, pins: bool, container: str, settings: Settings | None, wait_s: float | None
+    subject: Subject,
+    *,
+    pins: bool,
+    container: str,
+    settings: Settings | None,
+    wait_s: float | None,
+    take_over: bool,
 ) -> Iterator[ChunkedSegmentStorage | Replica]:
     """``subject`` itself; of a root an owner where ``pins`` are to be made, else a replica. Raises ``InvalidArgument``, and as
     opening these."""
@@ -37,22 +42,9 @@ def opened_to_read(
         text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
         raise InvalidArgument(text, argument="store")
     opened: ChunkedSegmentStorage | Replica = (
-        _opened_as_owner(subject, container=container, settings=settings, wait_s=wait_s)
+        open_store(subject, container=container, create=False, settings=settings, wait_s=wait_s, take_over=take_over)
         if pins
         else open_replica(subject, container=container, settings=settings)
     )
     with opened:
         yield opened
-
-
-def _opened_as_owner(
-    root: Root, *, container: str, settings: Settings | None, wait_s: float | None
-) -> ChunkedSegmentStorage:
-    """The container at ``root``, claimed. ``wait_s`` None: politely, a live owner is ``ContainerBusy``. Raises as ``chunkstore.open``."""
-    return open_store(
-        root,
-        container=container,
-        create=False,
-        settings=settings,
-        wait_s=parts.watch_s(parts.checked_settings(settings)) if wait_s is None else wait_s,
-    )

@@ -53,7 +53,7 @@ def make_container(
     container: str,
     settings: Settings,
     rows: Callable[[Place, int, bool], Iterator[list[tuple[bytes, bytes]]]],
-    wait_s: float = 0,
+    patience_s: float | None,
     cache: MetadataCache | None = None,
 ) -> None:
     """Make a container that begins with these ``rows``, given the place, the epoch, and whether somebody may have tried before. The storage
@@ -77,8 +77,7 @@ def make_container(
         confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
     else:
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
-    if wait_s > 0:
-        wait_politely(storage, names, wait_s, settings)
+    wait_politely(storage, names, settings, patience_s)
     place = NewPlace(storage, names, settings)
 
     def make(epoch: int, token: bytes) -> SnapshotLink:

@@ -16,7 +16,6 @@ from typing import Any, Final, get_type_hints
 from rich.console import Console
 
 import chunkstore
-from chunkstore import parts
 from chunkstore.cli import options
 from chunkstore.cli.output import print_facts, print_json, print_note, print_table
 from chunkstore.config import Settings
@@ -86,11 +85,6 @@ class Claiming(Reading):
 
     take_over: options.TakeOver = False
 
-    @property
-    def wait_s(self) -> float:
-        """How long to watch the present owner before it is pushed aside."""
-        return 0.0 if self.take_over else parts.watch_s(self.settings)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owning(Claiming):
@@ -115,7 +109,7 @@ class Owning(Claiming):
                 container=self.container,
                 create=create,
                 settings=settings,
-                wait_s=self.wait_s,
+                take_over=self.take_over,
                 accept_rollback=self.accept_rollback,
             )
         with store:

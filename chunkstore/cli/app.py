@@ -21,7 +21,7 @@ from chunkstore.cli.access import with_options
 from chunkstore.cli.options import ROOT_VARIABLE
 from chunkstore.cli.output import print_error
 from chunkstore.cli.streams import watched_streams
-from chunkstore.errors import ChunkstoreError, ContainerNotFound, InvalidArgument
+from chunkstore.errors import ChunkstoreError, ContainerBusy, ContainerNotFound, InvalidArgument
 
 __all__ = ["build_command", "main"]
 
@@ -221,6 +221,9 @@ def _run(arguments: list[str]) -> int:
 
 def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
     """The library's remedy is a keyword argument, which cannot be given here."""
+    if isinstance(error, ContainerBusy):
+        remedy = "--ask lets it do the work, where the verb has that; --take-over claims the container and fences it"
+        return ContainerBusy(error.container, host=error.host, pid=error.pid, remedy=remedy)
     if not isinstance(error, ContainerNotFound):
         return error
     remedy = "--container chooses one; the first 'chunkstore put' creates it, for Kafka 'kafka serve --create'"

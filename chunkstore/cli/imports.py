@@ -89,7 +89,7 @@ def import_(
             time=moment,
             container=here.container if name is None else name,
             settings=here.settings,
-            wait_s=here.wait_s,
+            take_over=here.take_over,
             dry_run=dry_run,
             progress=progress.advance,
         )

@@ -70,14 +70,14 @@ class _KafkaServing(_Serving):
     place: dict[str, Any]
     """Arguments of ``KafkaServer``."""
 
-    def _open(self, wait_s: float) -> chunkstore.ChunkedSegmentStorage:
+    def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
         try:
-            return super()._open(wait_s)
+            return super()._open(take_over=take_over)
         except ContainerNotFound:
             if not self.create:
                 raise
             chunkstore.open(self._root, container=self.container, settings=self._settings).close()
-            return super()._open(wait_s)
+            return super()._open(take_over=take_over)
 
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
         from chunkstore.kafka.server import KafkaServer

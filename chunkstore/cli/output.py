@@ -32,7 +32,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from chunkstore.errors import ChunkstoreError, ContainerBusy, InvalidArgument
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 
 __all__ = [
     "Meter",
@@ -177,8 +177,6 @@ def print_error(error: BaseException, *, as_json: bool) -> None:
         sys.stderr.write(json.dumps(document) + "\n")
         return
     sys.stderr.write(f"chunkstore: {shown(message)}\n")
-    if isinstance(error, ContainerBusy):
-        sys.stderr.write("chunkstore: --take-over claims it anyway and fences that process\n")
 
 
 def write_picture(path: str, text: str, *, as_json: bool) -> bool:

@@ -64,7 +64,7 @@ def restore(
             snapshot=snapshot,
             container=here.container,
             settings=here.settings,
-            wait_s=here.wait_s,
+            take_over=here.take_over,
             dry_run=dry_run,
             new_container=new_container,
             progress=progress.advance,

@@ -20,7 +20,7 @@ from typing import Annotated, Final
 import typer
 
 import chunkstore
-from chunkstore import assembly, parts, runtime
+from chunkstore import assembly, runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
@@ -166,7 +166,7 @@ class _Serving:
         pause_s = self._settings.lease_s
         while not self.told:
             try:
-                store = self._open(0.0 if take_over else parts.watch_s(self._settings))
+                store = self._open(take_over=take_over)
             except KeyboardInterrupt:
                 break
             except (ContainerBusy, NotOwner) as error:
@@ -198,14 +198,14 @@ class _Serving:
                 waiting, take_over = True, False
         return "signal"
 
-    def _open(self, wait_s: float) -> chunkstore.ChunkedSegmentStorage:
+    def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
         self._opening = True
         try:
             store, self._calls = assembly.open_metered_store(
                 self._root,
                 container=self.container,
                 settings=self._settings,
-                wait_s=wait_s,
+                take_over=take_over,
                 accept_rollback=self._accept_rollback,
                 optimiser=self._policy,
             )

@@ -209,7 +209,7 @@ def repair(root: options.Root, *, dry_run: options.DryRun = False, here: access.
     Records after it stay stored but leave history. Bytes in chunks that match those records are kept.
     """
     report = repair_container(
-        root, container=here.container, settings=here.settings, dry_run=dry_run, wait_s=here.wait_s
+        root, container=here.container, settings=here.settings, dry_run=dry_run, take_over=here.take_over
     )
     if here.as_json:
         print_json(report)

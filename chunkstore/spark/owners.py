@@ -18,13 +18,11 @@ from chunkstore.asks import AskedChange
 from chunkstore.assembly import describe_owner, open_asker, open_store
 from chunkstore.attaching import AskedDoor, Written, attach_written, find_session
 from chunkstore.changes import TablePut
-from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerBusy, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.logs import without_credentials
 from chunkstore.operations.attach import find_session as shown_session
 from chunkstore.operations.tables import TableEntry
-from chunkstore.parts import watch_s
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.spark.write_options import WriteOptions
 
@@ -143,15 +141,12 @@ class AskerDoor(AskedDoor):
 
     def _claimed(self, call: _Call[T]) -> T:
         """Own the container for this call. Raises ``ContainerBusy``, ``NotOwner`` (somebody else owns it), and as ``open_store``."""
-        options, settings = self._options, Settings()
+        options = self._options
         if options.take_over and not self._is_released():
             owner = describe_owner(options.path, options.container)
             text = "option takeOver: deposing the owner of container %r, pid %s on %s"
             _LOG.warning(text, options.container, owner["pid"], owner["host"])
-        polite_s = 0.0 if options.take_over else watch_s(settings)
-        with open_store(
-            options.path, container=options.container, create=False, settings=settings, wait_s=polite_s
-        ) as store:
+        with open_store(options.path, container=options.container, create=False, take_over=options.take_over) as store:
             text = "no owner of container %r of %s answers: claimed it for one commit, epoch %d"
             _LOG.info(text, options.container, without_credentials(options.path), store.epoch)
             return call(store, self._wait_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from datetime import datetime
@@ -65,7 +66,8 @@ class UpkeepCalls:
         if policy is not None and policy.retention:
             jobs.append((RetentionJob(container, self._context), policy.interval_s))
         if policy is not None and policy.sweep_s:
-            jobs.append((SweepJob(lambda delete: self._sweep(delete=delete)), policy.sweep_s))
+            me: UpkeepCalls = weakref.proxy(self)  # jobs keep no store that is forgotten
+            jobs.append((SweepJob(lambda delete: me._sweep(delete=delete)), policy.sweep_s))
         if policy is not None and policy.defrag is not None:
             job = DefragJob(container, self._context, policy.defrag, inline=policy.defrag_inline)
             jobs.append((job, policy.interval_s))

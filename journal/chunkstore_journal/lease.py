@@ -23,8 +23,11 @@ __all__ = ["overrule_lease", "read_lease", "wait_politely", "write_lease"]
 
 _LOOK_EVERY_S_MAX = 0.25
 _LOOK_LATE_S_MAX = 10.0
+_LEASES_WATCHED = 2.2
+"""A live owner rewrites its lease every ``lease_s``: watching a little over two periods tells it from a dead one."""
 _RENEWED_LATE_S = 1.0
 """How much longer than its period a living owner may need to renew its lease, at least: it checks the clock from time to time."""
+_NO_LEASE = LeaseInfo(0, 0, "", 0, "", released=True)
 
 
 def read_lease(storage: ChunkStorage, names: ContainerNames) -> LeaseInfo | None:
@@ -70,33 +73,43 @@ def _lease(epoch: int, counter: int, *, released: bool) -> LeaseInfo:
     return LeaseInfo(epoch, counter, who.host[:255], who.pid, who.boot_id[:255], released)
 
 
-def wait_politely(storage: ChunkStorage, names: ContainerNames, wait_s: float, settings: Settings) -> None:
-    """Return when no owner seems to be alive: no lease, released, its process gone, or nothing moved for ``wait_s``.
+def wait_politely(
+    storage: ChunkStorage, names: ContainerNames, settings: Settings, patience_s: float | None
+) -> LeaseInfo | None:
+    """Return the lease read last, when no owner seems to be alive: no lease, released, its process gone, or nothing moved for 2.2 times
+    ``lease_s``, and for a little more than the lease's period, in which an idle owner moves nothing else.
 
-    An idle owner only renews its lease, once per period. So ``wait_s`` is lengthened to a little more than that period.
+    ``patience_s``: how long an owner that shows life is waited for. Returns None, and reads nothing, where that is None (a caller that
+    takes over), and where there is neither ``lease_s`` nor patience.
 
-    Raises: ``ContainerBusy`` as soon as the lease or the journal of its epoch changes.
+    Raises: ``ContainerBusy`` at the first sign of life after ``patience_s``: the lease or the journal of its epoch changes.
     """
-    first = read_lease(storage, names)
-    if first is None or first.released or _is_gone(first):
-        return
-    journal = _Progress(storage, names, first.epoch)
-    progress = journal.look()
     period_s = settings.lease_period_s(remote=storage.capabilities.remote)
+    if patience_s is None or not (period_s or patience_s):
+        return None
+    quiet_s = patience_s
     if period_s:
-        wait_s = max(wait_s, period_s + max(settings.lease_s, _RENEWED_LATE_S))
-    often_s = max(0.01, min(_LOOK_EVERY_S_MAX, wait_s / 8))
-    began_s = runtime.monotonic_s()
-    while True:
-        watched_s = runtime.monotonic_s() - began_s
-        if watched_s >= wait_s:
-            return
-        runtime.sleep_s(min(wait_s - watched_s, paced_s(watched_s, often_s, _LOOK_LATE_S_MAX)))
+        quiet_s = max(_LEASES_WATCHED * settings.lease_s, period_s + max(settings.lease_s, _RENEWED_LATE_S))
+    often_s = max(0.01, min(_LOOK_EVERY_S_MAX, quiet_s / 8))
+    now = read_lease(storage, names)
+    began_s = moved_s = runtime.monotonic_s()
+    seen: tuple[LeaseInfo, tuple[int, int]] | None = None
+    journal = _Progress(storage, names)
+    while now is not None and not now.released and not _is_gone(now):
+        last, seen = seen, (now, journal.look(now.epoch))
+        now_s = runtime.monotonic_s()
+        if last is not None and seen != last:
+            if now_s - began_s >= patience_s:
+                who = runtime.identity()
+                here = (now.host, now.pid, now.boot_id) == (who.host, who.pid, who.boot_id)
+                raise ContainerBusy(names.container, host=now.host, pid=now.pid, here=here)
+            moved_s = now_s
+        watched_s = now_s - moved_s
+        if watched_s >= quiet_s:
+            break
+        runtime.sleep_s(min(quiet_s - watched_s, paced_s(watched_s, often_s, _LOOK_LATE_S_MAX)))
         now = read_lease(storage, names)
-        if now is None or now.released:
-            return
-        if now != first or journal.look() != progress:
-            raise ContainerBusy(names.container, host=now.host, pid=now.pid)
+    return now or _NO_LEASE
 
 
 def _is_gone(lease: LeaseInfo) -> bool:
@@ -109,15 +122,16 @@ def _is_gone(lease: LeaseInfo) -> bool:
 class _Progress:
     """Something that changes whenever the owner of an epoch commits: the log's length, or the last slot's index."""
 
-    def __init__(self, storage: ChunkStorage, names: ContainerNames, epoch: int) -> None:
+    def __init__(self, storage: ChunkStorage, names: ContainerNames) -> None:
         self._storage = storage
         self._names = names
-        self._epoch = epoch
-        self._last = -1
+        self._epoch, self._last = 0, -1
 
-    def look(self) -> tuple[int, int]:
+    def look(self, epoch: int) -> tuple[int, int]:
         """Two requests, once the last slot is known: listing 65,536 of them four times a second is no hint any more."""
-        names, epoch = self._names, self._epoch
+        names = self._names
+        if epoch != self._epoch:
+            self._epoch, self._last = epoch, -1
         try:
             return self._storage.stat(names.log(epoch)).length, -1
         except ChunkNotFound:

@@ -22,7 +22,7 @@ from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
 from chunkstore_journal.ends import naming_repair
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
-from chunkstore_journal.lease import read_lease, wait_politely, write_lease
+from chunkstore_journal.lease import read_lease, write_lease
 from chunkstore_journal.objects import ContainerFormat, LatestHint, decode_claim, encode_latest
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.slots import read_if_present
@@ -61,8 +61,7 @@ class ContainerJournal(JournalService):
         self,
         *,
         own: Journal | None,
-        wait_s: float = 0.0,
-        force: bool = False,
+        lease: LeaseInfo | None = None,
         accept_rollback: bool = False,
     ) -> Ownership:
         """As the port says."""
@@ -75,8 +74,6 @@ class ContainerJournal(JournalService):
             stream.close()
             if self._attempt is None or self._attempt.epoch != own.epoch + 1:
                 self._attempt = new_attempt(own.epoch + 1)
-        elif wait_s > 0 and not force:
-            wait_politely(self._storage, self._names, wait_s, self._settings)
         attempt = self._attempt if own is not None else None
         try:
             run = TakeOver(
@@ -85,6 +82,7 @@ class ContainerJournal(JournalService):
                 self._settings,
                 own=stream,
                 attempt=attempt,
+                lease=lease,
                 accept_rollback=accept_rollback,
             )
             with naming_repair():
@@ -95,13 +93,11 @@ class ContainerJournal(JournalService):
         # The attempt stays: a caller interrupted before it adopted the result asks again, and gets the same.
         return self._adopt(ownership)
 
-    def mend(self, *, from_epoch: int, wait_s: float = 0.0) -> Ownership:
+    def mend(self, *, from_epoch: int) -> Ownership:
         """As ``take_over``, behind the last good record of a history that no replay accepts; the streams from ``from_epoch`` on are
         sealed. Raises as ``take_over``; ``Damaged`` where there is nothing to go on from. Retry: safe, each is a new epoch."""
         from chunkstore_journal.mend import Mend
 
-        if wait_s > 0:
-            wait_politely(self._storage, self._names, wait_s, self._settings)
         return self._adopt(Mend(self._streams, self._cache, self._settings, from_epoch=from_epoch).run())
 
     def found(self, make: Callable[[int, bytes], SnapshotLink]) -> None:

@@ -15,7 +15,7 @@ from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
-from chunkstore.journal import Ownership, RecordKind, TakeOverReport
+from chunkstore.journal import LeaseInfo, Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import is_row
 from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange, furthest
 from chunkstore_journal.append_stream import AppendStream, read_tail
@@ -68,6 +68,7 @@ class TakeOver:
         *,
         own: OwnedStream | None,
         attempt: ClaimAttempt | None,
+        lease: LeaseInfo | None = None,
         accept_rollback: bool = False,
     ) -> None:
         self._streams = streams
@@ -78,6 +79,7 @@ class TakeOver:
         self._deadline_s = settings.op_deadline_s
         self._own = own
         self._attempt = attempt
+        self._lease = lease
         self._latest: LatestHint | None = None
         self._accept_rollback = accept_rollback
         self._store: MetadataStore | None = None
@@ -132,7 +134,7 @@ class TakeOver:
             self._streams,
             cache=furthest(self._store.head() if self._store is not None else None, self._cache.seen()),
             own=self._own.head if self._own is not None else None,
-            lease=read_lease(self._storage, self._names) if self._own is None else None,
+            lease=None if self._own is not None else self._lease or read_lease(self._storage, self._names),
             latest=self._latest,
             accept=self._accept_rollback,
         )

@@ -107,7 +107,7 @@ def test_roots_in_the_place_of_what_is_open(
     file, other, backups = tmp_path / "a.cks", (tmp_path / "other").as_uri(), (tmp_path / "backups").as_uri()
     settings = replace(settings, lease_s=0.2)
     # Who is asked whether it lives may take its time. Nobody waits for those that have released the container.
-    monkeypatch.setattr("chunkstore.parts._LEASES_WATCHED", 1000.0)
+    monkeypatch.setattr("chunkstore_journal.lease._LEASES_WATCHED", 1000.0)
     with chunkstore.open(root, settings=settings) as store:
         expected, epoch = content(store), store.epoch
         alive = [

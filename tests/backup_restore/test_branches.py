@@ -25,7 +25,9 @@ class Root:
         return Settings(cache_dir=str(self.folder / machine), journal_mode=self.mode)
 
     def open(self, machine: str, *, accept_rollback: bool = False) -> chunkstore.ChunkedSegmentStorage:
-        return chunkstore.open(self.path.as_uri(), settings=self.settings(machine), accept_rollback=accept_rollback)
+        return chunkstore.open(
+            self.path.as_uri(), settings=self.settings(machine), accept_rollback=accept_rollback, take_over=True
+        )
 
     def append(self, machine: str, *data: bytes) -> None:
         with self.open(machine) as store:

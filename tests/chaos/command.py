@@ -91,7 +91,7 @@ class _Command:
 
     def _noted(self, storage: ChunkStorage, **chosen: Any) -> ChunkedSegmentStorage:
         notes = self._notes
-        notes.write("opening", float(chosen["wait_s"]), os.getpid())
+        notes.write("opening", 0.0 if chosen["take_over"] else 1.0, os.getpid())
         try:
             store = self._open_store_on(storage, **chosen)
         except ChunkstoreError as error:

@@ -78,7 +78,9 @@ class _Contender:
             kept = KeepingChunkStorage(open_storage(config["root"], settings), config["container"], config["kept"])
             storage = StumblingChunkStorage(kept, self._chance, config["stumbles"])
             try:
-                store = open_store_on(storage, settings=settings, create=False, wait_s=wait_s, close_storage=True)
+                store = open_store_on(
+                    storage, settings=settings, create=False, take_over=not wait_s, close_storage=True
+                )
             except BaseException:
                 storage.close()
                 raise

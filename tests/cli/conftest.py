@@ -62,7 +62,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, an owner that lives is watched for until it shows that it does, however late. Nobody waits for those that have
     released the container, or whose process is gone."""
-    monkeypatch.setattr("chunkstore.parts._LEASES_WATCHED", 1000.0)
+    monkeypatch.setattr("chunkstore_journal.lease._LEASES_WATCHED", 1000.0)
 
 
 @pytest.fixture

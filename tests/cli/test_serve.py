@@ -131,7 +131,8 @@ def test_somebody_takes_over(
     serving = Hasty(filled, tmp_path / "cache-2", capsys)
     thread, result = in_thread(lambda: serving.claim_and_serve(stand_by=stand_by, take_over=True))
     wait_for(lambda: serving.has_said("serving"))
-    with chunkstore.open(filled, settings=Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3)) as store:
+    settings = Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3)
+    with chunkstore.open(filled, settings=settings, take_over=True) as store:
         wait_for(lambda: serving.has_said("serving", "taken over"))
         assert serving.said[1]["epoch"] == 2
         assert store.append("a", b"undisturbed") == 100

@@ -98,7 +98,9 @@ class Loss:
         storage = self.ground.storage() if wire else self.ground.direct()
         self._storages.append(storage)
         cache = ShelfCache(storage, self.container, "owner", self._shelf)
-        store = open_store_on(storage, container=self.container, settings=self.ground.settings(), cache=cache)
+        store = open_store_on(
+            storage, container=self.container, settings=self.ground.settings(), cache=cache, take_over=True
+        )
         self._stores.append(store)
         return store
 

@@ -116,7 +116,7 @@ def make(mode: Mode, *, closed: bool, inline: bool = True, behind: bytes = b"") 
 
         def open_it() -> ChunkedSegmentStorage:
             uuid_cache = LazyCache(storage, shelf)
-            return open_store_on(storage, settings=settings(mode, inline=inline), cache=uuid_cache)
+            return open_store_on(storage, settings=settings(mode, inline=inline), cache=uuid_cache, take_over=True)
 
         def note(store: ChunkedSegmentStorage) -> None:
             states.append(rows_of(store._container.current.store))

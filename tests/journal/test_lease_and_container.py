@@ -12,14 +12,15 @@ import pytest
 from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, ContainerNotFound, Damaged, Unsupported
-from chunkstore.journal import LeaseInfo
+from chunkstore.journal import LeaseInfo, Ownership
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.container import check_writable, create_container, list_containers, read_format
+from chunkstore_journal.lease import wait_politely
 from chunkstore_journal.objects import encode_format, encode_lease
-from tests.journal.world import World
+from tests.journal.world import Process, World
 
 NAMES = ContainerNames("orders")
 
@@ -28,20 +29,25 @@ def lease(world: World, counter: int, *, host: str = "elsewhere", pid: int = 1, 
     world.storage.put(world.names.lease, encode_lease(LeaseInfo(1, counter, host, pid, "boot", released)))
 
 
+def polite(process: Process, patience_s: float = 0.0) -> Ownership:
+    seen = wait_politely(process.wire, process.world.names, process.settings, patience_s)
+    return process.service.take_over(own=None, lease=seen)
+
+
 def test_a_silent_owner_is_followed_after_the_wait(memory_world: World) -> None:
     world = memory_world
     world.process().open()
     lease(world, 1)
     unknown = Settings(journal_mode=world.mode, lease_s=0)
-    ownership = world.process(settings=unknown).service.take_over(own=None, wait_s=0.05)
+    ownership = polite(world.process(settings=unknown), 0.05)
     assert ownership.journal.epoch == 2
 
 
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_look_that_is_shorter_than_the_lease_is_lengthened(
+def test_an_idle_owner_is_watched_for_more_than_two_leases(
     memory_world: World, monkeypatch: pytest.MonkeyPatch, alive: bool
 ) -> None:
-    """Before, an idle owner was deposed by whoever looked for less than its period."""
+    """It moves its lease only."""
     world = memory_world
     world.process().open()
     lease(world, 1)
@@ -58,10 +64,38 @@ def test_a_look_that_is_shorter_than_the_lease_is_lengthened(
     claimant = world.process(settings=Settings(journal_mode=world.mode, lease_s=5))
     if alive:
         with pytest.raises(ContainerBusy):
-            claimant.service.take_over(own=None, wait_s=1.5)
+            polite(claimant)
         return
-    assert claimant.service.take_over(own=None, wait_s=1.5).journal.epoch == 2
-    assert 9.9 < sum(slept) < 11
+    assert polite(claimant).journal.epoch == 2
+    assert 10.9 < sum(slept) < 11.1
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_an_owner_that_is_waited_for_has_its_time_to_go(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch, goes: bool
+) -> None:
+    """It renews its lease every five seconds, and goes after 40 where it does."""
+    world = memory_world
+    world.process().open()
+    lease(world, 0)
+    slept: list[float] = []
+    now_s = runtime.monotonic_s()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        lease(world, int(sum(slept) // 5), released=goes and sum(slept) > 40)
+
+    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + sum(slept))
+    monkeypatch.setattr(runtime, "sleep_s", sleep)
+    claimant = world.process(settings=Settings(journal_mode=world.mode, lease_s=5))
+    if goes:
+        assert polite(claimant, 60).journal.epoch == 2
+        assert 40 < sum(slept) < 42
+        return
+    with pytest.raises(ContainerBusy) as raised:
+        polite(claimant, 60)
+    assert "this process" not in raised.value.message
+    assert 60 <= sum(slept) < 67 and len(slept) < 300
 
 
 def test_looking_costs_the_same_however_long_the_stream_is(slot_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +114,7 @@ def test_looking_costs_the_same_however_long_the_stream_is(slot_world: World, mo
 
     monkeypatch.setattr(runtime, "sleep_s", sleep)
     with pytest.raises(ContainerBusy):
-        claimant.service.take_over(own=None, wait_s=600)
+        polite(claimant)
     assert not [call for call in claimant.wire.calls if call[0] == "list"]
     assert looks[0] < 20
     assert {after - before for before, after in pairwise(looks)} == {3}  # the lease, no log, no further slot
@@ -107,13 +141,16 @@ def test_a_live_owner_is_not_pushed_aside(memory_world: World, sign: str) -> Non
 
     claimant.wire.before = live
     with pytest.raises(ContainerBusy) as raised:
-        claimant.service.take_over(own=None, wait_s=5)
+        polite(claimant)
     assert (raised.value.container, raised.value.host, raised.value.pid) == ("orders", "elsewhere", 1)
     owner.put("still mine")
-    assert claimant.service.take_over(own=None, wait_s=5, force=True).journal.epoch == 2
+    assert claimant.service.take_over(own=None).journal.epoch == 2
 
 
-def test_no_wait_for_the_released_the_dead_and_the_unreadable(memory_world: World) -> None:
+def test_no_wait_for_the_released_the_dead_and_the_unreadable(
+    memory_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("chunkstore_journal.lease.paced_s")  # no pause comes without it
     world = memory_world
     owner = world.process().open()
     owner.service.renew_lease(1, released=False)
@@ -121,12 +158,12 @@ def test_no_wait_for_the_released_the_dead_and_the_unreadable(memory_world: Worl
     assert found is not None
     assert (found.epoch, found.pid, found.released) == (1, os.getpid(), False)
     owner.service.renew_lease(1, released=True)
-    assert world.process().service.take_over(own=None, wait_s=60).journal.epoch == 2
+    assert polite(world.process()).journal.epoch == 2
     # A pid that cannot exist on this host, in this boot.
     world.storage.put(world.names.lease, encode_lease(found._replace(pid=(1 << 22) + 1)))
-    assert world.process().service.take_over(own=None, wait_s=60).journal.epoch == 3
+    assert polite(world.process()).journal.epoch == 3
     world.storage.put(world.names.lease, b"garbage")
-    assert world.process().service.take_over(own=None, wait_s=60).journal.epoch == 4
+    assert polite(world.process()).journal.epoch == 4
 
 
 @pytest.mark.parametrize(
@@ -149,7 +186,7 @@ def test_a_process_number_of_another_boot_or_pid_namespace_proves_nothing(memory
 
     claimant.wire.before = live
     with pytest.raises(ContainerBusy):
-        claimant.service.take_over(own=None, wait_s=5)
+        polite(claimant)
 
 
 def test_a_proc_of_another_namespace_proves_nothing(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +208,7 @@ def test_a_proc_of_another_namespace_proves_nothing(memory_world: World, monkeyp
 
     claimant.wire.before = live
     with pytest.raises(ContainerBusy):
-        claimant.service.take_over(own=None, wait_s=5)
+        polite(claimant)
 
 
 def test_a_container_is_made_once(tmp_path: Path) -> None:

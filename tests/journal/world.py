@@ -110,6 +110,7 @@ class Process:
     def __init__(self, world: World, shelf: MemoryShelf, settings: Settings) -> None:
         self.world = world
         self.shelf = shelf
+        self.settings = settings
         self.wire = Wire(world.storage)
         self.cache = MemoryMetadataCache(world.format.uuid, "here", shelf=shelf)
         self.service = ContainerJournal(self.wire, world.names, world.format, self.cache, settings)

@@ -121,7 +121,7 @@ def test_a_deposed_owner_changes_nothing(root: str) -> None:
     old = chunkstore.open(root)
     leader = Leader(RemoteLogMetadataManager(old))
     leader.finish(segment(1, 0, 9, {0: 0}))
-    with chunkstore.open(root) as new:
+    with chunkstore.open(root, take_over=True) as new:
         successor = RemoteLogMetadataManager(new)
         refused(
             NotOwner,

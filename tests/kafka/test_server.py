@@ -279,7 +279,7 @@ def test_once_deposed_it_answers_retry_and_says_so(root: str, path: str) -> None
     with chunkstore.open(root) as store, KafkaServer(store, socket=path) as server, Client(server.address) as client:
         client.ok(Operation.LEADERSHIP, LED)
         server.wait(0)
-        with chunkstore.open(root):
+        with chunkstore.open(root, take_over=True):
             assert client.ask(Operation.ADD, encode_segment(ITEM))[0] == Status.RETRY
             assert client.copy(ITEM, LOG, INDEXES)[0] == Status.RETRY
             with pytest.raises(errors.NotOwner):
@@ -316,7 +316,8 @@ def test_the_verb_serves_and_ends_cleanly(serving: subprocess.Popen[bytes], path
 
 
 def test_the_verb_ends_when_deposed(serving: subprocess.Popen[bytes], tmp_path: Path, path: str) -> None:
-    with Client(f"unix:{path}") as client, chunkstore.open((tmp_path / "root").as_uri()):
+    root = tmp_path / "root"
+    with Client(f"unix:{path}") as client, chunkstore.open(root, take_over=True):
         assert client.ask(Operation.LEADERSHIP, LED)[0] == Status.RETRY
         out, err = serving.communicate(timeout=WAIT_S)
     assert serving.returncode == 1

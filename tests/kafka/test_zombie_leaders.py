@@ -30,7 +30,7 @@ def log_of(start: int) -> bytes:
 def lead(root: str, epoch: int) -> None:
     """Copy range after range, each acknowledged by a line, until killed or fenced."""
     try:
-        with chunkstore.open(root) as store:
+        with chunkstore.open(root, take_over=True) as store:
             leader, storage = Leader(RemoteLogMetadataManager(store)), RemoteStorageManager(store)
             items = leader.manager.list_remote_log_segments(PARTITION)
             for start in count(max((item.end_offset + 1 for item in items if item.state == FINISHED), default=0), 10):

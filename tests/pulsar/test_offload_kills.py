@@ -53,7 +53,7 @@ class World:
         self.store = self._open()
 
     def _open(self) -> ChunkedSegmentStorage:
-        OPEN.append(chunkstore.open(self.root, settings=Settings(gc_grace_s=3600.0)))
+        OPEN.append(chunkstore.open(self.root, settings=Settings(gc_grace_s=3600.0), take_over=True))
         return OPEN[-1]
 
     def close(self) -> None:

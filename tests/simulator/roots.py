@@ -297,7 +297,7 @@ class RootRun:
     def claim(self, process: Process, random: Random, name: str) -> ChunkedSegmentStorage | None:
         """Ask for the container; None: not won."""
         self.result.claims += 1
-        wait_s = self.plan.timeout_s if self.plan.settings.lease_s and random.random() < 0.3 else 0
+        wait_s = 0 if self.plan.settings.lease_s and random.random() < 0.3 else None
         accept = process.machine in self.accepting and random.random() < 0.7
         opening = process.opening(wait_s=wait_s, accept_rollback=accept)
         opened: list[ChunkedSegmentStorage] = []

@@ -155,7 +155,7 @@ class Process(WiredProcess):
 
     def opening(self, **changes: Any) -> Callable[[], ChunkedSegmentStorage]:
         """The call that opens the container as an owner, for ``start``."""
-        wait_s, accept_rollback = changes.pop("wait_s", 0), changes.pop("accept_rollback", False)
+        wait_s, accept_rollback = changes.pop("wait_s", None), changes.pop("accept_rollback", False)
         settings = self.world.settings_with(changes)
         world = self.world
         return lambda: open_store_on(
@@ -164,6 +164,7 @@ class Process(WiredProcess):
             create=False,
             settings=settings,
             wait_s=wait_s,
+            take_over=wait_s is None,
             accept_rollback=accept_rollback,
             cache=self.cache("owner"),
         )

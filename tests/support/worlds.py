@@ -192,19 +192,20 @@ class World:
         container: str = "default",
         *,
         create: bool = True,
-        wait_s: float = 0,
+        wait_s: float | None = None,
         metadata: Literal["lmdb", "memory"] | None = None,
         wrap: Wrap | None = None,
         storage: ChunkStorage | None = None,
         **settings: Any,
     ) -> ChunkedSegmentStorage:
-        """Claim the container, on the present machine. ``rolling=N`` sets the default chunk size."""
+        """Claim the container, on the present machine; with ``wait_s`` politely. ``rolling=N`` sets the default chunk size."""
         behind = storage if storage is not None else self.storage(wrap)
         store = open_store_on(
             behind,
             container=container,
             create=create,
             wait_s=wait_s,
+            take_over=wait_s is None,
             settings=self.settings(metadata=metadata, **settings),
             cache=self._cache(behind, container, "owner", metadata),
         )
