@@ -137,7 +137,7 @@ CEILINGS = {
     "tests/fuzz": 1_977,
     "tests/golden": 303,
     "tests/hdfs": 1_835,
-    "tests/integration": 122,
+    "tests/integration": 337,
     "tests/interop": 182,
     "tests/journal": 3_016,
     "tests/judges": 2_630,
