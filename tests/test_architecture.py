@@ -130,7 +130,7 @@ CEILINGS = {
     "tests/backup": 1_938,
     "tests/backup_restore": 1_116,
     "tests/chaos": 2_384,
-    "tests/cli": 2_530,
+    "tests/cli": 2_532,
     "tests/contract": 1_776,
     "tests/engine": 11_668,
     "tests/faults": 5_041,

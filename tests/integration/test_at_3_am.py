@@ -81,7 +81,7 @@ class Sandbox:
     def chunk(self) -> Path:
         """The file of the only chunk of ``orders``."""
         [line] = self.type('chunkstore layout "$ROOT" orders --json')[0].splitlines()
-        return self.root / json.loads(line)["name"]
+        return self.root / str(json.loads(line)["name"])
 
     def follow(self, section: str) -> None:
         """Type what a section says, and see what it says."""
