@@ -27,6 +27,7 @@ __all__ = ["check", "journal", "repair", "scrub", "snapshot"]
 
 _SEVERITIES = {"damage": 0, "warning": 1, "leak": 2, "info": 3}
 _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "inline", "object", "position")
+_REPLACE = "chunkstore: 'chunkstore scrub ROOT --repair-from BACKUPROOT' replaces damaged chunks by a backup's copies"
 
 
 class NoSuchEpoch(ChunkstoreError):
@@ -69,14 +70,13 @@ def check(
             print_table(Finding._fields, others)
         if orphans:
             names = orphans[0].object if len(orphans) == 1 else f"{orphans[0].object} to {orphans[-1].object}"
-            typer.echo(
-                shown(
-                    f"orphans: {len(orphans)} findings, {names}; 'gc --orphans' counts them, 'check --json' lists them"
-                )
-            )
+            text = f"orphans: {len(orphans)} findings, {names}; 'gc --orphans' counts them, 'check --json' lists them"
+            typer.echo(shown(text))
         count = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
         unread = ", chunks were not looked at: --exists and --deep do" if level == "quick" else ""
         typer.echo(f"{here.container}: {'sound' if ok else 'DAMAGED'} ({level}, {count}{unread})")
+        if level != "quick" and any(finding.severity == "damage" and finding.chunk for finding in findings):
+            typer.echo(_REPLACE, err=True)
     if not ok:
         raise typer.Exit(1)
 
@@ -126,11 +126,10 @@ def scrub(
             print_table(columns, rows, right=("start", "stop"))
         read = f"{report.chunks} chunks, {human_bytes(report.size_bytes)}"
         where = "" if report.position is None else f", up to byte {report.position.offset} of {report.position.segment}"
-        typer.echo(
-            shown(
-                f"{here.container}: {'sound' if report.ok else 'DAMAGED'} ({read}, {report.repaired} repaired{where})"
-            )
-        )
+        verdict = "sound" if report.ok else "DAMAGED"
+        typer.echo(shown(f"{here.container}: {verdict} ({read}, {report.repaired} repaired{where})"))
+        if not report.ok and repair_from is None:
+            typer.echo(_REPLACE, err=True)
     if not report.ok:
         raise typer.Exit(1)
 

@@ -31,6 +31,8 @@ def test_scrub_finds_and_repairs(call: Call, root: str, tmp_path: Path) -> None:
     }  # fmt: skip
     assert not found["ok"]
     assert b"default: DAMAGED (1 chunks, 5 B, 0 repaired)" in call("scrub", root, code=1).out
+    for words in (["scrub", root], ["check", root, "--deep"]):
+        assert b"scrub ROOT --repair-from" in call(*words, code=1).err, "what to type next"
     repaired = call("scrub", root, "--repair-from", copy, "--rate", "1e9", "--json").document
     assert (repaired["ok"], repaired["repaired"], repaired["findings"][0]["repaired"]) == (True, 1, True)
     assert call("cat", root, "a").out == b"12345"

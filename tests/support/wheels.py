@@ -6,21 +6,31 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tests.support.paths import ROOT
 
-__all__ = ["build_wheel", "new_environment", "pip_install", "run"]
+__all__ = ["WheelEnvironment", "build_wheel", "new_environment", "pip_install", "run", "wheel_environment"]
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> str:
     """What a command prints; it must succeed, and hears nothing of this process's Python."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_TARGET"))}
     done = subprocess.run(
-        [str(argument) for argument in arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        [str(argument) for argument in arguments], cwd=cwd, env=_clean(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def _clean() -> dict[str, str]:
+    """This process's environment without what leads to this project."""
+    return {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_TARGET", "CHUNKSTORE"))
+    }
 
 
 def build_wheel(folder: Path) -> Path:
@@ -47,3 +57,42 @@ def site_of(python: Path) -> Path:
 def pip_install(python: Path, *what: str | Path) -> None:
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation"]
     run(sys.executable, "-m", "pip", "--python", python, "install", *options, "--ignore-installed", *what)
+
+
+@dataclass(frozen=True)
+class WheelEnvironment:
+    """An environment that has this project from its built wheel only."""
+
+    python: Path
+
+    def environ(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
+        """For programs that are started in it: its commands come first in PATH."""
+        found = _clean()
+        return {**found, "PATH": f"{self.python.parent}{os.pathsep}{found.get('PATH', os.defpath)}", **(env or {})}
+
+    def run(
+        self, *arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command (``chunkstore``, ``python``, ``bash``) in ``cwd``; how it ended is the caller's to judge."""
+        return subprocess.run(
+            [str(argument) for argument in arguments],
+            cwd=cwd,
+            env=self.environ(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="session")
+def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
+    """The wheel, built and installed once; a conftest.py imports this fixture for its folder."""
+    folder = tmp_path_factory.mktemp("wheel")
+    python = new_environment(folder / "environment")
+    pip_install(python, build_wheel(folder))
+    made = WheelEnvironment(python)
+    done = made.run("python", "-c", "import chunkstore; print(chunkstore.__file__)", cwd=folder)
+    assert Path(done.stdout.strip()).is_relative_to(folder / "environment"), done
+    return made
