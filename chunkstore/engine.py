@@ -15,11 +15,12 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.arguments import (
     check_attribute_changes,
     check_attributes,
@@ -89,6 +90,7 @@ class Store(ReadableContainer, UpkeepCalls):
         importer: Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
+        # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
@@ -103,7 +105,7 @@ class Store(ReadableContainer, UpkeepCalls):
             settings=settings,
             service=service,
             observer=observer,
-            changed=self._wake_waiters,
+            changed=partial(_wake, self._waiters_lock, self._waiters),
         )
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
@@ -125,14 +127,19 @@ class Store(ReadableContainer, UpkeepCalls):
             rebuild=container.rebuild,
             tail=container.tail,
         )
-        self._space = Space(stored_sizes, self._written, lambda: container.space.room(container.current.store))
+        written = partial(_written, container, recovery, self._maintenance)
+        self._space = Space(stored_sizes, written, lambda: container.space.room(container.current.store))
         if importer is not None:
-            container.fetch = importer(self, container)
+            container.fetch = importer(weakref.proxy(self), container)
             self._context = self._context._replace(fetch=container.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
-            self._maintenance.beside.append(Asked(container, asks, self.carry_out, self._maintenance.stopping))
+            this = weakref.proxy(self)  # of which a bound method would be one of the store itself
+            asked = Asked(container, asks, lambda ask: this.carry_out(ask), self._maintenance.stopping)  # noqa: PLW0108
+            self._maintenance.beside.append(asked)
         self._maintenance.start()
+        processes.tell_in_child(self)
+        self._made_in = runtime.active()
 
     def __repr__(self) -> str:
         lost = self._container.fence.error
@@ -442,26 +449,19 @@ class Store(ReadableContainer, UpkeepCalls):
 
         Safe to repeat: after an interrupt (Ctrl-C) it goes on where it was.
         """
+        self._made_in = None
         if self._container.inherited:
             return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if not self._released:
                 self._maintenance.close(self._on_close)
                 self._released = True
+                self._container.observer.closed()
 
     # Helpers
 
     def _present_epoch(self) -> int:
         return self._container.current.epoch
-
-    def _written(self) -> Written:
-        journal = self._container.current.journal
-        return Written(
-            journal.epoch,
-            journal.bytes_written,
-            self._recovery.journal_bytes(),
-            self._maintenance.snapshots.written_bytes,
-        )
 
     def _poll_s(self, *, at_once: bool) -> float:
         # Its own commits, and its end, wake whoever waits; what is left to see is a newer owner, by a look at the fence.
@@ -477,11 +477,17 @@ class Store(ReadableContainer, UpkeepCalls):
         with self._waiters_lock:
             self._waiters.discard(wake)
 
-    def _wake_waiters(self, _lsn: int) -> None:
-        if self._waiters:
-            with self._waiters_lock:
-                for wake in self._waiters:
-                    wake()
+
+def _wake(lock: runtime.Lock, waiters: set[Callable[[], None]], _lsn: int) -> None:
+    if waiters:
+        with lock:
+            for wake in waiters:
+                wake()
+
+
+def _written(container: OwnedContainer, recovery: Recovery, maintenance: Maintenance) -> Written:
+    journal = container.current.journal
+    return Written(journal.epoch, journal.bytes_written, recovery.journal_bytes(), maintenance.snapshots.written_bytes)
 
 
 ChunkedSegmentStorage = Store
