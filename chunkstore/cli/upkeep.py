@@ -8,7 +8,7 @@ Leaves out: what they find and do (``operations``, ``chunkstore.repair``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -32,7 +32,7 @@ _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size
 class NoSuchEpoch(ChunkstoreError):
     """``journal --epoch``: history has no stream of this epoch. No misuse: a container is found or not found, too."""
 
-    fields = ("epoch",)
+    fields: ClassVar[tuple[str, ...]] = ("epoch",)
 
     def __init__(self, epoch: int, message: str) -> None:
         super().__init__(message)

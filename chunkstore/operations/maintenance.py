@@ -43,9 +43,9 @@ class Maintenance:
     def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
         self._container = container
         self._recovery = recovery
-        self.snapshots = Snapshots(container, recovery.journal_bytes)
+        self.snapshots: Snapshots = Snapshots(container, recovery.journal_bytes)
         self.beside: list[Beside] = []
-        self.stopping = runtime.event()
+        self.stopping: runtime.Event = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}
         """The steps of ``close`` that have begun."""
