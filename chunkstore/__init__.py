@@ -5,6 +5,7 @@ docs/guide-embed.md for the rest. Settings and errors are here at once; the engi
 """
 
 from importlib import import_module
+from logging import NullHandler, getLogger
 from typing import TYPE_CHECKING
 
 from chunkstore import errors
@@ -48,6 +49,8 @@ __all__ = [
     "open_replica",
 ]
 __all__ += errors.__all__
+
+getLogger(__name__).addHandler(NullHandler())  # what nobody wants to see does not reach standard error
 
 _PLACES = {
     "Asker": "asker",

@@ -194,7 +194,7 @@ class AskedDoor:
     def __init__(self, asker: Asker, wait_s: float) -> None:
         self._asker = asker
         self._wait_s = wait_s
-        self.uuid = asker.replica.uuid
+        self.uuid: bytes = asker.replica.uuid
 
     def row(self, key: bytes) -> TableEntry | None:
         self._asker.replica.refresh()

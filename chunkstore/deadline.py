@@ -33,8 +33,8 @@ class Deadline:
     __slots__ = ("end_s", "limit_s")
 
     def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
-        self.end_s = runtime.monotonic_s() + limit_s
+        self.limit_s: float = limit_s
+        self.end_s: float = runtime.monotonic_s() + limit_s
 
     def left_s(self) -> float:
         """Seconds that are left; never below zero."""

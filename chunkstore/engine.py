@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from chunkstore import runtime
+from chunkstore import processes, runtime
 from chunkstore.arguments import (
     check_attribute_changes,
     check_attributes,
@@ -90,6 +90,7 @@ class Store(ReadableContainer, UpkeepCalls):
         importer: Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None = None,
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
+        # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
         self._on_close = tuple(on_close)
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
@@ -108,8 +109,7 @@ class Store(ReadableContainer, UpkeepCalls):
         )
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
-        me = weakref.ref(self)  # what runs in the background holds no more: a store that is forgotten ends
-        self._maintenance = Maintenance(container, recovery, lambda: me() is None)
+        self._maintenance = Maintenance(container, recovery)
         check = container.check_fence
         self._context = ReadContext(
             storage=storage,
@@ -134,14 +134,11 @@ class Store(ReadableContainer, UpkeepCalls):
             self._context = self._context._replace(fetch=container.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
-
-            def call(ask: Ask) -> tuple[Plain, ...]:
-                if (store := me()) is None:
-                    raise Closed("the store")
-                return store.carry_out(ask)
-
+            call = partial(_carry_out, weakref.ref(self))
             self._maintenance.beside.append(Asked(container, asks, call, self._maintenance.stopping))
         self._maintenance.start()
+        processes.tell_in_child(self)
+        self._made_in = runtime.active()
 
     def __repr__(self) -> str:
         lost = self._container.fence.error
@@ -451,12 +448,14 @@ class Store(ReadableContainer, UpkeepCalls):
 
         Safe to repeat: after an interrupt (Ctrl-C) it goes on where it was.
         """
+        self._made_in = None
         if self._container.inherited:
             return  # everything belongs to the process that we were forked from
         with self._close_lock:
             if not self._released:
                 self._maintenance.close(self._on_close)
                 self._released = True
+                self._container.observer.closed()
 
     # Helpers
 
@@ -476,6 +475,12 @@ class Store(ReadableContainer, UpkeepCalls):
     def _unwatch(self, wake: Callable[[], None]) -> None:
         with self._waiters_lock:
             self._waiters.discard(wake)
+
+
+def _carry_out(owner: weakref.ref[Store], ask: Ask) -> tuple[Plain, ...]:
+    if (store := owner()) is None:
+        raise Closed("the store")
+    return store.carry_out(ask)
 
 
 def _wake(lock: runtime.Lock, waiters: set[Callable[[], None]], _lsn: int) -> None:

@@ -117,7 +117,7 @@ class ChunkstoreError(Exception):
 class InvalidArgument(ChunkstoreError):
     """The call itself is wrong; nothing was done. ``argument`` names the parameter."""
 
-    fields = ("argument",)
+    fields: ClassVar[tuple[str, ...]] = ("argument",)
 
     def __init__(self, message: str, *, argument: str = "") -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class InvalidArgument(ChunkstoreError):
 
 
 class _OfSegment(ChunkstoreError):
-    fields = ("segment",)
+    fields: ClassVar[tuple[str, ...]] = ("segment",)
     _text: ClassVar[str] = "{}"
 
     def __init__(self, segment: str, message: str | None = None) -> None:
@@ -160,7 +160,7 @@ class SegmentNotSealed(_OfSegment):
 class SegmentTruncated(ChunkstoreError):
     """The offset lies below the segment's start; ``start_offset`` is the first readable byte."""
 
-    fields = ("segment", "start_offset", "offset")
+    fields: ClassVar[tuple[str, ...]] = ("segment", "start_offset", "offset")
 
     def __init__(self, segment: str, *, start_offset: int, offset: int) -> None:
         super().__init__(f"segment {segment!r} starts at offset {start_offset}; offset {offset} was truncated away")
@@ -172,7 +172,7 @@ class SegmentTruncated(ChunkstoreError):
 class BadOffset(ChunkstoreError):
     """The given offset is not the one the operation needs (for a write: the segment's length)."""
 
-    fields = ("segment", "expected", "given")
+    fields: ClassVar[tuple[str, ...]] = ("segment", "expected", "given")
 
     def __init__(self, segment: str, *, expected: int, given: int) -> None:
         super().__init__(f"segment {segment!r}: offset {given} given, {expected} expected")
@@ -184,7 +184,7 @@ class BadOffset(ChunkstoreError):
 class Conflict(ChunkstoreError):
     """A conditional change did not find what it expected; nothing was changed."""
 
-    fields = ("subject", "expected", "found")
+    fields: ClassVar[tuple[str, ...]] = ("subject", "expected", "found")
 
     def __init__(
         self, subject: str, *, expected: object, found: object, remedy: str = "read it again and decide"
@@ -201,7 +201,7 @@ class NotOwner(ChunkstoreError):
     ``epoch`` is ours, ``owner`` the newer one that was seen.
     """
 
-    fields = ("epoch", "owner")
+    fields: ClassVar[tuple[str, ...]] = ("epoch", "owner")
 
     def __init__(self, *, epoch: int, owner: int) -> None:
         super().__init__(
@@ -214,7 +214,7 @@ class NotOwner(ChunkstoreError):
 class OutcomeUnknown(ChunkstoreError):
     """The operation may or may not be part of history; retry with an expected offset or an event number."""
 
-    fields = ("subject",)
+    fields: ClassVar[tuple[str, ...]] = ("subject",)
 
     def __init__(self, message: str, *, subject: str = "") -> None:
         super().__init__(message)
@@ -224,7 +224,7 @@ class OutcomeUnknown(ChunkstoreError):
 class StorageFull(ChunkstoreError):
     """No space (or quota) left. Nothing acknowledged is lost; the operation did not happen."""
 
-    fields = ("object",)
+    fields: ClassVar[tuple[str, ...]] = ("object",)
 
     def __init__(self, message: str, *, object: str = "") -> None:
         super().__init__(message)
@@ -281,7 +281,7 @@ class DeadlineExceeded(ChunkstoreError):
     """The time allowed ran out before anything was done; the operation did not happen. (``flush`` of a writer only waits: what was appended
     is still on its way, says the message.)"""
 
-    fields = ("operation", "deadline_s")
+    fields: ClassVar[tuple[str, ...]] = ("operation", "deadline_s")
 
     def __init__(self, operation: str, *, deadline_s: float, became: str = "nothing was changed") -> None:
         super().__init__(f"{operation} did not finish within {deadline_s:g} s; {became}")
@@ -292,7 +292,7 @@ class DeadlineExceeded(ChunkstoreError):
 class ContainerNotFound(ChunkstoreError):
     """No such container under this root. ``containers``: some of those that are there; None: the root's folder is missing."""
 
-    fields = ("container", "root", "containers")
+    fields: ClassVar[tuple[str, ...]] = ("container", "root", "containers")
 
     def __init__(
         self,
@@ -313,13 +313,13 @@ class ContainerNotFound(ChunkstoreError):
         super().__init__(f"no container {container!r}{where}{there}; {remedy}")
         self.container = container
         self.root = root
-        self.containers = None if containers is None else tuple(containers)
+        self.containers: tuple[str, ...] | None = None if containers is None else tuple(containers)
 
 
 class ContainerBusy(ChunkstoreError):
     """A live owner was seen (lease hint). Ask it, wait, or take over. ``here``: this process is the owner."""
 
-    fields = ("container", "host", "pid")
+    fields: ClassVar[tuple[str, ...]] = ("container", "host", "pid")
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class ChunksMissing(ChunkstoreError):
     all of them, of ``chunks``.
     """
 
-    fields = ("missing", "count", "chunks")
+    fields: ClassVar[tuple[str, ...]] = ("missing", "count", "chunks")
 
     def __init__(self, missing: Sequence[Mapping[str, object]], *, count: int, chunks: int) -> None:
         first = missing[0]
@@ -353,7 +353,7 @@ class ChunksMissing(ChunkstoreError):
             f"{first['stop']} of segment {first['segment']!r}"
         )
         super().__init__(f"{text}. Nothing was begun; put them back, or choose another moment")
-        self.missing = [dict(item) for item in missing]
+        self.missing: list[dict[str, object]] = [dict(item) for item in missing]
         self.count = count
         self.chunks = chunks
 
@@ -365,7 +365,7 @@ class PastCollected(ChunkstoreError):
     None where there is none, or where it is a ``chunk`` that is missing.
     """
 
-    fields = ("lsn", "oldest_lsn", "chunk")
+    fields: ClassVar[tuple[str, ...]] = ("lsn", "oldest_lsn", "chunk")
 
     def __init__(self, message: str, *, lsn: int, oldest_lsn: int | None = None, chunk: str = "") -> None:
         super().__init__(f"{message}. Choose a later moment; a pin or Settings(pitr_horizon_s=...) keeps future ones")
@@ -377,7 +377,7 @@ class PastCollected(ChunkstoreError):
 class Unsupported(ChunkstoreError):
     """This storage cannot do what was asked safely, so it is refused instead of imitated."""
 
-    fields = ("feature",)
+    fields: ClassVar[tuple[str, ...]] = ("feature",)
 
     def __init__(self, message: str, *, feature: str = "") -> None:
         super().__init__(message)
@@ -411,7 +411,7 @@ class RolledBack(Damaged):
     back would not heal. ``chunkstore.open(..., accept_rollback=True)`` goes on with what is here.
     """
 
-    fields = (*Damaged.fields, "lsn_seen", "lsn_now")
+    fields: ClassVar[tuple[str, ...]] = (*Damaged.fields, "lsn_seen", "lsn_now")
 
     def __init__(self, message: str, *, object: str, position: int = 0, lsn_seen: int, lsn_now: int) -> None:
         super().__init__(message, object=object, position=position)
@@ -422,7 +422,7 @@ class RolledBack(Damaged):
 class Closed(ChunkstoreError):
     """The store, storage, reader or writer was closed before the call."""
 
-    fields = ("what",)
+    fields: ClassVar[tuple[str, ...]] = ("what",)
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is closed; open it again")
@@ -430,7 +430,7 @@ class Closed(ChunkstoreError):
 
 
 class _OfChunk(ChunkstoreError):
-    fields = ("chunk",)
+    fields: ClassVar[tuple[str, ...]] = ("chunk",)
     _text: ClassVar[str] = "{}"
 
     def __init__(self, chunk: str) -> None:
@@ -453,7 +453,7 @@ class ChunkExists(_OfChunk):
 class InvalidOffset(ChunkstoreError):
     """Storage port: a write must begin at the chunk's length (``expected``)."""
 
-    fields = ("chunk", "expected", "given")
+    fields: ClassVar[tuple[str, ...]] = ("chunk", "expected", "given")
 
     def __init__(self, chunk: str, *, expected: int, given: int) -> None:
         super().__init__(f"chunk {chunk!r}: write at {given}, but its length is {expected}")

@@ -197,6 +197,8 @@ class TakeOverReport:
     """Things recovery had to work around (a damaged snapshot, a discarded cache), one sentence each."""
     snapshot_failure: str = ""
     """Why the owner's last snapshot failed since then; empty after one that succeeded, and where none was tried."""
+    previous_owner: str = ""
+    """Host and process of the owner before us; empty where there was none, or it was this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,14 +213,14 @@ class ContainerNames:
 
     def __init__(self, container: str) -> None:
         check_container_name(container)
-        self.container = container
-        self.backup = f"{container}/BACKUP"
-        self.format = f"{container}/FORMAT"
-        self.latest = f"{container}/snap/LATEST"
-        self.voided = f"{container}/j/VOIDED"
-        self.lease = f"{container}/lease"
-        self.bell = f"{container}/ask/bell"
-        self.reserve = f"{container}/reserve"
+        self.container: str = container
+        self.backup: str = f"{container}/BACKUP"
+        self.format: str = f"{container}/FORMAT"
+        self.latest: str = f"{container}/snap/LATEST"
+        self.voided: str = f"{container}/j/VOIDED"
+        self.lease: str = f"{container}/lease"
+        self.bell: str = f"{container}/ask/bell"
+        self.reserve: str = f"{container}/reserve"
         self._data = f"{container}/d/"
 
     def epoch(self, epoch: int) -> str:
@@ -339,7 +339,7 @@ class BackupNames(ContainerNames):
 
     def __init__(self, container: str) -> None:
         super().__init__(container)
-        self.newest = f"{container}/NEWEST"
+        self.newest: str = f"{container}/NEWEST"
         self.growing: Mapping[bytes, int] = {}
 
     def chunk(self, identity: bytes) -> str:

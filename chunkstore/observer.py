@@ -38,20 +38,24 @@ class Observer:
         """Safe mode began, and why; empty: it has ended."""
 
     def failed(self, error: ChunkstoreError) -> None:
-        """A commit, a take-over, or something in the background failed; the epoch may have ended."""
+        """A commit, a take-over, or something in the background failed; the epoch may have ended. ``NotOwner``: we were deposed."""
+
+    def closed(self) -> None:
+        """The container was closed, and everything is released."""
 
 
 class GuardedObserver(Observer):
-    """Keeps what another observer raises from the operation that called it."""
+    """Calls other observers, and keeps what they raise from the operation that called it."""
 
-    def __init__(self, inner: Observer) -> None:
+    def __init__(self, *inner: Observer) -> None:
         self._inner = inner
 
 
 def _guarded(name: str) -> Callable[..., None]:
     def told(self: GuardedObserver, *what: object) -> None:
-        with suppress(Exception):
-            getattr(self._inner, name)(*what)
+        for inner in self._inner:
+            with suppress(Exception):
+                getattr(inner, name)(*what)
 
     return told
 

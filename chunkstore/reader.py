@@ -116,7 +116,7 @@ class StorageReader:
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.segment = handle
-        self.position = start
+        self.position: int = start
         self._store = store
         self.skipped: list[SkippedRange] = []
         self._pieces = _Pieces(

@@ -65,6 +65,18 @@ class ReadableContainer:
     _context: ReadContext
     _journal_findings: JournalFindings
     _space: Space
+    _made_in: runtime.Runtime | None = None
+    """While it is open, in the process that opened it."""
+
+    def __del__(self) -> None:
+        """Closed in a thread of its own, with a ``ResourceWarning``."""
+        made_in, self._made_in = self._made_in, None
+        if made_in is not None:
+            made_in.forgotten(repr(self), self.close)
+
+    def _leave_to_parent(self) -> None:
+        """For ``processes.tell_in_child``: nothing here is this process's."""
+        self._made_in = None
 
     def __enter__(self) -> Self:
         return self

@@ -125,6 +125,7 @@ class Replica(ReadableContainer):
             self._pool.close()
             raise
         processes.tell_in_child(self)
+        self._made_in = runtime.active()
 
     @property
     def container(self) -> str:
@@ -210,6 +211,7 @@ class Replica(ReadableContainer):
     def close(self) -> None:
         """Release everything. Raises nothing. Safe to repeat. Waits ``op_deadline_s`` at most for a thread that is catching up;
         one that hangs longer releases everything at its end."""
+        self._made_in = None
         self._closed = True
         if self._inherited or self._released:
             return
@@ -222,7 +224,7 @@ class Replica(ReadableContainer):
                 held.lock.release()
 
     def _leave_to_parent(self) -> None:
-        """For ``processes.tell_in_child``: nothing can be read here any more."""
+        super()._leave_to_parent()
         self._closed = self._inherited = True
 
     def _release(self) -> None:

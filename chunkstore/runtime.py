@@ -10,6 +10,7 @@ The functions below resolve the installed runtime at each call, so that modules 
 
 from __future__ import annotations
 
+import _thread
 import os
 import secrets
 import signal
@@ -17,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,33 +31,10 @@ from typing import Any, Protocol, TypeVar
 from chunkstore.processes import pid_namespace, read_boot_id
 
 __all__ = [
-    "Condition",
-    "Event",
-    "Future",
-    "LastStep",
-    "Lock",
-    "Pool",
-    "ProcessIdentity",
-    "Runtime",
-    "Task",
-    "condition",
-    "defer_interrupt",
-    "event",
-    "future",
-    "identity",
-    "install",
-    "interruptible_lock",
-    "label_ms",
-    "lock",
-    "monotonic_s",
-    "now_ms",
-    "pool",
-    "run_beside",
-    "sleep_s",
-    "spawn",
-    "spawn_if_possible",
-    "token",
-]
+    "Condition", "Event", "Future", "LastStep", "Lock", "Pool", "ProcessIdentity", "Runtime", "Task", "active",
+    "condition", "defer_interrupt", "event", "future", "identity", "install", "interruptible_lock", "label_ms",
+    "lock", "monotonic_s", "now_ms", "pool", "run_beside", "sleep_s", "spawn", "spawn_if_possible", "token",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -122,9 +101,9 @@ class ProcessIdentity:
     __slots__ = ("boot_id", "host", "pid")
 
     def __init__(self, host: str, pid: int, boot_id: str) -> None:
-        self.host = host
-        self.pid = pid
-        self.boot_id = boot_id
+        self.host: str = host
+        self.pid: int = pid
+        self.boot_id: str = boot_id
 
 
 class Runtime(ABC):
@@ -157,6 +136,9 @@ class Runtime(ABC):
     def future(self) -> Future[Any]:
         """A fresh future; waiting for it must be a wait of this runtime."""
         return Future()
+
+    def forgotten(self, what: str, close: Callable[[], None]) -> None:  # noqa: B027  (not to be overridden by a simulator)
+        """Called by the garbage collector for what it takes unclosed. Nothing: a simulated machine that fails closes nothing."""
 
 
 class _Call:
@@ -318,6 +300,13 @@ class _Production(Runtime):
     def identity(self) -> ProcessIdentity:
         return ProcessIdentity(socket.gethostname(), os.getpid(), f"{self._boot_id}/{pid_namespace()}")
 
+    def forgotten(self, what: str, close: Callable[[], None]) -> None:
+        thread = threading.Thread(target=close, name="chunkstore-forgotten", daemon=True)
+        with suppress(RuntimeError):  # the interpreter ends
+            # Not by us: ``start`` takes locks that the interrupted thread may hold.
+            _thread.start_new_thread(thread.start, ())
+        warnings.warn(f"unclosed {what}", ResourceWarning, stacklevel=3)
+
 
 _production: Runtime = _Production()
 _active = _production
@@ -327,6 +316,11 @@ def install(runtime: Runtime | None) -> None:
     """Make ``runtime`` the door for everything created from now on; ``None`` brings production back."""
     global _active
     _active = runtime if runtime is not None else _production
+
+
+def active() -> Runtime:
+    """The runtime that is installed."""
+    return _active
 
 
 def now_ms() -> int:
@@ -470,8 +464,8 @@ class interruptible_lock:  # noqa: N801  (reads as a word, as ``until`` does)
     __slots__ = ("got", "lock")
 
     def __init__(self, lock: Lock) -> None:
-        self.lock = lock
-        self.got = False
+        self.lock: Lock = lock
+        self.got: bool = False
 
     def wait(self, wait_s: float) -> bool:
         """Take it, waiting ``wait_s`` seconds at most; whether it is held now."""

@@ -31,7 +31,7 @@ class TableReader:
 
     def __init__(self, context: ReadContext, namespace: str) -> None:
         self._context = context
-        self.namespace = check_namespace(namespace)
+        self.namespace: str = check_namespace(namespace)
 
     def get(self, key: bytes) -> TableEntry | None:
         """One row (key, value, version), or None.

@@ -103,7 +103,7 @@ class StorageWriter:
             buffer_bytes_max = max(_BUFFER_BYTES_MIN, _GROWN_BYTES_MAX * self._width if appends.remote else 0)
         self._buffer_bytes_max = max(buffer_bytes_max, flush_bytes)
         self.writer_id = writer_id
-        self.event_number = last_event_number
+        self.event_number: int = last_event_number
         self._expected_offset = expected_offset
         self._condition = runtime.condition()
         self._waiting: deque[Waiting] = deque()

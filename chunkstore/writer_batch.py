@@ -41,15 +41,15 @@ class Batch:
     )
 
     def __init__(self, items: list[Waiting], done_bytes_before: int, expected_offset: int | None) -> None:
-        self.data = items[0].data if len(items) == 1 else b"".join(item.data for item in items)
-        self.pieces = [(item.future, len(item.data)) for item in items]
-        self.event_number = items[-1].event_number if items else 0
-        self.began_s = runtime.monotonic_s()
-        self.done_bytes_before = done_bytes_before
-        self.expected_offset = expected_offset
+        self.data: bytes = items[0].data if len(items) == 1 else b"".join(item.data for item in items)
+        self.pieces: list[tuple[Future[int], int]] = [(item.future, len(item.data)) for item in items]
+        self.event_number: int = items[-1].event_number if items else 0
+        self.began_s: float = runtime.monotonic_s()
+        self.done_bytes_before: int = done_bytes_before
+        self.expected_offset: int | None = expected_offset
         self.underway: Underway | None = None
-        self.offset = 0
+        self.offset: int = 0
         self.error: ChunkstoreError | None = None
-        self.done = False
-        self.written = False
+        self.done: bool = False
+        self.written: bool = False
         """Its bytes are in the storage; a record is to name them."""

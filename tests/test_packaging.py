@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -83,6 +85,16 @@ def test_the_wheel_installs_and_imports(wheel: Path, tmp_path: Path) -> None:
     places = run(python, "-I", "-c", LOOK, cwd=tmp_path).split()
     assert all(Path(place).is_relative_to(tmp_path / "fresh") for place in places)
     assert "put" in run(python.parent / "chunkstore", "--help", cwd=tmp_path)
+
+
+@pytest.mark.proof
+def test_every_public_name_has_a_known_type(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("pyright") is None:
+        pytest.skip("pyright is not installed: whether the types of the wheel are complete is not tested")
+    python = new_environment(tmp_path / "fresh")
+    pip_install(python, wheel)
+    monkeypatch.setenv("PATH", f"{python.parent}{os.pathsep}{os.environ['PATH']}")
+    assert "completeness score: 100%" in run("pyright", "--verifytypes", "chunkstore", "--ignoreexternal", cwd=tmp_path)
 
 
 def test_an_editable_install_finds_all_source_roots(tmp_path: Path) -> None:

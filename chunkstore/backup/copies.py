@@ -118,11 +118,11 @@ class Copier:
         self._verify = verify
         self._on_step = on_step
         self._failure: ChunkstoreError | None = None
-        self.failed = 0
-        self.copied = 0
-        self.copied_bytes = 0
-        self.linked = 0
-        self.linked_bytes = 0
+        self.failed: int = 0
+        self.copied: int = 0
+        self.copied_bytes: int = 0
+        self.linked: int = 0
+        self.linked_bytes: int = 0
 
     def copy(self, wanted: Iterator[Copy], present: Callable[[Copy], bool]) -> None:
         """Copy what is not ``present``; ``on_step`` gets the bytes of each step. Raises the first failure once all else is copied:

@@ -263,7 +263,7 @@ class FileSink(ExportSink):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.size = 0
+        self.size: int = 0
         self._hash = blake2b(digest_size=32)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
         try:

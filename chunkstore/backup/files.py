@@ -94,7 +94,7 @@ class Export:
         kind, value = source.frame(hashed_unless=None, magic=MAGIC)
         if kind is not FrameKind.HEADER:
             raise Damaged("an export must begin with its header", object=name)
-        self.header = _header(value, name, FRAME_HEADER_BYTES)
+        self.header: ExportHeader = _header(value, name, FRAME_HEADER_BYTES)
 
         def part(number: int) -> tuple[str, FrameSource]:
             return part_name(name, number), FrameSource(partial(read, part_name(name, number)), part_name(name, number))

@@ -83,7 +83,7 @@ class NameFilter:
     __slots__ = ("_exact", "_prefixes", "names")
 
     def __init__(self, names: Sequence[str] = ()) -> None:
-        self.names = check_choice(names, None).names
+        self.names: tuple[str, ...] = check_choice(names, None).names
         self._exact = frozenset(name for name in self.names if not name.endswith("*"))
         self._prefixes = tuple(name[:-1] for name in self.names if name.endswith("*"))
 
@@ -121,9 +121,9 @@ class Selection:
     def __init__(self, view: MetadataView, choice: Choice) -> None:
         self._view = view
         self._choice = choice
-        self.segments = 0
-        self.chunks = 0
-        self.chunk_bytes = 0
+        self.segments: int = 0
+        self.chunks: int = 0
+        self.chunk_bytes: int = 0
         self._expected = 0
 
     def __iter__(self) -> Iterator[Pair]:

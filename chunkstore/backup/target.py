@@ -28,8 +28,8 @@ class NewPlace:
     def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
         self.storage = storage
         self.names = names
-        self.pool = runtime.pool("chunkstore-import", settings.io_workers)
-        self.remote = storage.capabilities.remote
+        self.pool: runtime.Pool = runtime.pool("chunkstore-import", settings.io_workers)
+        self.remote: bool = storage.capabilities.remote
         self._deadline_s = settings.op_deadline_s
 
     def __enter__(self) -> Self:

@@ -8,18 +8,18 @@ name. Leaves out: the verbs themselves.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
+from pkgutil import get_data
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
-from chunkstore.cli.access import with_options
 from chunkstore.cli.options import ROOT_VARIABLE
-from chunkstore.cli.output import print_error
 from chunkstore.cli.streams import watched_streams
 from chunkstore.errors import ChunkstoreError, ContainerBusy, ContainerNotFound, InvalidArgument
 
@@ -132,12 +132,13 @@ def _name(verb: str) -> str:
     return verb.strip("_").replace("_", "-")
 
 
+_HELP: Final = "--help"
 _NAMES: Final = frozenset({_name(verb) for *_, verbs in _PANELS for verb in verbs} | {group[1] for group in _GROUPS})
 
 
 def build_command(only: str | None = None) -> Any:
     """All verbs as one command, of the click that typer brings; or that with the verb (or group) ``only``: the others' modules, which are
-    half of the time that a short verb takes, are not loaded."""
+    half of the time that a short verb takes, are not loaded. ``--help`` needs no module of a verb, ``--version`` no verb."""
     app = typer.Typer(
         name="chunkstore",
         help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
@@ -147,18 +148,32 @@ def build_command(only: str | None = None) -> Any:
     app.callback()(_options)
     for panel, module, verbs in _PANELS:
         for verb in verbs:
-            if only in (None, _name(verb)):
-                app.command(_name(verb), cls=_Verb, rich_help_panel=panel)(_loaded(module, verb))
+            if only in (None, _HELP, _name(verb)):
+                call = _summary(module, verb) if only == _HELP else _loaded(module, verb)
+                app.command(_name(verb), cls=_Verb, rich_help_panel=panel)(call)
     for panel, name, text, module, verbs in _GROUPS:
-        if only in (None, name):
-            group = typer.Typer(name=name, help=text)
-            for verb in verbs:
+        if only in (None, _HELP, name):
+            group = typer.Typer(name=name, help=text, invoke_without_command=only == _HELP)
+            for verb in verbs if only != _HELP else ():
                 group.command(_name(verb), cls=_Verb)(_loaded(module, verb))
             app.add_typer(group, rich_help_panel=panel)
     return typer.main.get_command(app)
 
 
+def _summary(module: str, verb: str) -> Callable[..., None]:
+    """A stand-in with the verb's description, as its source has it: loading all verbs takes longer than showing their names."""
+
+    def call() -> None: ...
+
+    source = (get_data("chunkstore.cli", f"{module}.py") or b"").decode()
+    found = re.search(rf'^def {verb}\(.*?^    """(.*?)"""', source, re.DOTALL | re.MULTILINE)
+    call.__doc__ = found and found[1]
+    return call
+
+
 def _loaded(module: str, verb: str) -> Callable[..., None]:
+    from chunkstore.cli.access import with_options
+
     found: Callable[..., None] = getattr(import_module(f"chunkstore.cli.{module}"), verb)
     return _guarded(with_options(found))
 
@@ -184,6 +199,12 @@ def _options(
     pass
 
 
+def _print_error(error: Exception, *, as_json: bool) -> None:
+    from chunkstore.cli.output import print_error
+
+    print_error(error, as_json=as_json)
+
+
 def _wants_json(arguments: Sequence[str]) -> bool:
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in before
@@ -198,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
     try:
-        only = arguments[0] if arguments and arguments[0] in _NAMES else None
+        only = arguments[0] if arguments and arguments[0] in {*_NAMES, _HELP, "--version"} else None
         result = build_command(only).main(args=arguments, prog_name="chunkstore", standalone_mode=False)
         sys.stdout.flush()
     except (_PipeClosed, BrokenPipeError):
@@ -206,7 +227,7 @@ def _run(arguments: list[str]) -> int:
     except (_Interrupted, KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except ChunkstoreError as error:
-        print_error(_in_words_of_the_command_line(error), as_json=as_json)
+        _print_error(_in_words_of_the_command_line(error), as_json=as_json)
         return MISUSE if isinstance(error, InvalidArgument) else FAILED
     except _USAGE_ERROR as error:
         _print_misuse(error, as_json=as_json)
@@ -214,7 +235,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if not as_json:
             raise  # a defect: its traceback is the most useful message
-        print_error(error, as_json=True)
+        _print_error(error, as_json=True)
         return FAILED
     return result if isinstance(result, int) else DONE
 
@@ -235,6 +256,6 @@ def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
 def _print_misuse(error: Exception, *, as_json: bool) -> None:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    print_error(InvalidArgument(text), as_json=as_json)
+    _print_error(InvalidArgument(text), as_json=as_json)
     if context is not None and not as_json:
         sys.stderr.write(f"chunkstore: see {context.command_path} --help\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import NullHandler, getLogger, lastResort
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +40,7 @@ def serve(
     with need_kafka():
         from chunkstore.kafka.server import listening
 
+    getLogger("chunkstore.kafka").addHandler(lastResort or NullHandler())  # warnings of the server go to standard error
     token = None
     if token_file is not None:
         with opened_input(token_file) as file:

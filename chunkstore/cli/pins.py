@@ -6,7 +6,7 @@ say at its ``lsn`` is restorable from then on. Leaves out: what a pin keeps (``o
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -25,7 +25,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.")]
 class NoSuchPin(ChunkstoreError):
     """``pins rm``: nothing of this name is pinned. Python's ``unpin`` answers False."""
 
-    fields = ("pin",)
+    fields: ClassVar[tuple[str, ...]] = ("pin",)
 
     def __init__(self, pin: str) -> None:
         super().__init__(f"no pin {pin!r} here; pins ls lists the pins")

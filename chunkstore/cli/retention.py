@@ -6,7 +6,7 @@ Leaves out: what is due (``chunkstore.upkeep.retention``).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -27,7 +27,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME|PREFIX*", help="A segment's 
 class NoSuchPolicy(ChunkstoreError):
     """``retention rm``: no policy of this name. Python's ``set_retention`` answers False."""
 
-    fields = ("name",)
+    fields: ClassVar[tuple[str, ...]] = ("name",)
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no policy {name!r} here; retention ls lists the policies")

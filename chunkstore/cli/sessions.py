@@ -7,7 +7,7 @@ Leaves out: what a session is (``chunkstore.sessions``), deleting what it has le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -33,7 +33,7 @@ _NONE_OLDER = "no session was opened so long ago"
 class NoSuchSession(ChunkstoreError):
     """``sessions end``: no session of this id is open."""
 
-    fields = ("session_id",)
+    fields: ClassVar[tuple[str, ...]] = ("session_id",)
 
     def __init__(self, session_id: int) -> None:
         super().__init__(f"no session {session_id} is open here; sessions ls lists the open ones")

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, ClassVar, TextIO, cast
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 
@@ -24,7 +24,7 @@ __all__ = ["OutputFailed", "opened_input", "watched_streams", "write_all"]
 class OutputFailed(ChunkstoreError):
     """The result could not be written to standard output; what the verb changed stays changed."""
 
-    fields = ("errno",)
+    fields: ClassVar[tuple[str, ...]] = ("errno",)
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(f"cannot write to standard output: {reason}")

@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, ClassVar
 
 import typer
 
@@ -51,7 +51,7 @@ _TABLE = "chunkstore.put"
 class ContentDiffers(ChunkstoreError):
     """``put --resume``: what is stored is not the file's beginning; nothing was appended."""
 
-    fields = ("segment", "file", "offset")
+    fields: ClassVar[tuple[str, ...]] = ("segment", "file", "offset")
 
     def __init__(self, segment: str, *, file: str, offset: int) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class ContentDiffers(ChunkstoreError):
 class FileUnreadable(ChunkstoreError):
     """The local file could not be read; what was appended before stays."""
 
-    fields = ("file",)
+    fields: ClassVar[tuple[str, ...]] = ("file",)
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"cannot read {file}: {reason}")

@@ -8,7 +8,7 @@ Leaves out: what they find and do (``operations``, ``chunkstore.repair``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -33,7 +33,7 @@ _REPLACE = "chunkstore: 'chunkstore scrub ROOT --repair-from BACKUPROOT' replace
 class NoSuchEpoch(ChunkstoreError):
     """``journal --epoch``: history has no stream of this epoch. No misuse: a container is found or not found, too."""
 
-    fields = ("epoch",)
+    fields: ClassVar[tuple[str, ...]] = ("epoch",)
 
     def __init__(self, epoch: int, message: str) -> None:
         super().__init__(message)

@@ -50,7 +50,7 @@ class Tally:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.ledgers: Counter[tuple[str, int]] = Counter()
-        self.payload_bytes = 0
+        self.payload_bytes: int = 0
         self._digest = hashlib.sha256()
 
     def add(self, topic: str, ledger: int, payload: bytes) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import IO, NamedTuple
+from typing import IO, ClassVar, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -41,7 +41,7 @@ CONTAINER = "demo"
 class DemoFailed(ChunkstoreError):
     """Something the demonstration claims did not hold. ``step`` names it."""
 
-    fields = ("step",)
+    fields: ClassVar[tuple[str, ...]] = ("step",)
 
     def __init__(self, step: str, message: str) -> None:
         super().__init__(f"{step}: {message}")
@@ -118,8 +118,8 @@ class Stage:
 
     def __init__(self, root: str, folder: str, seed: int, rows: int, console: Console, *, spark: bool = True) -> None:
         self.root = root
-        self.container = _free_container(root)
-        self.cache = os.path.join(folder, "cache")
+        self.container: str = _free_container(root)
+        self.cache: str = os.path.join(folder, "cache")
         self._seed = seed
         self._rows = rows
         self._console = console

@@ -34,7 +34,7 @@ class ContainerSource(SegmentSource):
         super().__init__(url, store.close)
         self._store, self._stored, self._metadata = store, RemoteStorageReader(store), RemoteLogMetadataReader(store)
         table = store.table(rows.NAMESPACE)
-        self.stated = next(table.scan(after=b"\0\xff"), None) is not None
+        self.stated: bool = next(table.scan(after=b"\0\xff"), None) is not None
         self.lineage = "the metadata manager" if self.stated else "leader epochs and higher ends"
 
     def listing(self, topic: str | None = None, partition: int | None = None) -> Listing:

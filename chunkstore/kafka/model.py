@@ -45,7 +45,7 @@ class RemoteStorageException(ChunkstoreError):
 class RemoteResourceNotFoundException(RemoteStorageException):
     """The partition or segment is not known here."""
 
-    fields = ("resource",)
+    fields: ClassVar[tuple[str, ...]] = ("resource",)
 
     def __init__(self, resource: str) -> None:
         super().__init__(f"{resource} is not known; a partition is known once its leadership was announced")
@@ -55,32 +55,38 @@ class RemoteResourceNotFoundException(RemoteStorageException):
 class IllegalTransition(RemoteStorageException):
     """The state does not allow the event; nothing changed. Read the segment's state before another attempt."""
 
-    fields = ("subject", "current", "target")
+    fields: ClassVar[tuple[str, ...]] = ("subject", "current", "target")
 
     def __init__(self, subject: str, current: str, target: str) -> None:
         super().__init__(f"{subject} is {current}: it cannot become {target}")
-        self.subject, self.current, self.target = subject, current, target
+        self.subject: str = subject
+        self.current: str = current
+        self.target: str = target
 
 
 class LeaderFenced(RemoteStorageException):
     """The partition has a newer leader; nothing changed. Stop copying and deleting its segments."""
 
-    fields = ("partition", "given", "current")
+    fields: ClassVar[tuple[str, ...]] = ("partition", "given", "current")
 
     def __init__(self, partition: str, given: int, current: int) -> None:
         super().__init__(f"partition {partition}: token {given} is fenced, the present leader has {current}")
-        self.partition, self.given, self.current = partition, given, current
+        self.partition: str = partition
+        self.given: int = given
+        self.current: int = current
 
 
 class OffsetOutOfRange(RemoteStorageException):
     """The offset is neither in the log nor in its tier: go on at ``start_offset``, or wait for ``end_offset`` to go past it."""
 
-    fields = ("partition", "offset", "start_offset", "end_offset")
+    fields: ClassVar[tuple[str, ...]] = ("partition", "offset", "start_offset", "end_offset")
 
     def __init__(self, partition: str, offset: int, start_offset: int, end_offset: int) -> None:
         super().__init__(f"partition {partition} has offsets {start_offset} to below {end_offset}, not {offset}")
-        self.partition, self.offset = partition, offset
-        self.start_offset, self.end_offset = start_offset, end_offset
+        self.partition: str = partition
+        self.offset: int = offset
+        self.start_offset: int = start_offset
+        self.end_offset: int = end_offset
 
 
 def require(holds: bool, argument: str, what: str) -> None:

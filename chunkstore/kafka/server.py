@@ -78,7 +78,7 @@ class KafkaServer:
         listener: sockets.socket | None = None,
     ) -> None:
         _check_address(socket, listen, token)
-        self.address = ""
+        self.address: str = ""
         self._listening = nullcontext(listener) if listener is not None else listening(socket, listen, token)
         self._store, self._token, self._stall_s = store, token, stall_s
         self._socket = socket

@@ -113,7 +113,8 @@ class SegmentSource(ABC):
     """Whether only segments in state COPY_SEGMENT_FINISHED count."""
 
     def __init__(self, url: str, close: Callable[[], None]) -> None:
-        self.url, self.close = url, close
+        self.url: str = url
+        self.close: Callable[[], None] = close
 
     def finished(self, segments: list[Segment]) -> list[Segment]:
         """Those that count, as far as states say."""
@@ -149,8 +150,11 @@ class BucketSource(SegmentSource):
 
     def __init__(self, bucket: Bucket, prefix: str, keys: Sequence[PrivateKey], states: States | None) -> None:
         super().__init__(bucket.url, bucket.close)
-        self.bucket, self.prefix, self.states, self._keys = bucket, prefix, states, keys
-        self.stated = states is not None
+        self.bucket: Bucket = bucket
+        self.prefix: str = prefix
+        self.states: States | None = states
+        self._keys = keys
+        self.stated: bool = states is not None
         self.lineage = "leader epochs and higher ends" if states is None else "the metadata log"
         self._opened = lru_cache(2)(self._open)
 
@@ -318,7 +322,7 @@ class LogDirectory(SegmentSource):
 
     def __init__(self, path: str) -> None:
         self._root = os.path.realpath(path)
-        self.bucket = open_bucket("file://" + quote(os.fsencode(self._root)))
+        self.bucket: Bucket = open_bucket("file://" + quote(os.fsencode(self._root)))
         super().__init__(self.bucket.url, self.bucket.close)
 
     @staticmethod

@@ -81,7 +81,9 @@ class RemoteDataNotFoundException(model.RemoteResourceNotFoundException):
 
     def __init__(self, resource: str) -> None:
         super().__init__(resource)
-        self.args = (f"{resource} is not stored here: it was not copied to its end, was deleted, or never existed",)
+        self.args: tuple[Any, ...] = (
+            f"{resource} is not stored here: it was not copied to its end, was deleted, or never existed",
+        )
 
 
 def log_name(partition: TopicIdPartition, start_offset: int, identity: bytes) -> str:

@@ -33,7 +33,7 @@ from chunkstore.replica import Replica
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
 
-_, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
+_STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _MARKED, _BEGUN, _ENDED = model.RemotePartitionDeleteState
 _Several = Collection[TopicIdPartition]
 _CLOSE_S: Final = 60.0

@@ -29,7 +29,7 @@ from chunkstore.kafka.transactions import first_open, open_after, transactions_o
 
 __all__ = ["Fetched", "Log", "Reason", "TieredDirectory", "explain_tier"]
 
-_STARTED, _, _DELETING, _ = model.RemoteLogSegmentState
+_STARTED, _FINISHED, _DELETING, _DELETED = model.RemoteLogSegmentState
 _Item = RemoteLogSegmentMetadata
 _INDEXES: Final = 64
 """Indexes of the tier that are kept: those of the last segments that were read."""

@@ -37,12 +37,18 @@ _SEGMENT: Final = Struct(">qqqiqi")
 _EPOCH: Final = Struct(">iq")
 _I8, _U16, _I32, _I64 = Struct(">b"), Struct(">H"), Struct(">i"), Struct(">q")
 
-Operation = IntEnum(
-    "Operation",
-    "COPY FETCH FETCH_INDEX DELETE ADD UPDATE PARTITION_DELETE LOOKUP NEXT_TXN HIGHEST LIST SIZE LEADERSHIP STOP PING",
-)
-Status = IntEnum("Status", "OK MORE NOT_FOUND INVALID RETRY FAILED DENIED", start=0)
-"""How an answer begins. Only MORE has another answer after it."""
+
+class Operation(IntEnum):
+    """What a broker asks for."""
+
+    COPY, FETCH, FETCH_INDEX, DELETE, ADD, UPDATE, PARTITION_DELETE, LOOKUP = range(1, 9)
+    NEXT_TXN, HIGHEST, LIST, SIZE, LEADERSHIP, STOP, PING = range(9, 16)
+
+
+class Status(IntEnum):
+    """How an answer begins. Only MORE has another answer after it."""
+
+    OK, MORE, NOT_FOUND, INVALID, RETRY, FAILED, DENIED = range(7)
 
 
 class _Fields:

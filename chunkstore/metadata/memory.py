@@ -29,7 +29,7 @@ from chunkstore.metadata.port import (
     furthest,
 )
 from chunkstore.metadata.totals import COUNTED, changed
-from chunkstore.runtime import lock
+from chunkstore.runtime import Lock, lock
 
 __all__ = ["MemoryMetadataCache", "MemoryMetadataStore", "MemoryShelf"]
 
@@ -63,9 +63,9 @@ class _Content:
     """Rows, head and open views of one store; several ``MemoryMetadataStore`` handles may share it."""
 
     def __init__(self) -> None:
-        self.lock = lock()
-        self.live = _SortedMap()
-        self.head = Head(GENESIS, 0)
+        self.lock: Lock = lock()
+        self.live: _SortedMap = _SortedMap()
+        self.head: Head = Head(GENESIS, 0)
         self.totals = NO_TOTALS
         self.views: set[MemoryMetadataView] = set()
         self.handles: set[MemoryMetadataStore] = set()
@@ -137,7 +137,7 @@ class MemoryMetadataView(MetadataView):
 
     def __init__(self, content: _Content) -> None:
         self._content = content
-        self.undo = _SortedMap()
+        self.undo: _SortedMap = _SortedMap()
         with content.lock:
             self._head = content.head
             self._totals = content.totals

@@ -52,8 +52,8 @@ class Underway:
     __slots__ = ("check", "offset", "op", "owned", "planned", "request")
 
     def __init__(self, check: Callable[[], None]) -> None:
-        self.check = check
-        self.offset = 0
+        self.check: Callable[[], None] = check
+        self.offset: int = 0
         self.owned: OwnedEpoch
         self.op: PendingOp
         self.request: AppendRequest

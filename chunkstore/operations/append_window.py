@@ -51,9 +51,9 @@ class AppendWindow:
         self._name = name
         self._identity = identity
         self._closed = False
-        self.wide = not container.storage.capabilities.append
+        self.wide: bool = not container.storage.capabilities.append
         """Whether several can be written at the same time."""
-        self.remote = container.remote
+        self.remote: bool = container.remote
 
     def most_bytes(self, width: int, least_bytes: int) -> int:
         """So much may be under way, of ``width`` appends: a share of the deadline is enough for it, at the pace of before."""

@@ -50,9 +50,9 @@ class Waiting:
     __slots__ = ("extents", "missed_s", "since_s", "size_bytes")
 
     def __init__(self, size_bytes: int, extents: int, since_s: float) -> None:
-        self.size_bytes = size_bytes
-        self.extents = extents
-        self.since_s = since_s
+        self.size_bytes: int = size_bytes
+        self.extents: int = extents
+        self.since_s: float = since_s
         self.missed_s: float | None = None
 
 
@@ -64,8 +64,8 @@ class Backlog:
         self._bytes_max = max(_BEHIND_BYTES, 2 * settings.tail_cache_bytes)
         self._lock = runtime.lock()
         self._held: dict[str, Waiting] = {}
-        self.extents = 0
-        self.size_bytes = 0
+        self.extents: int = 0
+        self.size_bytes: int = 0
 
     def takes(self, data: BytesLike, length_max: int) -> bool:
         """Whether an append may add to it: it is short, spilling is not behind, and it looks like no record of the journal."""

@@ -41,7 +41,7 @@ class BatchWindow:
         """Set while a leader gathers; ``arrived`` is to be called then."""
         self.company = 1
         """Operations of the last batch, and those that were queued when it was decided."""
-        self.last_commit_s = 0.0
+        self.last_commit_s: float = 0.0
         self._pass_over = self._passed_over = 0
 
     def arrived(self) -> None:

@@ -53,13 +53,13 @@ class ChangeSet:
         self.spliced: list[tuple[str, str]] = []
         """Sources and targets of concats: what waits to be spilled of the one is the other's."""
         self._extents: dict[bytes, bytes] = {}
-        self.inline_bytes = 0
+        self.inline_bytes: int = 0
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
         self.sync_names: list[str] = []
         """Objects that were written before this was planned, to be made durable first."""
         self._chunks_planned = 0
-        self.now_ms = runtime.now_ms()
+        self.now_ms: int = runtime.now_ms()
         self.table_keys: list[bytes] = []
         self.conditional_keys: set[bytes] = set()
         self.mentioned_keys: set[bytes] = set()

@@ -92,7 +92,10 @@ class Collection:
         self._dry_run = dry_run
         self._chunks_max = chunks_max
         self._after = GARBAGE
-        self.chunks = self.chunk_bytes = self.waiting = self.pinned = 0
+        self.chunks: int = 0
+        self.chunk_bytes: int = 0
+        self.waiting: int = 0
+        self.pinned: int = 0
         self.refused: set[bytes] = set()
 
     def step(self) -> bool:

@@ -77,10 +77,10 @@ class CommitQueue:
         self._leading = False
         self._gathers = environment.linger_s > 0.0
         self._window = BatchWindow(environment.linger_s, self._lock, self._queue)
-        self.generation = 1
+        self.generation: int = 1
         """Operations that were planned in an earlier one are refused; raised by every batch that fails."""
-        self.head = environment.head
-        self.last_commit_at_s = runtime.monotonic_s()
+        self.head: Position = environment.head
+        self.last_commit_at_s: float = runtime.monotonic_s()
 
     @property
     def may_extend(self) -> bool:

@@ -23,11 +23,13 @@ from chunkstore.errors import (
     Closed,
     Damaged,
     InvalidArgument,
+    NotOwner,
     OutcomeUnknown,
     SegmentNotFound,
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
+from chunkstore.logs import LoggingObserver
 from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
@@ -74,52 +76,50 @@ class OwnedContainer:
         self.names = names
         self.settings = settings
         self.service = service
-        self.observer = Observer() if observer is None else GuardedObserver(observer)
-        self.upkeep = UpkeepRuns(self.observer)
-        self.space = SpaceGuard(storage, names, settings, self.observer)
-        self.changed = changed
-        """Called with the lsn of each commit, and with 0 when the container is closed, deposed or recovered."""
+        logs = observer if isinstance(observer, LoggingObserver) else LoggingObserver(storage.url, names.container)
+        logs.lsn = lambda: self.current.queue.head.lsn
+        self.observer: Observer = GuardedObserver(logs, *(() if observer in (None, logs) else (observer,)))
+        self._tells_commits = observer is not None or logs.notes_commits
+        self.upkeep: UpkeepRuns = UpkeepRuns(self.observer)
+        self.space: SpaceGuard = SpaceGuard(storage, names, settings, self.observer)
+        self.changed = changed  # called with the lsn of each commit, and with 0 when it is closed, deposed or recovered
         self.reshaped: list[Callable[[PendingOp], None]] = []
         """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that nobody waits for any more."""
         self.fetch: Callable[[str], bool] = lambda _name: False
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
-        self.remote = storage.capabilities.remote
+        self.remote: bool = storage.capabilities.remote
+        self.inline_bytes: int
         self.inline_bytes, self._inline_bytes_behind = inline_limits(settings, storage.capabilities)
-        self.tail = TailCache(settings.tail_cache_bytes)
-        self.pace_bytes_s = 0.0  # of what writers commit (``append_window``)
-        self.backlog = Backlog(settings)
-        self.pool = runtime.pool("chunkstore-io", settings.io_workers)
-        self.fence = Fence(service, lambda: self.current, lambda: changed(0))
-        self.collecting = runtime.lock()
-        """Held by the one collection that is under way."""
-        self.looks: list[Look] = []
-        """Of the commits that are being made (``written_chunks``)."""
-        self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)
-        """Of the epochs that we have had, one behind the other: no stranger was in between."""
-        self.pin_holder = pin_holder()
+        self.tail: TailCache = TailCache(settings.tail_cache_bytes)
+        self.pace_bytes_s: float = 0.0  # of what writers commit (``append_window``)
+        self.backlog: Backlog = Backlog(settings)
+        self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.io_workers)
+        self.fence: Fence = Fence(service, lambda: self.current, self._deposed)
+        self.collecting: runtime.Lock = runtime.lock()  # held by the one collection that is under way
+        self.looks: list[Look] = []  # of commits under way (``written_chunks``)
+        self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)  # of our epochs; no stranger was in between
+        self.pin_holder: str = pin_holder()
         self.noticed_s: dict[bytes, float] = {}
         """When garbage and pins with a label of the future were first seen here, by the keys that ``ageing`` is given."""
         self.draining = False
         """A roll or ``close`` waits for what has been let in: new operations wait for its end."""
-        self.closed = False
-        self.released = False
-        """Whether all resources are released: what hung until then must not take over."""
-        self.inherited = False
+        self.closed: bool = False
+        self.released = False  # whether all resources are: what hung until then must not take over
+        self.inherited: bool = False
         """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""
         self._space_checked_s = -1.0
-        self._retired: deque[tuple[float, MetadataStore]] = deque()
-        """Stores of ended epochs, and when they ended."""
+        self._retired: deque[tuple[float, MetadataStore]] = deque()  # stores of ended epochs, and when they ended
         processes.tell_in_child(self)
 
     def begin_epoch(self, ownership: Ownership) -> None:
         """Serve with a fresh ownership."""
-        self.current = OwnedEpoch(
+        self.current: OwnedEpoch = OwnedEpoch(
             ownership,
             storage=self.storage,
             names=self.names,
             settings=self.settings,
             failed=self.decide,
-            committed=self._committed if isinstance(self.observer, GuardedObserver) else self.changed,
+            committed=self._committed if self._tells_commits else self.changed,
             tail=self.tail,
         )
         self.space.forget_quota()
@@ -129,6 +129,10 @@ class OwnedContainer:
     def _leave_to_parent(self) -> None:
         """Two processes with one claim would write to the same places of the same stream: no fence tells them apart."""
         self.closed = self.inherited = True
+
+    def _deposed(self, error: NotOwner) -> None:
+        self.changed(0)
+        self.observer.failed(error)
 
     def _committed(self, lsn: int) -> None:
         self.changed(lsn)

@@ -28,7 +28,7 @@ __all__ = ["Fence", "SharedCheck"]
 class Fence:
     """One per container. ``current``: the epoch of ours that serves, or that ended last; ``deposed``: called once."""
 
-    def __init__(self, service: JournalService, current: Callable[[], OwnedEpoch], deposed: Callable[[], None]) -> None:
+    def __init__(self, service: JournalService, current: Callable[[], OwnedEpoch], deposed: Callable[[NotOwner], None]) -> None:
         self._service = service
         self._current = current
         self._deposed = deposed
@@ -39,7 +39,7 @@ class Fence:
         """We were deposed: every later change and fenced read says so."""
         if self.error is None:
             self.error = error
-            self._deposed()
+            self._deposed(error)
 
     def close_behind(self, epoch: int) -> NotOwner:
         """As ``close``, by the next epoch; returns what is said from now on."""

@@ -40,14 +40,12 @@ class Beside(Protocol):
 class Maintenance:
     """One per container. ``start`` begins the keeper; ``close`` ends everything."""
 
-    def __init__(self, container: OwnedContainer, recovery: Recovery, is_forgotten: Callable[[], bool]) -> None:
-        """``is_forgotten``: whether nothing can use or close the container any more; its lease then stops."""
+    def __init__(self, container: OwnedContainer, recovery: Recovery) -> None:
         self._container = container
         self._recovery = recovery
-        self._is_forgotten = is_forgotten
-        self.snapshots = Snapshots(container, recovery.journal_bytes)
+        self.snapshots: Snapshots = Snapshots(container, recovery.journal_bytes)
         self.beside: list[Beside] = []
-        self.stopping = runtime.event()
+        self.stopping: runtime.Event = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}
         """The steps of ``close`` that have begun."""
@@ -72,11 +70,6 @@ class Maintenance:
             beside.tick(self._leased_s)
         while not self.stopping.wait(_TICK_S):
             if container.fence.error is not None or container.closed:
-                return
-            if self._is_forgotten():
-                self.stopping.set()
-                for beside in self.beside:
-                    beside.stop()
                 return
             now_s = runtime.monotonic_s()
             if now_s - self._leased_s >= self._lease_period_s:

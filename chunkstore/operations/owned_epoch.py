@@ -16,10 +16,10 @@ from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkstoreError, Damaged
-from chunkstore.journal import Batch, Ownership, RecordKind
+from chunkstore.journal import Batch, Journal, Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.port import MetadataStore, Position
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_id, confined
 from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
 from chunkstore.operations.pending import PendingOp, PendingSegment, PendingSegments, PendingTables, Stale, Undecided
@@ -57,20 +57,20 @@ class OwnedEpoch:
         committed: Callable[[int], None],
         tail: TailCache,
     ) -> None:
-        self.journal = ownership.journal
-        self.store = ownership.store
-        self.report = ownership.report
-        self.epoch = self.journal.epoch
+        self.journal: Journal = ownership.journal
+        self.store: MetadataStore = ownership.store
+        self.report: TakeOverReport = ownership.report
+        self.epoch: int = self.journal.epoch
         self.names = names
         self.end_reason: ChunkstoreError | None = None
         """Why it has ended; None while it serves."""
         self.in_doubt: FailedBatch | None = None
         """The batch whose record may or may not be part of history."""
-        self.opened_s = runtime.monotonic_s()
-        self.opened_ms = runtime.now_ms()
-        self.segments = PendingSegments()
-        self.tables = PendingTables()
-        self.appendable = storage.capabilities.append
+        self.opened_s: float = runtime.monotonic_s()
+        self.opened_ms: int = runtime.now_ms()
+        self.segments: PendingSegments = PendingSegments()
+        self.tables: PendingTables = PendingTables()
+        self.appendable: bool = storage.capabilities.append
         self._chunk_numbers = itertools.count(1)
         self._ids = itertools.count((self.epoch << 32) + 1)
         self.spilled: set[bytes] = set()
@@ -94,7 +94,7 @@ class OwnedEpoch:
             background=storage.capabilities.remote,
             linger_s=settings.linger_s,
         )
-        self.queue = CommitQueue(environment)
+        self.queue: CommitQueue = CommitQueue(environment)
 
     def end(self, reason: ChunkstoreError) -> None:
         """Stop serving: what is queued did not happen. The first reason stays."""

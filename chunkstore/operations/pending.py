@@ -245,7 +245,7 @@ class PendingTables:
     """Which table rows and sessions have undecided changes. ``lock`` orders planning and entering of such changes."""
 
     def __init__(self) -> None:
-        self.lock = runtime.lock()
+        self.lock: runtime.Lock = runtime.lock()
         self._newest: dict[bytes, PendingOp] = {}
 
     def remember(self, op: PendingOp) -> None:

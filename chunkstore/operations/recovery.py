@@ -43,7 +43,7 @@ class Recovery:
         """Held by the one take-over or roll that is under way."""
         self._ended = 0, 0
         """The last epoch of ours that has ended, and the journal bytes of all of them."""
-        self.began_s = runtime.monotonic_s()
+        self.began_s: float = runtime.monotonic_s()
         """When the current epoch began."""
         container.mend = self.mend
         container.decide = self.decide
@@ -63,7 +63,8 @@ class Recovery:
             owned.queue.decide(
                 failure.batch, OutcomeUnknown("interrupted while the journal was being recovered; it may still happen")
             )
-        self._container.observer.failed(_reason(failure.error))
+        if not isinstance(failure.error, NotOwner):  # of that the fence has told
+            self._container.observer.failed(_reason(failure.error))
 
     def _decide(self, owned: OwnedEpoch, failure: FailedBatch) -> None:
         container, queue, error = self._container, owned.queue, failure.error

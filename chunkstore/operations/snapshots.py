@@ -40,13 +40,13 @@ class Snapshots:
         self._lock = runtime.lock()
         self._taken_s = runtime.monotonic_s()
         self._size_bytes = 0
-        self.written_bytes = 0
+        self.written_bytes: int = 0
         """Of all snapshots that were taken since this store was opened."""
         self._lsn_at_last = container.current.queue.head.lsn
         self._digest_at_last = container.current.store.head().digest
         self._bytes_at_last = 0
         self._wanted = self._replayed_much()
-        self.failure = ""
+        self.failure: str = ""
         """Why the last one failed; empty after one that succeeded."""
         self._pause_s = _PAUSE_S_MIN
         self._not_before_s = self._taken_s

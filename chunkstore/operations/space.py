@@ -53,7 +53,7 @@ class Reserve:
     def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
         self._storage = storage
         self._name = names.reserve
-        self.size_bytes = min(settings.free_bytes_min // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
+        self.size_bytes: int = min(settings.free_bytes_min // _RESERVE_SHARE, _RESERVE_BYTES_MAX)
         self._kept = False
 
     def is_needed(self) -> bool:
@@ -88,20 +88,20 @@ class SpaceGuard:
         self._settings = settings
         self._observer = observer
         self._lock = runtime.lock()
-        self.reserve = Reserve(storage, names, settings)
+        self.reserve: Reserve = Reserve(storage, names, settings)
         self._credit_bytes = 0
         """What may be added, and one byte, before the totals have to be read again: nothing grows but by what is admitted."""
         self._low = {"storage": "", "cache": "", "quota": ""}
         self._looks = 0
         self._judged = {"storage": 0, "cache": 0}
         """The newest look that was judged: a thread that was held up since it asked a disk judges no more."""
-        self.reason = ""
+        self.reason: str = ""
         """Why nothing may be added, in words; empty outside safe mode."""
         self.shed: Callable[[], None] = lambda: None
         """Lets go of what a journal on a full disk holds, for a collection that follows."""
         self._quota_bytes: int | None = None
         """In force; 0: none; None: to be read."""
-        self.watchful = True
+        self.watchful: bool = True
         """Whether what adds has to be admitted at all: in safe mode, and unless there is no quota."""
 
     @property

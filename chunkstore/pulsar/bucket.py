@@ -94,7 +94,7 @@ class BucketMessages(Iterator[Message]):
 
     def __init__(self, runs: Iterable[_Run], transactions: _Kept, messages: _Strictness) -> None:
         self.topic: str | None = None
-        self.summary = MessageSummary()
+        self.summary: MessageSummary = MessageSummary()
         self._rows = self._read(runs, transactions, messages)
 
     def __next__(self) -> Message:

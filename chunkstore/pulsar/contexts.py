@@ -7,7 +7,7 @@ offload segments began. Leaves out: who writes them when (``writer``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgpack
 
@@ -62,7 +62,7 @@ Stored = ChunkedSegmentStorage | Replica
 class LedgerNotFound(ChunkstoreError):
     """The topic, or a ledger of it, holds no entries here. ``ledger`` is None where the whole topic is unknown."""
 
-    fields = ("topic", "ledger")
+    fields: ClassVar[tuple[str, ...]] = ("topic", "ledger")
 
     def __init__(
         self, topic: str | None, ledger: int | None = None, *, where: str = "this container; 'chunkstore ledger ls'"

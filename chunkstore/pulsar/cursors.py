@@ -75,7 +75,7 @@ class OffsetCache:
         self._positions_max = positions_max
         self._blocks: OrderedDict[Hashable, tuple[array[int], array[int]]] = OrderedDict()
         self._lock = runtime.lock()
-        self.positions = 0
+        self.positions: int = 0
         """How many are held."""
 
     def find(self, key: Hashable, entry: int) -> tuple[int, int] | None:

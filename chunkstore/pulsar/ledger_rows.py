@@ -89,7 +89,7 @@ class LedgerRows:
 
     def __init__(self, store: Stored, topic: str) -> None:
         self._store = store
-        self.topic = check_topic(topic)
+        self.topic: str = check_topic(topic)
 
     def get(self, ledger: int) -> LedgerRow:
         """The ledger's row; an empty one where there is none."""

@@ -114,7 +114,7 @@ class MemorySource(LedgerSource):
     def __init__(
         self, entries: Mapping[int, Sequence[bytes]], closed_ms: Mapping[int, int | None] | None = None
     ) -> None:
-        self.entries = dict(entries)
+        self.entries: dict[int, Sequence[bytes]] = dict(entries)
         self.closed_ms: dict[int, int | None] = {**dict.fromkeys(entries, runtime.now_ms()), **(closed_ms or {})}
 
     def ledgers(self) -> list[SourceLedger]:
@@ -211,7 +211,7 @@ class ContainerSource(LedgerSource):
     is listed, without entries, while it shares a segment with others."""
 
     def __init__(self, store: ChunkedSegmentStorage, topic: str) -> None:
-        self.topic = check_topic(topic)
+        self.topic: str = check_topic(topic)
         self._store = store
 
     def ledgers(self) -> list[SourceLedger]:

@@ -78,8 +78,8 @@ class ManagedLedger:
     def __init__(
         self, store: ChunkedSegmentStorage, topic: str, source: LedgerSource, config: ManagedLedgerConfig | None = None
     ) -> None:
-        self.topic = check_topic(topic)
-        self.config = ManagedLedgerConfig() if config is None else config
+        self.topic: str = check_topic(topic)
+        self.config: ManagedLedgerConfig = ManagedLedgerConfig() if config is None else config
         self.config.offloader.block_bytes_max = self.config.block_bytes_max
         self._offloader = self.config.offloader
         self._store = store

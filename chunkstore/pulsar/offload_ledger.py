@@ -154,7 +154,7 @@ class ContainerOffloader(LedgerOffloader):
     driver_name = CONTAINER
 
     def __init__(self, store: ChunkedSegmentStorage, topic: str) -> None:
-        self.topic = check_topic(topic)
+        self.topic: str = check_topic(topic)
         self._store = store
         self._completing = runtime.lock()
 

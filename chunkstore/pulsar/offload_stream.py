@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_HEADER_BYTES, Entry, check_entry
@@ -73,7 +73,7 @@ class OffloadResult(NamedTuple):
 class OffloadException(ChunkstoreError):
     """An offload segment did not become complete. ``error``: the class of the cause; ``Suspended`` and ``Empty`` are no failures."""
 
-    fields = ("topic", "uuid", "error")
+    fields: ClassVar[tuple[str, ...]] = ("topic", "uuid", "error")
 
     def __init__(self, topic: str, uuid: str, error: str, message: str) -> None:
         super().__init__(f"offload of topic {topic!r}, segment {uuid or 'not assigned'}: {message}")
@@ -149,7 +149,7 @@ class OffloadHandle:
         self._segment_bytes = 0
         self._began_s: float | None = None
         context = writer.open_context
-        self.uuid = "" if context is None else dashed(context.uuid)
+        self.uuid: str = "" if context is None else dashed(context.uuid)
         if context is not None and context.begin is not None:
             self._first_ledger = context.begin[0]
             self._segment_bytes = store.info(context.data).length
@@ -158,7 +158,7 @@ class OffloadHandle:
         self._missing: Position | None = None
         """What was refused because the buffer was full: no later ledger may pass it."""
         self._state = runtime.condition()
-        self.is_open = True
+        self.is_open: bool = True
         """Whether it takes entries."""
         self._completes = True
         self._queue: deque[Entry] = deque()

@@ -85,7 +85,7 @@ class TopicPlanner:
     """
 
     def __init__(self, store: Stored, topic: str) -> None:
-        self.topic = check_topic(topic)
+        self.topic: str = check_topic(topic)
         self._store = store
         self._walks: dict[bytes, _Walk] = {}
         """By uuid: of open offload segments, and of those that were planned last and are complete by now."""

@@ -88,8 +88,10 @@ class SteppedLedger(ReadHandle):
     """Another ledger, which is read in steps: of at most 100 entries, or what exceeds 1 MiB. A subclass says how a step is made."""
 
     def __init__(self, inner: ReadHandle) -> None:
-        self.ledger, self.last_add_confirmed = inner.ledger, inner.last_add_confirmed
-        self.length, self.closed = inner.length, inner.closed
+        self.ledger: int = inner.ledger
+        self.last_add_confirmed: int = inner.last_add_confirmed
+        self.length: int | None = inner.length
+        self.closed: bool = inner.closed
         self._inner = inner
 
     @abstractmethod

@@ -55,7 +55,7 @@ class OffloadWriter:
         block_bytes: int = 1 * MIB,
         rolling: RollingPolicy | None = None,
     ) -> None:
-        self.topic = check_topic(topic)
+        self.topic: str = check_topic(topic)
         self._filler = SegmentFiller(
             self._put_block, self._complete_segment, segment_bytes_max=segment_bytes_max, block_bytes=block_bytes
         )
@@ -69,9 +69,9 @@ class OffloadWriter:
         self._context: Context | None = None
         self.completed: Context | None = None
         """The last offload segment that this writer has completed."""
-        self.segments_completed = 0
+        self.segments_completed: int = 0
         """Offload segments that this writer has completed."""
-        self.entries_acknowledged = 0
+        self.entries_acknowledged: int = 0
         """Entries that were acknowledged to this writer."""
         lasts = self._filler.lasts
         for context in iter_contexts(store, topic):

@@ -46,7 +46,7 @@ class ChunkBuffers:
         self._pending: dict[str, _Pending] = {}
         self._held = 0
         self._number = 0
-        self.held_bytes_max = max(_HELD_BYTES, chunk_bytes)
+        self.held_bytes_max: int = max(_HELD_BYTES, chunk_bytes)
 
     def add(self, segment: str, data: BytesLike) -> int:
         """Hold these bytes, which must not change. Returns how many of the segment are held."""

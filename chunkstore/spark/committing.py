@@ -1,4 +1,4 @@
-"""The commit of a sink: every chunk attached, the sink's row put and, now and then, the session ended, all in one record.
+"""The commit of a sink: every chunk attached, the sink's row put and, the session ended, all in one record.
 
 Promises: plain Python over a ``Door`` to the container, which asks its owner or is it; ``once`` judges what is to be done, from the
 row as it is, and the commit expects that row's version: whoever else moved it meanwhile is seen, and judged again.
@@ -44,8 +44,6 @@ __all__ = [
 ]
 
 _TRIES: Final = 8
-_SESSION_S: Final = 3_600.0
-"""A stream's session that is older is changed for another: then the sweep takes what failed tasks have left in it."""
 SESSION_TTL_S: Final = 7 * 86_400.0
 """A label: no session ends by it."""
 _TOKEN_BYTES: Final = 16
@@ -81,12 +79,11 @@ class Door(EndingDoor, Protocol):
 
 
 class Job(NamedTuple):
-    """What the tasks of a job have written, in the order of the partitions. ``leftovers``: attempts of theirs have failed. ``shared``: the
-    session is not the query's alone, so none of its commits ends it."""
+    """What the tasks of a job have written, in the order of the partitions. ``shared``: the session is not the query's alone, and no commit
+    ends it. All others end theirs: none says which micro-batch is a query's last, and the sweep takes what failed tasks left."""
 
     session_id: int
     outputs: tuple[tuple[Output | Offloaded | Content, ...], ...]
-    leftovers: bool
     shared: bool = False
 
     def content(self) -> Content:
@@ -152,11 +149,7 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
     def row() -> SinkRow:
         return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query, content.packed())
 
-    def ends(stored: SinkRow | None, session: OpenSession) -> bool:
-        old = runtime.now_ms() - session.opened_at > _SESSION_S * 1000
-        return not job.shared and (old or job.leftovers or stored is None or stored.run != digest)
-
-    return _commit(door, key, judge, row, job, ends)
+    return _commit(door, key, judge, row, job)
 
 
 def commit_job(
@@ -176,7 +169,7 @@ def commit_job(
         number = version if application is not None else job.session_id
         return SinkRow(number, door.uuid, after, _token(), content=content.packed())
 
-    return _commit(door, key, judge, row, job, lambda _stored, _session: True)
+    return _commit(door, key, judge, row, job)
 
 
 def was_done(door: Door, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
@@ -223,7 +216,6 @@ def _commit(
     judge: Callable[[SinkRow | None], Verdict],
     row: Callable[[], SinkRow],
     job: Job,
-    ends: Callable[[SinkRow | None, OpenSession], bool],
 ) -> Verdict:
     offloaded = ledgers_in_order([item for found in job.outputs for item in found if isinstance(item, Offloaded)])
     attached = [(segment, tuple(chunks)) for segment, chunks in in_order(job).items() if chunks]
@@ -235,15 +227,14 @@ def _commit(
         if entry is not None and verdict == "done":
             _confirm(door, entry, _NO_SESSION if job.shared else job.session_id or _NO_SESSION)
             return verdict
-        session = door.session(job.session_id)
-        if session is None:
+        if door.session(job.session_id) is None:
             what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
         new = [Written(name, chunks, None if door.exists(name) else Create(name)) for name, chunks in attached]
         more, also = changes_of(behind_stored(door.contexts, offloaded))
         once = TablePut(SINKS_NAMESPACE, key, encode_sink(row()), 0 if entry is None else entry.version)
         try:
-            door.attach(job.session_id, [*new, *more], once, also=also, end_session=ends(stored, session))
+            door.attach(job.session_id, [*new, *more], once, also=also, end_session=not job.shared)
         except (Conflict, SegmentExists, SegmentNotFound) as error:
             moved = error  # the row, the session or a segment is not what it was
         else:

@@ -8,16 +8,19 @@ remedy. Leaves out: other foreign exceptions; they do not leave chunkstore.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from chunkstore import errors
-from chunkstore.errors import ChunkstoreError, Unsupported
+from chunkstore.errors import ChunkstoreError, ContainerNotFound, Unsupported
 
 __all__ = ["annotated", "original_error"]
 
 _MARK = "chunkstore error: "
+_REMEDY = "option 'container' chooses one; the first 'chunkstore put' creates it"
 # What comes before any of our code runs. In order: another Python fails first, then a missing package.
 _PYTHON = re.compile(r"Python in worker has different version: '?([0-9.]+)'? than that in driver: '?([0-9.]+)'?")
 _PACKAGE = re.compile(
@@ -33,10 +36,16 @@ _INSTALL = (
 
 @contextmanager
 def annotated(**where: str | int) -> Iterator[None]:
-    """Add a note (one line of JSON: type, message, fields, and ``where``) to a ``ChunkstoreError`` that passes through."""
+    """Add a note (one line of JSON: type, message, fields, and ``where``) to a ``ChunkstoreError`` that passes through, and have Spark show
+    it without the traceback of its worker."""
     try:
         yield
     except ChunkstoreError as error:
+        if isinstance(error, ContainerNotFound):
+            there = ContainerNotFound(error.container, root=error.root, containers=error.containers, remedy=_REMEDY)
+            error.args = there.args
+        if str(getattr(sys.modules["__main__"].__spec__, "name", "")).startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # of this worker, which ends with the error
         if not any(note.startswith(_MARK) for note in getattr(error, "__notes__", ())):
             document = {
                 "type": type(error).__name__,

@@ -51,15 +51,13 @@ class Message(WriterCommitMessage):
         self,
         plan: WritePlan,
         outputs: Sequence[Output | Offloaded | Content],
-        attempt: int,
         query: str | None,
         run: str,
         batch: int | None,
     ) -> None:
-        self.container_uuid = plan.container_uuid
-        self.session_id = plan.session_id
-        self.outputs = tuple(outputs)
-        self.attempt = attempt
+        self.container_uuid: bytes = plan.container_uuid
+        self.session_id: int = plan.session_id
+        self.outputs: tuple[Output | Offloaded | Content, ...] = tuple(outputs)
         self.query = query
         self.run = run
         self.batch = batch
@@ -74,7 +72,7 @@ def run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
     query = context.getLocalProperty("sql.streaming.queryId")
     run = context.getLocalProperty("spark.jobGroup.id") or ""
     outputs = write_task(batches, plan, context.taskAttemptId())
-    return Message(plan, outputs, context.attemptNumber(), query, run, None if batch is None else int(batch))
+    return Message(plan, outputs, query, run, None if batch is None else int(batch))
 
 
 def columns_of(schema: StructType, options: WriteOptions) -> Columns:
@@ -98,9 +96,8 @@ def job_of(messages: Sequence[object]) -> tuple[list[Message], Job]:
         remedy = "the job was planned twice; run it again"
         raise Conflict("sessions of the tasks of one job", expected=1, found=len(sessions), remedy=remedy)
     session_id = told[0].session_id if told else 0
-    leftovers = any(message.attempt for message in told)
     outputs = tuple(message.outputs for message in told)
-    return told, Job(session_id, outputs, leftovers)
+    return told, Job(session_id, outputs)
 
 
 def incoming_of(
@@ -149,7 +146,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task. Raises as ``write_task``. Rows of the version that was written last are read again, those of older ones are not."""
-        return Message(self._plan, (), 0, None, "", None) if self._is_older else run_task(iterator, self._plan)
+        return Message(self._plan, (), None, "", None) if self._is_older else run_task(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all of it, once. Raises as ``commit_job``; then Spark calls ``abort``."""

@@ -36,7 +36,7 @@ _CHUNK_BYTES: Final = 64 * MIB
 _CHUNK_BYTES_MAX: Final = 1 << 30
 _NUMBER_MAX: Final = (1 << 63) - 1
 _VALUES: Final = ("string", "binary")
-LEDGER_KINDS: Final = {"ledger": ("bigint",), "entry": ("bigint",), "payload": _VALUES}
+LEDGER_KINDS: Final[dict[str, tuple[str, ...]]] = {"ledger": ("bigint",), "entry": ("bigint",), "payload": _VALUES}
 """The columns of entries, in this order, and their Spark types."""
 _ROW_KINDS: Final = {"value": _VALUES, "segment": ("string",)}
 

@@ -27,7 +27,9 @@ _INDEX_KEY = Struct(">cQQ")
 _ROWS_STOP = b"U"  # behind the last kind of row, before the index
 
 Step = tuple[int, int, int, int]
-steps = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 99), st.integers(0, 99), st.integers(1, 50)), max_size=40)
+steps: st.SearchStrategy[list[Step]] = st.lists(
+    st.tuples(st.integers(0, 11), st.integers(0, 99), st.integers(0, 99), st.integers(1, 50)), max_size=40
+)
 
 
 def compare(view: MetadataView, world: World) -> None:
@@ -109,7 +111,7 @@ def run_script(store: MetadataStore, script: Sequence[Step], *, batch: int, veri
 class MetadataBasics(ABC):
     """Views and the offset index, and the fixtures of both halves."""
 
-    container = bytes(range(16))
+    container: bytes = bytes(range(16))
     address = "file:///where/the/root/is default"
 
     @abstractmethod

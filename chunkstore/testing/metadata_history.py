@@ -26,7 +26,7 @@ class History:
 
     def __init__(self) -> None:
         self.position: Position = GENESIS
-        self.digest = 0
+        self.digest: int = 0
         self.rows: dict[bytes, bytes] = {}
 
     def commit(self, rows: Sequence[RowChange], ops: Sequence[Op] = ()) -> Commit:
@@ -101,7 +101,7 @@ class World:
     """Segments by id, and the history that made them. Every method answers the commit to apply."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.history: History = History()
         self.segments: dict[int, Segment] = {}
         self.removed: list[Chunk] = []
         self._next_segment = 1

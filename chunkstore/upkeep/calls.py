@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import Final, NoReturn
+from weakref import proxy
 
 from chunkstore.arguments import check_flags, check_pin
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
@@ -59,15 +59,14 @@ class UpkeepCalls:
     """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
 
     def _make_optimiser(self, policy: OptimiserPolicy | None) -> None:
-        container, snapshots, space = self._container, self._maintenance.snapshots, self._space
+        container, snapshots, space, this = self._container, self._maintenance.snapshots, self._space, proxy(self)
         jobs: list[tuple[Job, float]] = [
             (CollectJob(container, lambda: snapshots.written_bytes, space.forget), container.settings.collect_s)
         ]
         if policy is not None and policy.retention:
             jobs.append((RetentionJob(container, self._context), policy.interval_s))
         if policy is not None and policy.sweep_s:
-            me: UpkeepCalls = weakref.proxy(self)  # jobs keep no store that is forgotten
-            jobs.append((SweepJob(lambda delete: me._sweep(delete=delete)), policy.sweep_s))
+            jobs.append((SweepJob(lambda delete: this._sweep(delete=delete)), policy.sweep_s))  # noqa: SLF001  (our own)
         if policy is not None and policy.defrag is not None:
             job = DefragJob(container, self._context, policy.defrag, inline=policy.defrag_inline)
             jobs.append((job, policy.interval_s))

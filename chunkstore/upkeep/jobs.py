@@ -49,7 +49,9 @@ class Step:
     def __init__(self, end_s: float, stopped: Callable[[], bool], *, dry_run: bool = False) -> None:
         self.dry_run = dry_run
         """Change nothing; the whole pass is one step."""
-        self.requests = self.moved_bytes = self.freed_bytes = 0
+        self.requests: int = 0
+        self.moved_bytes: int = 0
+        self.freed_bytes: int = 0
         self.done: dict[str, int] = {}
         """What was done, by names of ``metrics.UPKEEP_COUNTERS``."""
         self.findings: list[str] = []

@@ -195,6 +195,7 @@ class TakeOver:
         opened = self._open(attempt)
         self._finish(opened)
         self._findings += (*self._seen.findings, *found.findings)
+        former = previous.payload if previous is not None and self._own is None else None
         report = TakeOverReport(
             epoch=attempt.epoch,
             previous_epoch=previous.epoch if previous is not None else 0,
@@ -203,6 +204,7 @@ class TakeOver:
             replayed_bytes=found.progress.bytes,
             tail_cut=closed.tail_cut,
             findings=tuple(self._findings),
+            previous_owner=f"{former.host}, pid {former.pid}" if former is not None else "",
         )
         stream = AppendStream if streams.mode == "append" else SlotStream
         journal = stream(streams, opened, self._settings, attempt.identity)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.spark import foreach_batch
 from chunkstore.spark.errors import original_error
 
@@ -87,6 +87,44 @@ def test_a_batch_and_its_mistakes(ground: Ground) -> None:
             assert isinstance(original_error(caught.value), kind)
         assert store.sessions() == []
         assert store.epoch == 1
+
+
+def test_a_missing_container_or_root_is_one_sentence(ground: Ground) -> None:
+    ground.open().close()
+    ground.bring(1)
+    spark, frame = ground.spark, ground.spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    for number, (root, container) in enumerate(((ground.root, "nope"), (f"{ground.root}/none", "default"))):
+        given = {"container": container, "segments": "s", "path": root}
+        checkpoint = f"{ground.path}/missing-{number}"
+        stream = spark.readStream.format("chunkstore").options(**given).load().writeStream.format("noop")
+        texts = spark.readStream.format("text").load(str(ground.path / "in"))
+        sink = texts.writeStream.format("chunkstore").options(**given, framing="lines")
+        for call in (
+            spark.read.format("chunkstore").options(**given).load().collect,
+            frame.write.format("chunkstore").options(**given, framing="lines").mode("append").save,
+            stream.option("checkpointLocation", f"{checkpoint}-in").start().awaitTermination,
+            sink.option("checkpointLocation", f"{checkpoint}-out").start().awaitTermination,
+        ):
+            with pytest.raises(Exception, match="ContainerNotFound") as caught:
+                call()
+            assert "Traceback" not in str(caught.value)
+            assert "'chunkstore put' creates it" in str(caught.value)
+            found = original_error(caught.value)
+            assert isinstance(found, ContainerNotFound)
+            assert (found.container, found.root) == (container, root)
+
+
+def test_a_finished_stream_leaves_no_session_and_a_repetition_writes_nothing(ground: Ground) -> None:
+    with ground.open() as store:
+        for _ in range(2):
+            ground.bring(2)
+            ground.stream(txnAppId="mine")
+            assert store.sessions() == []
+        ground.forget("commits", 3)
+        ground.stream(txnAppId="mine")
+        assert store.sessions() == []
+        assert store.epoch == 1
+    assert sorted(ground.written()) == ground.brought
 
 
 @pytest.mark.proof

@@ -12,6 +12,7 @@ def alone(store: ChunkedSegmentStorage, wait_s: float = 60.0) -> None:
     caller's. (The keeper looks for a newer claim and the asked look for a bell now and then, which a slow machine lets happen in
     the middle of anything.)"""
     maintenance = store._maintenance
+    store._made_in = None  # one that is abandoned is closed by no one, as of a killed process
     maintenance.stopping.set()
     if maintenance._keeper is not None:
         maintenance._keeper.join(wait_s)

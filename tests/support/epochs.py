@@ -49,6 +49,7 @@ def age(storage: ChunkStorage, put: Put, epochs: int, *, opened: bool) -> None:
             store = open_store_on(behind, settings=settings, cache=cache)
         except _Died:
             continue
+        store._made_in = None
         store._maintenance.stopping.set()
         store._container.pool.close()
     contents = {name: memory.read(ChunkHandle(name, False), 0, 1 << 24) for name in _objects(memory)}

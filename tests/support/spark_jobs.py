@@ -36,6 +36,6 @@ class Here:
             self.ran += 1
             raw = pickle.dumps(task)
             if self.twice:
-                call(pickle.loads(raw), Attempt(next(ATTEMPTS), 0))
+                call(pickle.loads(raw), Attempt(next(ATTEMPTS)))
             found.append(pickle.loads(pickle.dumps(call(pickle.loads(raw), Attempt(next(ATTEMPTS), int(self.twice))))))
         return found

@@ -39,6 +39,10 @@ class Stream:
         self.planner: Planner
         self.restart()
 
+    def __del__(self) -> None:
+        if hasattr(self, "planner"):
+            self.planner.close()
+
     def restart(self, **given: str) -> None:
         """Another planning process."""
         if self.log:

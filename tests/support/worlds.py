@@ -256,6 +256,7 @@ class World:
 
     def crash(self, store: ChunkedSegmentStorage) -> None:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
+        store._made_in = None
         store._maintenance.stopping.set()
         rows = store._container.current.store
         if isinstance(rows, MemoryMetadataStore):

@@ -113,15 +113,15 @@ class Container:
         self.rows[once.key] = TableEntry(once.key, once.value, self.lsn)
 
 
-def written(session_id: int, *numbers: int, leftovers: bool = False, segment: str = "s") -> Job:
+def written(session_id: int, *numbers: int, segment: str = "s") -> Job:
     chunks = tuple(SessionChunk(session_chunk_id(session_id, number, 0), 1, 0) for number in numbers)
-    return Job(session_id, ((Output(segment, chunks),),), leftovers)
+    return Job(session_id, ((Output(segment, chunks),),))
 
 
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["heard", "lost", "unheard", "late"]),
-        st.sampled_from(["goes on", "killed", "failed before"]),
+        st.sampled_from(["goes on", "killed"]),
         st.booleans(),
     ),
     max_size=12,
@@ -135,7 +135,7 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
     batch_of: dict[bytes, int] = {}
     for brought, (answer, fate, fires) in enumerate(steps):
         session_id = container.find_session("query", 1.0)
-        tasks = written(session_id, brought, leftovers=fate == "failed before")
+        tasks = written(session_id, brought)
         output = tasks.outputs[0][0]
         assert isinstance(output, Output)
         batch_of[output.chunks[0].id] = number
@@ -240,34 +240,23 @@ def test_a_job_is_compared_with_what_was_done_under_its_name() -> None:
         judge_job(None, "a", 1, one, two)  # the row is gone
 
 
-def test_sessions_are_changed_for_another_when_they_may_hold_leftovers() -> None:
+def test_each_commit_ends_its_session_unless_others_share_it() -> None:
     container = Container()
-
-    def commit(batch: int, run: str, *, leftovers: bool = False) -> bool:
-        """Whether the session stays."""
-        session_id = container.find_session("query", 1.0)
-        commit_batch(container, incoming(batch), run, written(session_id, container.lsn, leftovers=leftovers))
-        return session_id in container.open
-
-    assert not commit(0, "a"), "a run before may have been killed without a commit"
-    assert commit(1, "a")
-    assert not commit(2, "a", leftovers=True)
-    assert commit(3, "a")
-    assert not commit(4, "b"), "of the run before"
-    assert not commit(4, "b"), "what was written again"
-    assert commit(5, "b")
-    session_id = container.find_session("query", 1.0)
-    container.open[session_id] = container.open[session_id]._replace(opened_at=0)
-    assert not commit(6, "b"), "old"
+    for shared in (False, True):
+        for number in (0, 1, 1):
+            session_id = container.find_session("query", 1.0)
+            job = written(session_id, container.lsn)._replace(shared=shared)
+            commit_batch(container, incoming(number)._replace(sink=f"{shared}"), "a", job)
+            assert (session_id in container.open) == shared
 
 
 def test_an_empty_micro_batch_counts() -> None:
     container = Container()
     for number in (0, 1):
         session_id = container.find_session("query", 1.0)
-        commit_batch(container, incoming(number), "run", Job(session_id, (), False, False))
+        commit_batch(container, incoming(number), "run", Job(session_id, ()))
     with pytest.raises(Conflict):
-        commit_batch(container, incoming(3), "run", Job(session_id, (), False, False))
+        commit_batch(container, incoming(3), "run", Job(session_id, ()))
 
 
 def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -> None:

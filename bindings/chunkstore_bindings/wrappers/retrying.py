@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from logging import WARNING
 from typing import Final, NamedTuple, TypeVar
 
 from chunkstore import runtime
@@ -41,6 +42,7 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from chunkstore.logs import log_event, without_credentials
 from chunkstore.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, Composed, ConcatArgument
 from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage, size_of
@@ -77,17 +79,17 @@ class RetryCounts(NamedTuple):
 class _Patience:
     """The budget of one call."""
 
-    __slots__ = ("_end_s", "_pause_s", "_policy", "_tries")
+    __slots__ = ("_end_s", "_pause_s", "_policy", "tries")
 
     def __init__(self, policy: RetryPolicy) -> None:
         self._policy = policy
-        self._tries = 1
+        self.tries = 1
         self._pause_s = policy.pause_s_first
         self._end_s = runtime.monotonic_s() + policy.budget_s
 
     def pause(self, retry_after_s: float) -> bool:
         """Sleep before the next try, ``retry_after_s`` if half of the time allows it; False, without sleeping, when there is to be none."""
-        if self._tries >= self._policy.tries_max:
+        if self.tries >= self._policy.tries_max:
             return False
         chance = int.from_bytes(runtime.token(4), "big") / 0xFFFF_FFFF
         left = left_s(self._end_s - runtime.monotonic_s())
@@ -95,7 +97,7 @@ class _Patience:
         if pause_s >= left:
             return False
         runtime.sleep_s(pause_s)
-        self._tries += 1
+        self.tries += 1
         self._pause_s *= 2
         return True
 
@@ -140,6 +142,11 @@ class RetryingChunkStorage(WrappingChunkStorage):
                     patience = _Patience(self._policy)
                 if not patience.pause(getattr(error, "retry_after_s", 0.0)):
                     self._count(self._given_up, operation)
+                    name = getattr(error, "object", None) or ""
+                    log_event(
+                        "storage", WARNING, f"{operation} given up", root=without_credentials(self.inner.url),
+                        container=name.partition("/")[0], tries=patience.tries, object=name, message=error.message,
+                    )  # fmt: skip
                     raise
                 self._count(self._retries, operation)
             else:

@@ -106,13 +106,15 @@ class Index:
 class OffsetIndex(Index):
     """``.index``: the last offset of a batch, and the position where the batch begins."""
 
-    row, offset_column = Struct(">ii"), 0
+    row: ClassVar[Struct] = Struct(">ii")
+    offset_column: ClassVar[int] = 0
 
 
 class TimeIndex(Index):
     """``.timeindex``: the largest timestamp so far in ms, and the last offset of the batch that has it."""
 
-    row, offset_column = Struct(">qi"), 1
+    row: ClassVar[Struct] = Struct(">qi")
+    offset_column: ClassVar[int] = 1
 
 
 def read_transaction_index(data: bytes, *, object: str = "txnindex") -> list[AbortedTransaction]:

@@ -15,7 +15,14 @@ from typing import Any, Final, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from chunkstore.codec.pulsar.message_entries import EntryOpener, Opened, RawEntry, Transactions, opener_of
+from chunkstore.codec.pulsar.message_entries import (
+    EntryOpener,
+    MessageSummary,
+    Opened,
+    RawEntry,
+    Transactions,
+    opener_of,
+)
 from chunkstore.codec.pulsar.message_steps import PAD_BYTES, Field, Flags, Ints, Stepped, pairs_of, step
 from chunkstore.codec.pulsar.messages import SINGLE_BYTES_MIN, Message, key_bytes_of, rows_of, signed64
 from chunkstore.config import MIB
@@ -91,9 +98,9 @@ class MessageBatches(Iterator[pa.RecordBatch]):
     """
 
     def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener, names: Sequence[str]) -> None:
-        self.schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
-        self.summary = opener.summary
-        self.transactions = opener.transactions
+        self.schema: Any = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
+        self.summary: MessageSummary = opener.summary
+        self.transactions: Transactions = opener.transactions
         self._batches = _batches(entries, opener, self.schema)
 
     def __iter__(self) -> Self:

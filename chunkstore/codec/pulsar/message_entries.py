@@ -185,7 +185,7 @@ class EntryOpener:
     """Opens the entries of a topic in their order. ``summary`` says what was left out; ``finish`` when no entry is left."""
 
     def __init__(self, known: Transactions, *, everything: bool, lenient: bool) -> None:
-        self.summary = MessageSummary()
+        self.summary: MessageSummary = MessageSummary()
         self.lenient = lenient
         self.transactions = known
         self._everything = everything

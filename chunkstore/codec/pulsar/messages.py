@@ -96,8 +96,8 @@ class MessageIterator(Iterator[Message]):
     """The messages of some entries. ``summary``: what was left out so far; ``transactions``: how transactions ended, as it was known."""
 
     def __init__(self, entries: Iterable[RawEntry], opener: EntryOpener) -> None:
-        self.summary = opener.summary
-        self.transactions = opener.transactions
+        self.summary: MessageSummary = opener.summary
+        self.transactions: Transactions = opener.transactions
         self._rows = _rows(entries, opener)
 
     def __iter__(self) -> Self:

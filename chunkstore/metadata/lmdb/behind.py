@@ -37,8 +37,8 @@ class Behind:
         self.commits: list[Commit] = []
         self.rows: dict[bytes, bytes | None] = {}
         self.position = position
-        self.totals = totals
-        self.full = False
+        self.totals: Totals = totals
+        self.full: bool = False
         """Whether they are to be written before another one comes."""
 
     @property

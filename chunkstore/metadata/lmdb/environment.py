@@ -30,7 +30,7 @@ from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_sta
 from chunkstore.metadata.lmdb.behind import Behind, StoredHead
 from chunkstore.metadata.lmdb.proof import file_mark
 from chunkstore.metadata.seen_end import EndFile
-from chunkstore.runtime import defer_interrupt, lock, monotonic_s, sleep_s
+from chunkstore.runtime import Lock, defer_interrupt, lock, monotonic_s, sleep_s
 
 __all__ = ["Environment", "abandon", "acquire", "release", "share", "translate"]
 
@@ -90,22 +90,22 @@ class Environment:
 
     def __init__(self, path: str, map_bytes: int, users: UsersLock) -> None:
         self.path = path
-        self.handle = _open_handle(path, map_bytes)
+        self.handle: lmdb.Environment = _open_handle(path, map_bytes)
         self.users = users
         self.count = 1
         """Handles of this process; while there are any, ``writer`` is held."""
         self.writer: WriterLock | None = None
         self.end: EndFile | None = None
         """Where the head that is written is recorded, beside the rows; of a writing owner's. Used with ``writing`` held."""
-        self.writing = lock()
-        self.behind = Behind()
+        self.writing: Lock = lock()
+        self.behind: Behind = Behind()
         """Commits that no transaction has yet; whoever writes takes them along. Changed with ``writing`` held."""
         self.last_head: StoredHead | None = None
         """What the last transaction left as the head, if that is known; in a transaction ``written_head`` is what it will leave."""
         self.written_head: StoredHead | None = None
         self.views: set[int] = set()
-        self.gate_open = True
-        self.inherited = False
+        self.gate_open: bool = True
+        self.inherited: bool = False
         self.damage: CacheDamaged | None = None
 
     def translate(self, error: lmdb.Error) -> ChunkstoreError:

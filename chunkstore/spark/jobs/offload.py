@@ -93,7 +93,6 @@ class _Written(NamedTuple):
     """What a task tells."""
 
     outputs: tuple[Any, ...]
-    attempt: int
 
 
 def offload(
@@ -273,8 +272,7 @@ def _commit(
     try:
         written = write(WritePlan(options, Columns(None, ledgers=True), door.uuid, session_id))
         outputs = tuple(one.outputs for one in written)
-        job = Job(session_id, outputs, any(one.attempt for one in written))
-        commit_job(door, name, number, job, before=before, after=after)
+        commit_job(door, name, number, Job(session_id, outputs), before=before, after=after)
     except BaseException:
         _give_up(door, session_id)
         raise
@@ -292,7 +290,7 @@ def _give_up(door: AskerDoor, session_id: int) -> None:
 def _write_files(task: _Task, attempt: Attempt) -> _Written:
     """On an executor. Raises as ``write_task``, and what reading a file raises."""
     batches = (batch for item in task.items for batch in _entries_of(item, task.kind))
-    return _Written(tuple(write_task(batches, task.plan, attempt.id)), attempt.number)
+    return _Written(tuple(write_task(batches, task.plan, attempt.id)))
 
 
 def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
@@ -406,7 +404,7 @@ def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.
     """On an executor. Raises as ``write_task``."""
     attempt = this_attempt()
     rows = batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition)
-    return _Written(tuple(write_task(rows, plan, attempt.id)), attempt.number)
+    return _Written(tuple(write_task(rows, plan, attempt.id)))
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Unsupported
@@ -47,7 +47,7 @@ Progress = Callable[[int], object]
 class JobFailed(ChunkstoreError):
     """Spark ended a job for a reason of its own, which is chained: look at its logs, and run the job again."""
 
-    fields = ("job",)
+    fields: ClassVar[tuple[str, ...]] = ("job",)
 
     def __init__(self, job: str, reason: str) -> None:
         super().__init__(f"Spark ended the job {job!r}: {reason}")
@@ -55,11 +55,9 @@ class JobFailed(ChunkstoreError):
 
 
 class Attempt(NamedTuple):
-    """Which call of a task this is. ``id`` differs between all of a Spark application; ``number``: 0, and more where it was tried before.
-    ``partition``: of the frame that is worked on."""
+    """Which call of a task this is. ``id`` differs between all of a Spark application; ``partition``: of the frame that is worked on."""
 
     id: int
-    number: int
     partition: int = 0
 
 
@@ -141,7 +139,7 @@ def this_attempt() -> Attempt:
     settle_process()
     context = TaskContext.get()
     assert context is not None
-    return Attempt(context.taskAttemptId(), context.attemptNumber(), context.partitionId())
+    return Attempt(context.taskAttemptId(), context.partitionId())
 
 
 def run_frame(frame: DataFrame, title: str, meter: _Meter | None = None) -> list[Any]:
