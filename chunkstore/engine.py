@@ -35,6 +35,7 @@ from chunkstore.changes import Change, Create, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import InvalidArgument, SegmentNotFound
+from chunkstore.framing import Framing, check_framing
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
@@ -54,6 +55,7 @@ from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.records import AttributeValue
+from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Table
@@ -61,7 +63,7 @@ from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls, no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
-from chunkstore.writers import Writers
+from chunkstore.writer_batch import Writers
 
 __all__ = ["ChunkedSegmentStorage", "Store"]
 
@@ -95,7 +97,7 @@ class Store(ReadableContainer, UpkeepCalls):
         self._open_copy = open_copy
         self._waiters_lock, self._close_lock = runtime.lock(), runtime.lock()
         self._waiters: set[Callable[[], None]] = set()
-        self._writers = Writers()
+        self._writers: Writers[StorageWriter] = Writers()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,
@@ -194,6 +196,9 @@ class Store(ReadableContainer, UpkeepCalls):
         plan = partial(plan_create, name=name, rolling=policy, attributes=checked)
         segment = commit_changes(self._container, (name,), plan, adds=0)
         return SegmentHandle(name, segment.id, True)
+
+    def __getitem__(self, name: SegmentRef) -> Segment:
+        return Segment(self, self.open_write(name))
 
     def open_write(self, segment: SegmentRef) -> SegmentHandle:
         """A write handle. Works on sealed segments; changes nothing. Raises as ``info``. Retry: safe.
@@ -394,10 +399,13 @@ class Store(ReadableContainer, UpkeepCalls):
         window: int = 8,
         writer_id: bytes | str | None = None,
         expected_offset: int | None = None,
+        framing: Framing | None = None,
     ) -> StorageWriter:
         """A buffered, asynchronous appender; see ``StorageWriter``. One of the same id that is open on this store gives way first. Raises
         as ``last_event_number``, and ``DeadlineExceeded`` (what that one has under way is undecided still). Retry: safe."""
         check_buffering(flush_bytes, flush_s, buffer_bytes_max, window, expected_offset)
+        if framing is not None:
+            check_framing(framing)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
@@ -414,6 +422,7 @@ class Store(ReadableContainer, UpkeepCalls):
                 writer_id=writer,
                 last_event_number=0 if writer is None else self.last_event_number(handle, writer),
                 expected_offset=expected_offset,
+                framing=framing,
             )
 
         return make() if writer is None else self._writers.replace(handle.segment_id, writer, make)
