@@ -34,7 +34,6 @@ from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentRef, resolve
-from chunkstore.open_session import Session
 from chunkstore.reader import StorageReader
 from chunkstore.reading import Awaited, ReadableContainer, check_wait
 from chunkstore.records import SegmentInfo
@@ -42,7 +41,7 @@ from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.segment import SegmentView
 from chunkstore.segment_file import RecordReader, SegmentFile
-from chunkstore.tables import TableReader
+from chunkstore.tables import Session, TableReader
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.writer import StorageWriter
 

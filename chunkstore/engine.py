@@ -41,7 +41,6 @@ from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
-from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.attach import plan_open_session
@@ -58,7 +57,7 @@ from chunkstore.records import AttributeValue
 from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
-from chunkstore.tables import Table
+from chunkstore.tables import Session, Table
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls, no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes

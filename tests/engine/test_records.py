@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow
+import pyarrow as pa
 import pytest
 
 import chunkstore
@@ -54,7 +54,7 @@ def test_what_takes_a_binary_file_takes_a_reader(world: World) -> None:
             assert unpacked.seek(10) == 10 and unpacked.read(5) == pattern(10, 5)
         assert pickle.load(opened("pickle", prefetch)) == [pattern(0, 99_999), rows]
         assert pickle.load(io.BufferedReader(opened("pickle", prefetch)))[1] == rows
-        assert pyarrow.PythonFile(opened("json", prefetch), mode="r").read() == contents["json"]
+        assert pa.PythonFile(opened("json", prefetch), mode="r").read() == contents["json"]
         shutil.copyfileobj(opened("json", prefetch), copied := io.BytesIO())
         assert copied.getvalue() == contents["json"]
 
