@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from chunkstore.reader import StorageReader
     from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
     from chunkstore.replica import Replica
+    from chunkstore.segment import Segment
+    from chunkstore.segment_file import Record
     from chunkstore.upkeep.optimiser import StorageOptimiser
     from chunkstore.writer import StorageWriter
 
@@ -34,9 +36,11 @@ __all__ = [
     "LayoutChunk",
     "OptimiserPolicy",
     "Pin",
+    "Record",
     "Replica",
     "RetentionPolicy",
     "RollingPolicy",
+    "Segment",
     "SegmentInfo",
     "Settings",
     "StorageOptimiser",
@@ -57,7 +61,9 @@ _PLACES = {
     "ChunkedSegmentStorage": "engine",
     "LayoutChunk": "records",
     "Pin": "records",
+    "Record": "segment_file",
     "Replica": "replica",
+    "Segment": "segment",
     "SegmentInfo": "records",
     "StorageOptimiser": "upkeep.optimiser",
     "StorageReader": "reader",
@@ -87,4 +93,4 @@ if not TYPE_CHECKING:  # a checker would take any name for one of ours
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted((*__all__, "aio", "backup", "changes"))

@@ -25,20 +25,23 @@ from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from chunkstore import assembly, following
+from chunkstore.arguments import check_timeout
 from chunkstore.asker import Asker
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentRef, resolve
-from chunkstore.open_session import Session
 from chunkstore.reader import StorageReader
 from chunkstore.reading import Awaited, ReadableContainer, check_wait
 from chunkstore.records import SegmentInfo
 from chunkstore.registry import Root
 from chunkstore.replica import Replica
-from chunkstore.tables import TableReader
+from chunkstore.segment import SegmentView
+from chunkstore.segment_file import RecordReader, SegmentFile
+from chunkstore.tables import Session, TableReader
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.writer import StorageWriter
 
@@ -48,11 +51,13 @@ T = TypeVar("T")
 _THREAD: Final = "chunkstore-aio"
 _BATCH: Final = 256
 """Items of an iterator that are fetched at a time, where they are ready at once."""
+_READING: Final = ("read", "read1", "readall", "readinto", "readline", "readlines")
 _FACED: Final = (
     Asker,
     ChunkedSegmentStorage,
     Iterator,
     Replica,
+    SegmentView,
     Session,
     StorageOptimiser,
     StorageReader,
@@ -108,7 +113,8 @@ class Face:
         self._host = host
         self._ready: list[Any] = []
         self._fetching: Future[Any] | None = None
-        self._pause: asyncio.Future[SegmentInfo] | None = None
+        self._fetched: tuple[Any, ...] = ()
+        self._position = 0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -121,7 +127,14 @@ class Face:
             call = self._wait
         elif name == "append" and isinstance(self.wrapped, StorageWriter):
             call = self._append
+        elif name == "reader" and isinstance(self.wrapped, ReadableContainer):
+            call = self._reader
+        elif name in _READING and isinstance(self.wrapped, StorageReader):
+            call = partial(self._read, found)
         return lambda *arguments, **named: Call(call(*arguments, **named))
+
+    def __getitem__(self, name: SegmentRef) -> Call:
+        return Call(_carry_out(self._host, self.wrapped.__getitem__, name))
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,17 +145,20 @@ class Face:
         await self._free(partial(self.wrapped.__exit__, kind, error, trace))
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return self
+        return self if isinstance(self.wrapped, Iterator) else Face(iter(self.wrapped), self._host)
 
     async def __anext__(self) -> Any:
         if isinstance(self.wrapped, StorageReader):
             while (piece := await self._fetch(self.wrapped.poll)) == b"":
-                self._pause = self._host.waits().add(self.wrapped.segment, self.wrapped.position)
-                await self._pause
+                await self._news(self.wrapped)
             if piece is None:
                 raise StopAsyncIteration
             return piece
-        if not self._ready:
+        if not self._ready and isinstance(self.wrapped, RecordReader):
+            while (records := await self._fetch(self.wrapped.poll)) == []:
+                await self._news(self.wrapped.reader)
+            self._ready = (records or [])[::-1]
+        elif not self._ready:
             self._ready = await self._fetch(lambda: list(islice(self.wrapped, _BATCH))[::-1])
         if not self._ready:
             raise StopAsyncIteration
@@ -152,9 +168,43 @@ class Face:
         """As of what is wrapped."""
         await self._free(getattr(self.wrapped, "close", lambda: None))
 
-    async def _fetch(self, call: Callable[[], Any]) -> Any:
+    async def _news(self, reader: SegmentFile) -> None:
+        """Wait for an append to what this reads, or for its end."""
+        pauses = self._host.pauses
+        pauses[reader] = pause = self._host.waits().add(reader.segment, reader.fetched_to)
+        if reader.closed:
+            _settle(pause, Closed("this reader"))
+        await pause
+
+    async def _read(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        def attempt() -> Any:
+            self.wrapped.never_wait()
+            with suppress(BlockingIOError):
+                return method(*arguments)
+            return None
+
+        while (found := await self._fetch(attempt, (method.__name__, *arguments))) is None:
+            await self._news(self.wrapped)
+        return found
+
+    async def _reader(self, segment: SegmentRef, *, wait_for_segment_s: float = 0, **named: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
+        while (left_s := end_s - loop.time()) > 0:
+            info, pause_s = await _carry_out(self._host, self.wrapped.poll_segment, segment)
+            if info is not None:
+                break
+            await asyncio.sleep(min(pause_s, left_s))
+        return await _carry_out(self._host, self.wrapped.reader, segment, **named)
+
+    async def _fetch(self, call: Callable[[], Any], what: tuple[Any, ...] = ()) -> Any:
+        if self._fetching is not None and what != self._fetched:
+            await asyncio.wait([asyncio.wrap_future(self._fetching)])
+            self._fetching = None
+            self.wrapped.seek(self._position)
         if self._fetching is None:
-            self._fetching = self._host.submit(call)
+            self._position = getattr(self.wrapped, "position", 0)
+            self._fetching, self._fetched = self._host.submit(call), what
         # A caller that gives up waiting loses nothing: what comes then is the next caller's.
         fetched = asyncio.wrap_future(self._fetching)
         await asyncio.shield(asyncio.wait([fetched]))
@@ -194,8 +244,8 @@ class Face:
                 await asyncio.wait([asyncio.wrap_future(self._fetching)])
             if is_reader:
                 self.wrapped.close(wait_s=0)
-                if self._pause is not None:
-                    _post(self._pause.get_loop(), partial(_settle, self._pause, Closed("this reader")))
+                if (pause := self._host.pauses.get(self.wrapped)) is not None:
+                    _post(pause.get_loop(), partial(_settle, pause, Closed("this reader")))
             else:
                 await asyncio.shield(asyncio.wrap_future(_start(copy_context().run, close)))
         finally:
@@ -210,6 +260,7 @@ class _Host:
         self.owner: Any = None
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=_THREAD)
         self._waits: dict[asyncio.AbstractEventLoop, _Waits] = {}
+        self.pauses: WeakKeyDictionary[SegmentFile, asyncio.Future[SegmentInfo]] = WeakKeyDictionary()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Run it in a thread. Raises ``Closed`` where the threads are gone with the store."""

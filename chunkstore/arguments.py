@@ -56,11 +56,11 @@ def check_number(value: object, argument: str) -> None:
         raise InvalidArgument(f"{argument} must be a whole number from 0 on, not {value!r}", argument=argument)
 
 
-def check_timeout(timeout_s: float) -> float:
+def check_timeout(timeout_s: float, argument: str = "timeout_s") -> float:
     """It. Raise ``InvalidArgument`` unless it is a number of seconds, of a year at most."""
     if not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s <= 366 * 86_400:
-        text = f"timeout_s must be a number of seconds from 0 on, not {timeout_s!r}"
-        raise InvalidArgument(text, argument="timeout_s")
+        text = f"{argument} must be a number of seconds from 0 on, not {timeout_s!r}"
+        raise InvalidArgument(text, argument=argument)
     return timeout_s
 
 

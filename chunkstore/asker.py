@@ -98,6 +98,9 @@ class Asker:
     def __exit__(self, *unused: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<Asker of {self.replica!r}>"
+
     def session(self, holder: str, *, ttl_s: float = 86_400.0, wait_s: float = _WAIT_S) -> SessionWriter:
         """The open session of this ``holder`` (1 to 255 bytes), or a new one: what writes its chunks.
 

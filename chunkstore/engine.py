@@ -36,12 +36,12 @@ from chunkstore.changes import Change, Create, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import Closed, InvalidArgument, SegmentNotFound
+from chunkstore.framing import Framing, check_framing
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
-from chunkstore.open_session import Session
 from chunkstore.operations.append import append, settle
 from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.attach import plan_open_session
@@ -53,16 +53,17 @@ from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
-from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
+from chunkstore.reading import JournalFindings, ReadableContainer, Watchers, no_findings
 from chunkstore.records import AttributeValue
+from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
-from chunkstore.tables import Table
+from chunkstore.tables import Session, Table
 from chunkstore.upkeep.asked import Asked, carry_out
 from chunkstore.upkeep.calls import UpkeepCalls, no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
-from chunkstore.writers import Writers
+from chunkstore.writer_batch import Writers
 
 __all__ = ["ChunkedSegmentStorage", "Store"]
 
@@ -95,9 +96,9 @@ class Store(ReadableContainer, UpkeepCalls):
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
         self._open_copy = open_copy
-        self._waiters_lock, self._close_lock = runtime.lock(), runtime.lock()
-        self._waiters: set[Callable[[], None]] = set()
-        self._writers = Writers()
+        self._close_lock = runtime.lock()
+        self._watchers = Watchers()
+        self._writers: Writers[StorageWriter] = Writers()
         self._released = False
         container = self._container = OwnedContainer(
             storage=storage,
@@ -105,7 +106,7 @@ class Store(ReadableContainer, UpkeepCalls):
             settings=settings,
             service=service,
             observer=observer,
-            changed=partial(_wake, self._waiters_lock, self._waiters),
+            changed=self._watchers.wake,
         )
         recovery = self._recovery = Recovery(container)
         container.begin_epoch(ownership)
@@ -200,6 +201,9 @@ class Store(ReadableContainer, UpkeepCalls):
         plan = partial(plan_create, name=name, rolling=policy, attributes=checked)
         segment = commit_changes(self._container, (name,), plan, adds=0)
         return SegmentHandle(name, segment.id, True)
+
+    def __getitem__(self, name: SegmentRef) -> Segment:
+        return Segment(self, self.open_write(name))
 
     def open_write(self, segment: SegmentRef) -> SegmentHandle:
         """A write handle. Works on sealed segments; changes nothing. Raises as ``info``. Retry: safe.
@@ -400,10 +404,13 @@ class Store(ReadableContainer, UpkeepCalls):
         window: int = 8,
         writer_id: bytes | str | None = None,
         expected_offset: int | None = None,
+        framing: Framing | None = None,
     ) -> StorageWriter:
         """A buffered, asynchronous appender; see ``StorageWriter``. One of the same id that is open on this store gives way first. Raises
         as ``last_event_number``, and ``DeadlineExceeded`` (what that one has under way is undecided still). Retry: safe."""
         check_buffering(flush_bytes, flush_s, buffer_bytes_max, window, expected_offset)
+        if framing is not None:
+            check_framing(framing)
         writer = check_writer(writer_id, 1 if writer_id is not None else None)
         resolve_writable(segment)
         handle = self.open_write(segment)
@@ -420,6 +427,7 @@ class Store(ReadableContainer, UpkeepCalls):
                 writer_id=writer,
                 last_event_number=0 if writer is None else self.last_event_number(handle, writer),
                 expected_offset=expected_offset,
+                framing=framing,
             )
 
         return make() if writer is None else self._writers.replace(handle.segment_id, writer, make)
@@ -468,26 +476,13 @@ class Store(ReadableContainer, UpkeepCalls):
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """As of ``ReadableContainer``. Raises nothing."""
-        with self._waiters_lock:
-            self._waiters.add(wake)
-        return partial(self._unwatch, wake)
-
-    def _unwatch(self, wake: Callable[[], None]) -> None:
-        with self._waiters_lock:
-            self._waiters.discard(wake)
+        return self._watchers.add(wake)
 
 
 def _carry_out(owner: weakref.ref[Store], ask: Ask) -> tuple[Plain, ...]:
     if (store := owner()) is None:
         raise Closed("the store")
     return store.carry_out(ask)
-
-
-def _wake(lock: runtime.Lock, waiters: set[Callable[[], None]], _lsn: int) -> None:
-    if waiters:
-        with lock:
-            for wake in waiters:
-                wake()
 
 
 def _written(container: OwnedContainer, recovery: Recovery, maintenance: Maintenance) -> Written:

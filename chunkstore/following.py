@@ -9,10 +9,11 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 
-from chunkstore import parts
-from chunkstore.arguments import check_moment
+from chunkstore import parts, runtime
+from chunkstore.arguments import check_moment, check_timeout
 from chunkstore.assembly import closed_if_this_fails, follow_container
 from chunkstore.config import Settings
+from chunkstore.errors import ContainerNotFound
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.registry import Root, open_storage
@@ -29,6 +30,7 @@ def open_replica(
     settings: Settings | None = None,
     at_lsn: int | None = None,
     at_time: datetime | int | None = None,
+    wait_s: float = 0,
 ) -> Replica:
     """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
     its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
@@ -42,6 +44,8 @@ def open_replica(
     A state of the past is built in a cache of its own, from the newest snapshot at or before it, and deleted when the replica is closed.
     It costs local space as the container's metadata do. Its chunks may be gone: then reading them raises ``PastCollected``.
 
+    A container that does not exist yet may appear within ``wait_s``: local roots are polled ten times a second, others once.
+
     Raises ``InvalidArgument`` (also: both are given, the future, or a wrong clock's records hide where the time is),
     ``ContainerNotFound``, ``PastCollected`` (what leads to that moment is not stored any more), ``Damaged``, ``StorageFull`` (cache
     disk), ``StorageUnavailable``. Retry: safe.
@@ -49,14 +53,18 @@ def open_replica(
     chosen = parts.checked_settings(settings)
     names = ContainerNames(container)
     check_moment(at_lsn, at_time)
-    return open_replica_on(
-        open_storage(root, chosen),
-        container=names.container,
-        settings=chosen,
-        close_storage=True,
-        at_lsn=at_lsn,
-        at_time=at_time,
-    )
+    deadline_s = runtime.monotonic_s() + check_timeout(wait_s, "wait_s")
+    while True:
+        storage = open_storage(root, chosen)
+        try:
+            return open_replica_on(
+                storage, container=names.container, settings=chosen, close_storage=True, at_lsn=at_lsn, at_time=at_time
+            )
+        except ContainerNotFound:
+            left_s = deadline_s - runtime.monotonic_s()
+            if left_s <= 0:
+                raise
+        runtime.sleep_s(min(left_s, 1.0 if storage.capabilities.remote else 0.1))
 
 
 def open_replica_on(

@@ -9,7 +9,7 @@ Leaves out: reading the bytes.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Final, Literal, NamedTuple, NoReturn
+from typing import Final, Literal, NamedTuple
 
 from chunkstore.errors import Damaged, InvalidArgument
 
@@ -33,8 +33,10 @@ def check_framing(framing: object) -> None:
         raise InvalidArgument(f"framing must be 'lines' or 'length-prefixed', not {framing!r}", argument="framing")
 
 
-def framed(payload: bytes, framing: Framing) -> bytes:
-    """A record as it is stored. Raises ``InvalidArgument``: a line with a newline in it, or 4 GiB and more with a length."""
+def framed(payload: bytes, framing: Framing | None) -> bytes:
+    """A record as it is stored; None: as it is. Raises ``InvalidArgument``: a line with a newline in it, or 4 GiB with a length."""
+    if framing is None:
+        return payload
     if framing == "lines":
         if _NEWLINE in payload:
             raise InvalidArgument(
@@ -62,13 +64,17 @@ class RecordSplitter:
         self._parts: list[bytes] = []
         self.unfinished_bytes = 0
         self._wanted = _PREFIX_BYTES
+        self._too_long_at: int | None = None
 
     def feed(self, data: bytes) -> Records:
-        """The records that end in the next buffer. Raises ``Damaged`` at the first record above the limit, which cannot be passed."""
+        """The records that end in the next buffer. Raises ``Damaged`` at the first record above the limit, which cannot be passed;
+        where records come before it in the buffer, these are returned, and it is raised next."""
+        self._check_length()
         return self._feed_lines(data) if self._lines else self._feed_prefixed(data)
 
     def end(self) -> Records:
         """The rest: a last line without a newline. Raises ``Damaged`` where a record with a length is cut off."""
+        self._check_length()
         rest = b"".join(self._parts)
         if rest and not self._lines:
             text = f"its last record is cut off: {len(rest)} bytes instead of {self._wanted} with the length"
@@ -81,20 +87,19 @@ class RecordSplitter:
         end = data.rfind(_NEWLINE)
         if end < 0:
             self._hold(data)
-            if self.unfinished_bytes > self._limit:
-                self._too_long(self._at)
-            return Records([], [])
+            found = Records([], [])
+            return self._before(found, self._at) if self.unfinished_bytes > self._limit else found
         values = b"".join((*self._parts, data[:end])).split(_NEWLINE)
         offsets = list(accumulate((len(line) + 1 for line in values), initial=self._at))
         self._at = offsets.pop()
-        for offset, line in zip(offsets, values, strict=True):
+        for number, line in enumerate(values):
             if len(line) > self._limit:
-                self._too_long(offset)
+                return self._before(Records(offsets[:number], values[:number]), offsets[number])
         self._parts.clear()
         self.unfinished_bytes = 0
         self._hold(data[end + 1 :])
         if self.unfinished_bytes > self._limit:
-            self._too_long(self._at)
+            self._too_long_at = self._at
         return Records(offsets, values)
 
     def _feed_prefixed(self, data: bytes) -> Records:
@@ -108,7 +113,7 @@ class RecordSplitter:
             begin = low + _PREFIX_BYTES
             length = int.from_bytes(buffer[low:begin], "big")
             if length > self._limit:
-                self._too_long(self._at)
+                return self._before(found, self._at)
             self._wanted = _PREFIX_BYTES + length
             if len(buffer) - low < self._wanted:
                 break
@@ -127,7 +132,15 @@ class RecordSplitter:
             self._parts.append(data)
             self.unfinished_bytes += len(data)
 
-    def _too_long(self, offset: int) -> NoReturn:
+    def _before(self, found: Records, too_long_at: int) -> Records:
+        self._too_long_at = too_long_at
+        if not found.values:
+            self._check_length()
+        return found
+
+    def _check_length(self) -> None:
+        if self._too_long_at is None:
+            return
         what = "a line" if self._lines else "a record"
-        text = f"{what} of more than {self._limit} bytes begins at {offset}: allow more, or read with another framing"
-        raise Damaged(text, object=self._object, position=offset)
+        text = f"{what} of more than {self._limit} bytes begins at {self._too_long_at}: allow more, or read with another framing"
+        raise Damaged(text, object=self._object, position=self._too_long_at)

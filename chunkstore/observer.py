@@ -1,4 +1,4 @@
-"""The observer port: what logs and metrics hang on.
+"""The observer port: what logs and metrics hang on; and the counters of upkeep, which tell it of each run.
 
 Promises: every method is called after the fact, in the thread that did it, and must not wait. What it raises is
 ignored: what it was called for has happened. The base class does nothing, so that an observer overrides what it wants to see.
@@ -7,13 +7,15 @@ Leaves out: storage calls (``chunkstore_bindings.wrappers`` counts those).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
+from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import SnapshotReport, TakeOverReport
+from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_PARTS
 
-__all__ = ["GuardedObserver", "Observer"]
+__all__ = ["GuardedObserver", "Observer", "UpkeepRuns"]
 
 
 class Observer:
@@ -62,3 +64,38 @@ def _guarded(name: str) -> Callable[..., None]:
 
 for _name in [name for name in vars(Observer) if not name.startswith("_")]:
     setattr(GuardedObserver, _name, _guarded(_name))
+
+
+class UpkeepRuns:
+    """What upkeep has done since the container was opened, by part. One per container. Thread-safe.
+
+    A run counts once, when it ends, with what it noted, or as an error."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._lock = runtime.lock()
+        self._counts = {name: dict.fromkeys(UPKEEP_PARTS, 0) for name in UPKEEP_COUNTERS}
+
+    @contextmanager
+    def run(self, part: str) -> Iterator[dict[str, int]]:
+        """Within this, one run of ``part``, one of ``UPKEEP_PARTS``; it notes in the dict what it did, by names of ``UPKEEP_COUNTERS``."""
+        done: dict[str, int] = {}
+        try:
+            yield done
+        except ChunkstoreError as error:
+            self.ended(part, done, error)
+            raise
+        self.ended(part, done, None)
+
+    def ended(self, part: str, done: Mapping[str, int], error: ChunkstoreError | None) -> None:
+        """A run, or a step of one, has ended: with what it did, by names of ``UPKEEP_COUNTERS``, and why it failed, if it did."""
+        with self._lock:
+            for name, count in (("runs", 1), ("errors", int(error is not None)), *done.items()):
+                counts = self._counts[name]
+                counts[part] = counts.get(part, 0) + count
+        self._observer.upkeep(part, done, error)
+
+    def counts(self) -> dict[str, dict[str, float]]:
+        """All counters: name, part, value."""
+        with self._lock:
+            return {name: dict(counts) for name, counts in self._counts.items()}

@@ -6,16 +6,15 @@ more until the segment is sealed and read to its end, or the reader is closed; `
 moved by concat first raises ``SegmentNotFound`` with the offset. Errors of reading are raised at the position where they occur, after all
 buffers before it: damage where the bad block begins. With ``on_damage="skip"`` bad blocks are left out, and only these, and ``skipped``
 names them. Reading ahead also ends when a reader is garbage-collected. Not for use in a forked child.
-Leaves out: random access (``store.read``).
+Leaves out: what makes it a file, and gives records (``segment_file``).
 """
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Final, Literal, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_number
@@ -31,6 +30,7 @@ from chunkstore.errors import (
 )
 from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
+from chunkstore.segment_file import SegmentFile, SkippedRange
 
 __all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader", "gone"]
 
@@ -53,14 +53,6 @@ class _Readable(Protocol):
 
 _Wait: TypeAlias = Callable[[SegmentHandle, int, float, Callable[[], bool]], SegmentInfo]
 """As ``store.wait``; the last is asked twice a second, and ends it early."""
-
-
-class SkippedRange(NamedTuple):
-    """Bytes ``[start, stop)`` of a segment that were not given out, and why."""
-
-    start: int
-    stop: int
-    error: Damaged
 
 
 def gone(segment: str, offset: int) -> SegmentNotFound:
@@ -88,11 +80,13 @@ def check_reader(
         raise InvalidArgument(f"on_damage must be 'raise' or 'skip', not {on_damage!r}", argument="on_damage")
 
 
-class StorageReader:
-    """An iterator of ``bytes`` objects of at most ``piece_bytes``; also a context manager. For one consuming thread.
+class StorageReader(SegmentFile):
+    """An iterator of ``bytes`` objects of at most ``piece_bytes`` (``lines`` gives lines), and a read-only binary file whose positions are
+    the segment's offsets; also a context manager. For one consuming thread. After ``poll`` its file methods raise ``BlockingIOError``, and
+    take nothing, where they would wait for an append.
 
-    ``position`` is the offset behind the last buffer returned. ``prefetch_bytes`` 0 reads only when asked. ``skipped``: with
-    ``on_damage="skip"``, the ranges before ``position`` that could not be read, and at the end also those behind.
+    ``position`` is the offset after the last byte returned. ``prefetch_bytes`` 0 reads only when asked. ``skipped``: with
+    ``on_damage="skip"``, the ranges before ``position`` that could not be read, and at the end also those after it.
     """
 
     def __init__(
@@ -116,36 +110,51 @@ class StorageReader:
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
         self.segment = handle
-        self.position: int = start
+        self.name: str = handle.name
         self._store = store
+        self._stop = stop
+        self._wait = partial(wait, handle)
         self.skipped: list[SkippedRange] = []
-        self._pieces = _Pieces(
+        self._make_pieces = partial(
+            _Pieces,
             partial(store.read, handle),
-            partial(wait, handle),
-            start=start,
+            self._wait,
             stop=stop,
-            follow=follow,
             piece_bytes=piece_bytes,
             skip=on_damage == "skip",
-            known_end=info.length,
         )
         self._ahead_max = max(1, prefetch_bytes // piece_bytes) if prefetch_bytes else 0
-        pieces_left = -(-((info.length if stop is None else min(stop, info.length)) - start) // piece_bytes)
-        self._ways = max(1, min(_REMOTE_WAYS if remote else 1, self._ahead_max, pieces_left))
-        self._ended = False
+        self._ways_max = min(_REMOTE_WAYS if remote else 1, self._ahead_max)
         self._piece_bytes = piece_bytes
-        self._is_ahead = info.length - start >= piece_bytes  # of a polled reader: whether there is enough to read ahead
         self._tasks: list[runtime.Task] = []
-        weakref.finalize(self, self._pieces.forget)
+        self._retired: list[runtime.Task] = []
+        self._reads_ahead = True
+        self._begin(start, info.length, follow=follow)
+
+    def _begin(self, start: int, length: int, *, follow: bool) -> None:
+        self.follows = follow
+        self._pieces = self._make_pieces(start=start, follow=follow, known_end=length)
+        pieces_left = -(-((length if self._stop is None else min(self._stop, length)) - start) // self._piece_bytes)
+        self._ways = max(1, min(self._ways_max, pieces_left))
+        self._is_ahead = length - start >= self._piece_bytes  # of a polled or sought reader: whether to read ahead
+        self._ended, self.error = False, None
+        self._held, self._low = b"", 0
+        self.fetched_to = start
 
     def __repr__(self) -> str:
-        return f"<StorageReader {self.segment.name!r} position={self.position} {'ended' if self._ended else 'open'} of {self._store!r}>"
+        state = "closed" if self.closed else "ended" if self._ended else "open"
+        return f"<StorageReader {self.segment.name!r} position={self.position} {state} of {self._store!r}>"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *unused: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # The threads refer to the pieces only, so that a dropped reader is collected; it must not wait for them.
+        if hasattr(self, "_pieces"):
+            self._pieces.forget()
 
     def __iter__(self) -> Self:
         return self
@@ -158,46 +167,73 @@ class StorageReader:
 
     def poll(self) -> bytes | None:
         """As ``next``, but it never waits for an append: b"" where a follower would, None at the end. From the first ``poll`` on no
-        thread of this reader waits at the tail; ``segment`` and ``position`` say for what to wait. Raises ``Closed``, and as
+        thread of this reader waits at the tail; ``segment`` and ``fetched_to`` say for what to wait. Raises ``Closed``, and as
         ``ReadableContainer.read``. Retry: safe."""
-        self._pieces.waits = False
+        self.never_wait()
         return self._advance()
+
+    def never_wait(self) -> None:
+        """From now on this waits for no append; see ``poll``. Raises nothing."""
+        self._pieces.waits = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._pieces.closed
+
+    def _end(self) -> int:
+        length = self._wait(0, 0.0, bool).length
+        return length if self._stop is None else min(self._stop, length)
+
+    def _go_to(self, offset: int, *, follow: bool) -> None:
+        former = self._pieces
+        if former.closed:
+            raise Closed("this reader")
+        former.close()
+        self._retired = [task for task in (*self._retired, *self._tasks) if task.is_alive()]
+        self._tasks = []
+        self._begin(offset, former.known_end, follow=follow)
+        self._pieces.waits = former.waits
+        self._is_ahead = self._reads_ahead = False  # random access reads ahead after a whole piece
 
     def _advance(self) -> bytes | None:
         if self._pieces.closed:
             raise Closed("this reader")
+        rest, self._held, self._low = self._held[self._low :], b"", 0
+        if rest:
+            return rest
         if self._ended:
             return None
         while isinstance(item := self._next_item(), SkippedRange):
             self.skipped.append(item)
-            self.position = item.stop
+            self.fetched_to = item.stop
         if isinstance(item, bytes):
-            self.position += len(item)
+            self.fetched_to += len(item)
             return item
         self._ended = True
         if item is None:
             return None
+        self.error = item
         raise item
 
     def close(self, wait_s: float = _JOIN_S) -> None:
         """End reading ahead, waiting ``wait_s`` at most for what is being read. Raises nothing. Safe to repeat."""
         self._pieces.close()
         deadline_s = runtime.monotonic_s() + wait_s
-        for task in self._tasks:
+        for task in (*self._retired, *self._tasks):
             task.join(timeout=max(0.0, deadline_s - runtime.monotonic_s()))
 
     def _next_item(self) -> _Item:
         pieces = self._pieces
         if not self._ahead_max:
-            return pieces.read(self.position)
-        if not pieces.waits and not self._is_ahead:
-            item = pieces.read(self.position)
+            return pieces.read(self.fetched_to)
+        if not self._is_ahead and not (pieces.waits and self._reads_ahead):
+            item = pieces.read(self.fetched_to)
             if isinstance(item, bytes) and len(item) == self._piece_bytes:
                 self._is_ahead = True
-                pieces.go_on(self.position + len(item))
+                pieces.go_on(self.fetched_to + len(item))
             return item
         if not self._tasks:
-            # The threads refer to the pieces only, so that a dropped reader is collected and ends them.
             ahead = partial(pieces.read_ahead, self._ahead_max)
             self._tasks.append(runtime.spawn(ahead, _THREAD))
             more = (runtime.spawn_if_possible(ahead, _THREAD) for _ in range(self._ways - 1))
@@ -250,7 +286,7 @@ class _Pieces:
         self._piece_bytes = piece_bytes
         self._skip = skip
         self._condition = runtime.condition()
-        self._known_end = known_end
+        self.known_end = known_end
         self._ahead: deque[_Ahead] = deque()
         self._next: int | None = start
         """Where the next piece begins that is to be read ahead; None behind the last."""
@@ -309,7 +345,7 @@ class _Pieces:
     def _may_begin(self, position: int, ahead_max: int) -> bool:
         if len(self._ahead) >= ahead_max:
             return False
-        return not self._reading or position + self._piece_bytes <= self._known_end
+        return not self._reading or position + self._piece_bytes <= self.known_end
 
     def _go_on_behind(self, piece: _Ahead) -> None:
         """With the condition held: where a piece is not as long as it was taken for, what follows it begins elsewhere."""
@@ -357,7 +393,7 @@ class _Pieces:
 
     def _know_end(self, end: int) -> None:
         with self._condition:
-            self._known_end = end
+            self.known_end = end
             self._condition.notify_all()
 
     def _read_whole_blocks(self, position: int, length: int) -> bytes | SkippedRange:

@@ -9,6 +9,7 @@ while there is no space for it. Leaves out: changing anything (``chunkstore.engi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Self, TypeAlias, TypeVar
@@ -28,11 +29,13 @@ from chunkstore.operations.read import ReadContext, find_segment, read, read_int
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.reports import DefragReport, Found, RetentionReport, SweepReport, SweptKind
+from chunkstore.segment import SegmentView
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
-__all__ = ["Awaited", "JournalFindings", "ReadableContainer", "WaitResult", "check_wait", "no_findings"]
+__all__ = ["Awaited", "JournalFindings", "ReadableContainer", "WaitResult", "Watchers", "check_wait", "no_findings"]
 
 _ENDED_S = 0.5
+_APPEARS_S = 0.05
 T = TypeVar("T")
 
 JournalFindings: TypeAlias = Callable[[CheckLevel, MetadataView, int | None], list[Finding]]
@@ -57,6 +60,31 @@ def _is_over(state: WaitResult, offset: int) -> bool:
 def no_findings(_level: CheckLevel, _view: MetadataView, _pinned_lsn: int | None) -> list[Finding]:
     """For a store without a journal of ours."""
     return []
+
+
+class Watchers:
+    """Who is called after each commit. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = runtime.lock()
+        self._calls: set[Callable[[], None]] = set()
+
+    def add(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` from now on, until the result is called."""
+        with self._lock:
+            self._calls.add(wake)
+        return partial(self._remove, wake)
+
+    def _remove(self, wake: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.discard(wake)
+
+    def wake(self, _lsn: int) -> None:
+        """Call all of them."""
+        if self._calls:
+            with self._lock:
+                for wake in self._calls:
+                    wake()
 
 
 class ReadableContainer:
@@ -115,6 +143,14 @@ class ReadableContainer:
             # Also before an error: that there is no segment may be news of yesterday.
             self._context.check()
 
+    def __getitem__(self, name: SegmentRef) -> SegmentView:
+        """The segment of this name. Raises as ``info``. Retry: safe."""
+        return SegmentView(self, self.open_read(name))
+
+    def __iter__(self) -> Iterator[str]:
+        """The segments' names in order. Raises as ``segments``."""
+        return (info.name for info in self.segments())
+
     def open_read(self, segment: SegmentRef) -> SegmentHandle:
         """A read handle. Never writes. Raises as ``info``."""
         info = self.info(segment)
@@ -127,6 +163,8 @@ class ReadableContainer:
         except SegmentNotFound:
             return False
         return True
+
+    __contains__ = exists
 
     def info(self, segment: SegmentRef) -> SegmentInfo:
         """What is known about a segment.
@@ -314,6 +352,14 @@ class ReadableContainer:
         states = self.look(find)
         return {wait: state for wait in waits if _is_over(state := states[wait[0]], wait[1])}
 
+    def poll_segment(self, segment: SegmentRef) -> tuple[SegmentInfo | None, float]:
+        """The segment's state, or None where there is none, and in how many seconds to ask again. A replica catches up first. Raises as
+        ``info`` but for ``SegmentNotFound``, and at a replica as ``Replica.refresh``. Retry: safe."""
+        self._refresh()
+        with suppress(SegmentNotFound):
+            return self.info(segment), 0.0
+        return None, 1.0 if self._context.storage.capabilities.remote else _APPEARS_S
+
     def reader(
         self,
         segment: SegmentRef,
@@ -324,11 +370,19 @@ class ReadableContainer:
         follow: bool = False,
         piece_bytes: int = 1 << 20,
         on_damage: OnDamage = "raise",
+        wait_for_segment_s: float = 0,
     ) -> StorageReader:
         """Iterate over a segment's bytes with read-ahead; see ``StorageReader``. With ``on_damage="skip"`` blocks that are damaged are
-        left out, and named by the reader's ``skipped``. Raises as ``read``. Retry: safe."""
+        left out, and named by the reader's ``skipped``. A segment that does not exist yet may appear within ``wait_for_segment_s``.
+        Raises as ``read``. Retry: safe."""
         check_reader(start, stop, prefetch_bytes, piece_bytes, on_damage)
         check_flags(follow=follow)
+        end_s = runtime.monotonic_s() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
+        while (left_s := end_s - runtime.monotonic_s()) > 0:
+            found, pause_s = self.poll_segment(segment)
+            if found is not None:
+                break
+            runtime.sleep_s(min(pause_s, left_s))
         info = self.info(segment)
         return StorageReader(
             self,

@@ -31,6 +31,10 @@ __all__ = ["JournalFollower", "Replica", "Shown"]
 
 
 _POLL_S: Final = 0.05
+_POLL_LOCAL_S: Final = 0.004
+_LOCAL_QUIET_S: Final = (
+    50.0  # after so long without news a local follower polls every ``_POLL_S``, before that proportionally faster
+)
 
 
 class JournalFollower(Protocol):
@@ -273,9 +277,11 @@ class Replica(ReadableContainer):
                 held.lock.release()
 
     def _poll_s(self, *, at_once: bool) -> float:
-        if at_once or not self._remote:
-            return 0.0 if at_once else _POLL_S
+        if at_once:
+            return 0.0
         now_s = runtime.monotonic_s()
+        if not self._remote:
+            return max(_POLL_LOCAL_S, _POLL_S * min(1.0, (now_s - self._news_s) / _LOCAL_QUIET_S))
         return max(0.0, self._looked_s + paced_s(now_s - self._news_s, _POLL_S, self.settings.follow_s_max) - now_s)
 
     def _present_epoch(self) -> int:

@@ -1,16 +1,19 @@
-"""``store.table(namespace)``: journaled key-value rows, for the owner and for replicas.
+"""``store.table(namespace)``: journaled key-value rows, for the owner and for replicas; ``store.session(...)`` as the owner holds it.
 
 Promises: every read shows one point of history; a change is one record, durable and fenced when it returns.
-Leaves out: several changes in one record (``Store.commit``).
+Leaves out: several changes in one record (``Store.commit``); what writes a session's chunks (``chunkstore.sessions``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
 
 from chunkstore.arguments import check_key, check_namespace, check_value, check_version
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.attach import plan_end_session
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
@@ -22,8 +25,9 @@ from chunkstore.operations.tables import (
     read_entry,
     scan_entries,
 )
+from chunkstore.sessions import SessionWriter, check_chunk_number
 
-__all__ = ["Table", "TableReader"]
+__all__ = ["Session", "Table", "TableReader"]
 
 
 class TableReader:
@@ -110,3 +114,41 @@ class Table(TableReader):
             lambda changes: plan_delete_row(changes, self.namespace, key, expected_version),
             tables=True,
         )
+
+
+class Session:
+    """An open session for writers outside the owner (protocol A9). A context manager that ends it if it is open."""
+
+    def __init__(self, container: OwnedContainer, session_id: int, holder: str, store: object) -> None:
+        self._container = container
+        self._store = store  # it goes on while this is used
+        self.id = session_id
+        self.holder = holder
+        self._ended = False
+
+    def writer(self, first_number: int = 0) -> SessionWriter:
+        """Plain data for an executor: what it needs to write chunks of this session. Raises ``InvalidArgument``."""
+        check_chunk_number(first_number, "first_number")
+        return SessionWriter(self._container.names.container, self.id, first_number)
+
+    def mark_ended(self) -> None:
+        """Say that a commit of yours contained ``EndSession`` for it. Raises nothing."""
+        self._ended = True
+
+    def end(self) -> None:
+        """End it without attaching anything more. Atomic, durable.
+
+        Raises ``Conflict`` (it has been ended), ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
+        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``Conflict`` if it had happened).
+        """
+        commit_changes(self._container, (), lambda changes: plan_end_session(changes, self.id), tables=True)
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._ended:
+            self.end()

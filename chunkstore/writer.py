@@ -6,11 +6,10 @@ own (object stores), up to ``window`` batches are written at the same time (deci
 waits, up to 8 MiB, as far as a quarter of ``op_deadline_s`` is enough for all that is under way. After an error the writer is broken:
 every later future, in order, fails with the same error. With a ``writer_id`` every ``append`` is one event, numbered from
 1 (or from what ``resume`` found), and a batch is recorded with its last event number, so that ``resume`` goes on exactly
-behind the last committed event. Not for use in a forked child.
+behind the last committed event. With ``framing`` each payload becomes a record (``chunkstore.framing``). Not for use in a forked child.
 
 Threads: one has the turn, in which it takes a batch and enters it; then it hands the turn to a new one, writes its batch, and waits for the
 commit. At rest there is one. Futures are set in order, whichever batch is finished first.
-Leaves out: framing of events (the bytes are the caller's).
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from chunkstore.arguments import check_timeout
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
+from chunkstore.framing import Framing, framed
 from chunkstore.handles import SegmentHandle
 from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
-from chunkstore.writer_batch import Batch, Waiting
+from chunkstore.writer_batch import Batch, Waiting, superseded
 
 __all__ = ["AppendTarget", "StorageWriter"]
 
@@ -37,10 +37,6 @@ _JOIN_S: Final = 60.0
 _THREAD: Final = "chunkstore-writer"
 _GROWN_BYTES_MAX: Final = 8 * MIB
 _BUFFER_BYTES_MIN: Final = 16 * MIB
-
-
-def _superseded() -> Closed:
-    return Closed("this writer, in whose place a newer one of its id was opened,")
 
 
 class AppendTarget(Protocol):
@@ -66,6 +62,7 @@ class AppendTarget(Protocol):
         buffer_bytes_max: int | None,
         window: int,
         writer_id: bytes | None,
+        framing: Framing | None,
     ) -> StorageWriter: ...
 
 
@@ -91,8 +88,10 @@ class StorageWriter:
         writer_id: bytes | None,
         last_event_number: int = 0,
         expected_offset: int | None = None,
+        framing: Framing | None = None,
     ) -> None:
         self._store = store
+        self._framing = framing
         self._handle = handle
         self._appends = appends
         self._flush_bytes = flush_bytes
@@ -140,12 +139,11 @@ class StorageWriter:
     def append(self, data: BytesLike, *, timeout_s: float | None = None) -> Future[int]:
         """Queue ``data`` (copied) and return a future of its offset, set when it is durable. Callbacks of futures run in the writer's own
         threads: one that waits there for this writer (``flush``, ``close``, ``resume``, another future) holds all of it up to a deadline.
-
         Blocks while ``buffer_bytes_max`` are waiting. Raises ``InvalidArgument``, ``Closed``, ``DeadlineExceeded`` (still full
         after ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed
         future with an error of the store's ``append``. Retry: behind ``resume`` only.
         """
-        payload = bytes(check_data(data))
+        payload = framed(bytes(check_data(data)), self._framing)
         limit_s = self.limit_s(timeout_s)
         with self._condition:
             if not self._must_wait(len(payload)):
@@ -153,7 +151,7 @@ class StorageWriter:
         deadline_s = runtime.monotonic_s() + limit_s
         while True:
             full = runtime.event()
-            if (future := self.offer(payload, full.set)) is not None:
+            if (future := self._offer(payload, full.set)) is not None:
                 return future
             left_s = deadline_s - runtime.monotonic_s()
             if left_s <= 0:
@@ -163,9 +161,10 @@ class StorageWriter:
     def offer(self, data: BytesLike, wake: Callable[[], None]) -> Future[int] | None:
         """As ``append``, but it never waits: None where the buffer is full. Then nothing was queued, and ``wake`` is called once when there
         may be room or the writer has ended: in another thread, with locks held, where it must neither raise nor wait.
-
         Raises ``InvalidArgument``, ``Closed``. Retry: as of ``append``."""
-        payload = bytes(check_data(data))
+        return self._offer(framed(bytes(check_data(data)), self._framing), wake)
+
+    def _offer(self, payload: bytes, wake: Callable[[], None]) -> Future[int] | None:
         with self._condition:
             if not self._must_wait(len(payload)):
                 return self._enter(payload)
@@ -186,7 +185,7 @@ class StorageWriter:
         # Queued is as good as running: it cannot be cancelled any more.
         future.set_running_or_notify_cancel()
         if self._error is not None or self._gives_way:
-            future.set_exception(self._error.copy() if self._error is not None else _superseded())
+            future.set_exception(self._error.copy() if self._error is not None else superseded())
             return future
         is_first = not self._waiting
         if is_first:
@@ -270,7 +269,7 @@ class StorageWriter:
             is_over = self._error is not None or (self._closed and not self._waiting)
             if is_over or self._underway:
                 return
-        self._break(_superseded())
+        self._break(superseded())
 
     def resume(self, store: AppendTarget) -> StorageWriter:
         """A new writer on ``store`` (perhaps a new owner) that goes on from the last committed event number.
@@ -287,6 +286,7 @@ class StorageWriter:
             buffer_bytes_max=self._buffer_bytes_max,
             window=self._window,
             writer_id=self.writer_id,
+            framing=self._framing,
         )
 
     def _run(self) -> None:

@@ -67,14 +67,14 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
     ("chunkstore.upkeep", "chunkstore.tables"),
     (  # the engine's faces
         "chunkstore.engine",
-        "chunkstore.open_session",
         "chunkstore.reading",
         "chunkstore.replica",
         "chunkstore.asker",
         "chunkstore.writer",
         "chunkstore.writer_batch",
-        "chunkstore.writers",
         "chunkstore.reader",
+        "chunkstore.segment",
+        "chunkstore.segment_file",
     ),
     (  # assembly
         "chunkstore.attaching",
@@ -114,7 +114,7 @@ CEILINGS = {
     "bindings/chunkstore_bindings/s3": 2_332,
     "bindings/chunkstore_bindings/wrappers": 844,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 11_131,
+    "chunkstore": 11_663,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
     "chunkstore/backup": 3_672,
@@ -123,7 +123,7 @@ CEILINGS = {
     "chunkstore/headers": 694,
     "chunkstore/metadata": 4_338,
     "chunkstore/operations": 8_291,
-    "chunkstore/spark": 6_450,
+    "chunkstore/spark": 6_461,
     "chunkstore/testing": 1_998,
     "chunkstore/upkeep": 2_938,
     "journal": 8_601,
@@ -133,7 +133,7 @@ CEILINGS = {
     "tests/chaos": 2_386,
     "tests/cli": 2_581,
     "tests/contract": 1_776,
-    "tests/engine": 12_120,
+    "tests/engine": 12_351,
     "tests/faults": 5_041,
     "tests/fuzz": 1_977,
     "tests/golden": 305,
@@ -151,7 +151,7 @@ CEILINGS = {
     "tests/simulator": 9_322,
     "tests/spark": 2_646,
     "tests/support": 8_370,
-    "tests/unit": 11_118,
+    "tests/unit": 11_182,
 }
 CEILING_SLACK = 100
 

@@ -12,10 +12,9 @@ import pytest
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, Replica, StorageReader, StorageWriter, errors
 from chunkstore.cli.app import build_command
-from chunkstore.open_session import Session
 from chunkstore.reading import ReadableContainer
 from chunkstore.sessions import SessionWriter
-from chunkstore.tables import Table
+from chunkstore.tables import Session, Table
 from tests.support.documents import has_examples, run_examples
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -33,7 +33,7 @@ from chunkstore.logs import LoggingObserver
 from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
-from chunkstore.observer import GuardedObserver, Observer
+from chunkstore.observer import GuardedObserver, Observer, UpkeepRuns
 from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
@@ -41,7 +41,6 @@ from chunkstore.operations.looking import Look, audit, look
 from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
-from chunkstore.operations.upkeep_runs import UpkeepRuns
 from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache

@@ -23,7 +23,8 @@ NEWLINE: Final = b"\n"
 def line_too_long(segment: str, offset: int, limit: int) -> NoReturn:
     """Refuse a line of which ``offset`` is a byte, the first one if that is known."""
     raise InvalidArgument(
-        f"the line that holds offset {offset} of segment {segment!r} is longer than {limit} bytes: read with framing=none",
+        f"the line that holds offset {offset} of segment {segment!r} is longer than {limit} bytes: raise maxRecordBytes "
+        "or use framing=none",
         argument="framing",
     )
 

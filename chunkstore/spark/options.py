@@ -15,7 +15,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
-from chunkstore.config import MIB, Settings
+from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.registry import root_url
@@ -50,6 +50,7 @@ _BOTH: Final = (
     "topicsPattern",
     "columns",
     "framing",
+    "maxRecordBytes",
     "minPartitions",
     "startingOffsets",
     "failOnDataLoss",
@@ -91,6 +92,7 @@ class ReadOptions:
     segments_pattern: str | None = None
     topics_pattern: str | None = None
     lines: bool = False
+    record_bytes_max: int | None = None
     starting: Positions = EARLIEST
     ending: Positions = LATEST
     fail_on_data_loss: bool = True
@@ -113,7 +115,7 @@ class ReadOptions:
     @property
     def line_bytes_max(self) -> int:
         """The longest line; 0 where rows are no lines."""
-        return LINE_BYTES_MAX if self.lines else 0
+        return (self.record_bytes_max or LINE_BYTES_MAX) if self.lines else 0
 
     @property
     def reads_topics(self) -> bool:
@@ -209,6 +211,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
         segments_pattern=_pattern(values, "segmentsPattern"),
         topics_pattern=_pattern(values, "topicsPattern"),
         lines=one_of(values, "framing", ("none", "lines")) == "lines",
+        record_bytes_max=whole_number(values, "maxRecordBytes", 1, GIB),
         starting=starting,
         ending=_positions(values, "endingOffsets", LATEST, segments),
         fail_on_data_loss=one_of(values, "failOnDataLoss", ("true", "false")) == "true",
@@ -252,13 +255,20 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     if "ledgers" in values and stream:
         raise InvalidArgument("option 'ledgers' is for batch reads", argument="ledgers")
     if not {"topic", "topicsPattern"}.isdisjoint(values):
-        for name in ("framing", "endingOffsets", *(("startingOffsets", "failOnDataLoss") if stream is False else ())):
+        for name in (
+            "framing",
+            "maxRecordBytes",
+            "endingOffsets",
+            *(("startingOffsets", "failOnDataLoss") if stream is False else ()),
+        ):
             if name in values:
                 raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
         if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):
             raise InvalidArgument(
                 "option 'startingOffsets' is earliest or latest for topics", argument="startingOffsets"
             )
+    if "maxRecordBytes" in values and one_of(values, "framing", ("none", "lines")) == "none":
+        raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
     _check_pairs(values)
 
 

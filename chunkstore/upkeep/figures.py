@@ -1,7 +1,7 @@
 """What there is to do, and how much room is left: the gauges of ``chunkstore.metrics``, read from one view.
 
 Promises: no request to the storage, no scan: totals, the first row of garbage, and the pins, which are few. A row that cannot be
-read counts as nothing here; ``check`` names it. Leaves out: what was done (``operations.upkeep_runs``).
+read counts as nothing here; ``check`` names it. Leaves out: what was done (``observer.UpkeepRuns``).
 """
 
 from __future__ import annotations

@@ -433,3 +433,64 @@ def test_ctrl_c_ends_a_program_of_followers() -> None:
             program.kill()
     assert program.returncode == -signal.SIGINT and b"KeyboardInterrupt" in errors
     assert b"never retrieved" not in errors and b"was destroyed" not in errors
+
+
+def test_lines_and_files_of_followers_hold_no_thread(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=1) as store:
+            await store.create("a")
+            assert [name async for name in store] == ["a"]
+            segment = await store["a"]
+            readers = [await store.reader("a", follow=True) for _ in range(4)]
+            calls = [readers[0].readline(), readers[1].read(7), readers[2].read()]
+            waiting = [asyncio.create_task(call) for call in calls]
+            lines = await readers[3].lines()
+            waiting.append(asyncio.create_task(anext(lines)))
+            waiting.append(asyncio.create_task(anext(await segment.lines(follow=True))))
+            await all_wait(store, 5)
+            for part in (b"one", b"\ntw", b"o\nrest"):
+                assert await segment.append(part) >= 0  # by the only thread
+            first, seven, everything, *records = waiting
+            assert (await first, await seven) == (b"one\n", b"one\ntwo")
+            assert [await record for record in records] == [(0, b"one")] * 2
+            assert await anext(lines) == (4, b"two")
+            await store.seal("a")
+            assert await everything == b"one\ntwo\nrest"
+            assert [record async for record in lines] == [(8, b"rest")]
+
+    run(main)
+
+
+def test_who_gives_up_a_file_loses_nothing_and_closing_ends_its_lines(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS) as store:
+            await store.create("a")
+            async with store.reader("a", follow=True) as reader:
+                for call in (anext(reader), reader.read(9), reader.readline()):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(call, 0.05)
+                await store.append("a", b"a line\nmore")
+                assert (await reader.readline(), await reader.read(4)) == (b"a line\n", b"more")
+                waiting = asyncio.create_task(anext(await reader.lines()))
+                await all_wait(store, 1)
+            with pytest.raises(chunkstore.Closed):
+                await waiting
+
+    run(main)
+
+
+def test_followers_wait_for_their_segment_without_a_thread(root: str) -> None:
+    async def main() -> None:
+        async with aio.open(root, settings=SETTINGS, threads=1) as store, aio.open_replica(root, threads=1) as replica:
+            with pytest.raises(chunkstore.SegmentNotFound):
+                await store.reader("a", wait_for_segment_s=0.01)
+            opening = [
+                asyncio.create_task(each.reader("a", follow=True, wait_for_segment_s=60))
+                for each in (store, store, replica)
+            ]
+            await asyncio.sleep(0)
+            await store.create("a")
+            await store.append("a", b"x")
+            assert [await (await task).read(1) for task in opening] == [b"x"] * 3
+
+    run(main)

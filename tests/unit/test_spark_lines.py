@@ -98,9 +98,9 @@ def test_a_longer_line_is_named(lined: tuple[Ground, bytes], parts: str, monkeyp
     longest = max(len(row[2]) for row in lines_of(data))
     first = next(row[1] for row in lines_of(data) if len(row[2]) == longest)
     limit = longest - 1
-    monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", limit)
+    read(ground, segments="a", framing="lines", minPartitions=parts, maxRecordBytes=str(longest))
     with pytest.raises(InvalidArgument, match=f"offset {first} of segment 'a' is longer than {limit}") as caught:
-        read(ground, segments="a", framing="lines", minPartitions=parts)
+        read(ground, segments="a", framing="lines", minPartitions=parts, maxRecordBytes=str(limit))
     assert caught.value.argument == "framing"
 
 
