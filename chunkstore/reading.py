@@ -419,8 +419,9 @@ class ReadableContainer:
 
         return self.look(count_garbage)
 
-    def check(self, level: CheckLevel = "quick") -> list[Finding]:
+    def check(self, level: CheckLevel = "quick", *, progress: Callable[[int], None] | None = None) -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.
+        ``progress`` gets the bytes of each chunk, once it is checked.
 
         Read-only, but for a damaged metadata cache, which is made anew (a warning says so). Raises ``InvalidArgument`` (level),
         ``NotOwner``, ``Closed``, ``StorageUnavailable``, ``DeadlineExceeded``, ``StorageFull`` (no room for a replay, or for a new
@@ -445,9 +446,9 @@ class ReadableContainer:
                 for item in found
             ]
         findings += found
-        epoch = self._present_epoch()
+        epoch, orphans, count = self._present_epoch(), self._space.found_orphans, progress or (lambda _: None)
         findings += context.look(
-            lambda view: list(check(context, view, level, epoch=epoch, orphans=self._space.found_orphans))
+            lambda view: list(check(context, view, level, epoch=epoch, orphans=orphans, progress=count))
         )
         context.check()
         return findings

@@ -205,9 +205,9 @@ class Replica(ReadableContainer):
             )
         return super().find_orphans(age_s_min=age_s_min)
 
-    def check(self, level: CheckLevel = "quick") -> list[Finding]:
+    def check(self, level: CheckLevel = "quick", *, progress: Callable[[int], None] | None = None) -> list[Finding]:
         """Raises as ``ReadableContainer.check``. At a state of the past chunks that were collected are findings, orphans not."""
-        found = super().check(level)
+        found = super().check(level, progress=progress)
         if text := self.why_short:
             found.append(Finding(0, "warning", "", "", self._names.journal_prefix(), 0, text))
         return [item for item in found if not (self._is_past and item.invariant == ORPHANED)]

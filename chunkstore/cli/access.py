@@ -6,6 +6,7 @@ whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Lea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -13,11 +14,10 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, Final, get_type_hints
 
-from rich.console import Console
-
 import chunkstore
 from chunkstore.cli import options
-from chunkstore.cli.output import print_facts, print_json, print_note, print_table
+from chunkstore.cli.output import print_facts, print_json, print_note, print_table, status
+from chunkstore.cli.verbs import ALIASES, FORMER, VERBS
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument
 
@@ -103,7 +103,7 @@ class Owning(Claiming):
         """
         require_lasting(root)
         settings = self.settings if gc_grace_s is None else replace(self.settings, gc_grace_s=gc_grace_s)
-        with _note(f"opening {self.container}", quiet=self.as_json):
+        with status(f"opening {self.container}", as_json=self.as_json):
             store = chunkstore.open(
                 root,
                 container=self.container,
@@ -139,12 +139,17 @@ class Asking(Owning):
                     raise
                 asker = chunkstore.open_asker(root, container=self.container, settings=self.settings)
                 opened = stack.enter_context(asker)
-                stack.enter_context(_note(f"asking the owner of {self.container}", quiet=self.as_json))
+                stack.enter_context(status(f"asking the owner of {self.container}", as_json=self.as_json))
             yield opened
 
 
 def require_lasting(root: str) -> None:
-    """Raise ``InvalidArgument`` for a root in memory: what a command writes there ends with the command."""
+    """Raise ``InvalidArgument`` for a root in memory: what a command writes there ends with the command; and for the word of a
+    verb that names no folder."""
+    if root in {*VERBS, *ALIASES, *FORMER} and not os.path.isdir(root):
+        raise InvalidArgument(
+            f"{root!r} is a verb where a root belongs; a new folder of that name is ./{root}", argument="ROOT"
+        )
     if root.lower().startswith("memory:"):
         text = f"root {root!r}: nothing would be stored, memory:// ends with this command; use file:///PATH, s3:// or hdfs://"
         raise InvalidArgument(text, argument="ROOT")
@@ -170,13 +175,3 @@ def with_options(verb: Callable[..., None]) -> Callable[..., None]:
     call.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: item.annotation for name, item in parameters.items()}
     return call
-
-
-@contextmanager
-def _note(text: str, *, quiet: bool) -> Iterator[None]:
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield
-        return
-    with console.status(text):
-        yield

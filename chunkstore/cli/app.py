@@ -8,22 +8,29 @@ name. Leaves out: the verbs themselves.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
-from pkgutil import get_data
 from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from chunkstore.cli.options import ROOT_VARIABLE
 from chunkstore.cli.streams import watched_streams
-from chunkstore.errors import ChunkstoreError, ContainerBusy, ContainerNotFound, InvalidArgument
+from chunkstore.cli.verbs import ALIASES, EXAMPLES, VERBS
+from chunkstore.errors import (
+    ChunkstoreError,
+    ContainerBusy,
+    ContainerNotFound,
+    Damaged,
+    InvalidArgument,
+    SegmentNotFound,
+    StorageFull,
+)
 
-__all__ = ["build_command", "main"]
+__all__ = ["build_command", "load_verb", "main"]
 
 DONE, FAILED, MISUSE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
@@ -52,6 +59,15 @@ class _Verb(TyperCommand):
             except _USAGE_ERROR:
                 raise error from None
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ContainerBusy as error:
+            options = {name for each in self.params for name in each.opts}
+            asks = "--ask has that process do it" if "--ask" in options else "only verbs with --ask work next to it"
+            remedy = f"{asks}; --take-over fences it" if "--take-over" in options else asks
+            raise ContainerBusy(error.container, host=error.host, pid=error.pid, remedy=remedy) from error
+
 
 class _PipeClosed(Exception):
     """The reader of our output is gone (typer would take a BrokenPipeError away from us)."""
@@ -76,106 +92,52 @@ def _guarded(verb: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-_PANELS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
-    ("Bytes", "transfer", ("put", "cat")),
-    ("Look", "look", ("ls", "stat", "layout", "containers", "owner")),
-    ("Change", "change", ("truncate", "seal", "unseal", "rm", "concat")),
-    ("Ledgers", "ledgers", ("offload",)),
-    ("Health and history", "upkeep", ("check", "scrub", "journal", "snapshot", "repair")),
-    ("Backup", "backups", ("backup", "export")),
-    ("Backup", "imports", ("import_",)),
-    ("Backup", "restore", ("restore",)),
-    ("Space", "usage", ("usage",)),
-    ("Space", "space", ("gc", "defrag")),
-    ("Space", "serve", ("serve",)),
-    ("Try it", "showcase", ("demo",)),
-)
-"""Panel, module, verbs: the order of ``--help``."""
-_BUCKET_VERBS: Final = ("ls", "read", "verify", "orphans", "rm", "decode")
-_GROUPS: Final[tuple[tuple[str, str, str, str, tuple[str, ...]], ...]] = (
-    ("Ledgers", "ledger", "The ledgers of topics: ls, read, rm.", "ledgers", ("ls", "read", "rm")),
-    (
-        "Ledgers",
-        "pulsar",
-        "Objects of Pulsar's offloaders: ls, read, verify, orphans, rm, decode.",
-        "pulsar",
-        _BUCKET_VERBS,
-    ),
-    (
-        "Ledgers",
-        "kafka",
-        "Kafka's tiers and log directories: ls, read, verify, orphans, why, tier, restore, attach; and for its brokers: serve.",
-        "kafka",
-        ("ls", "read", "verify", "orphans", "why", "tier", "restore", "attach", "serve"),
-    ),
-    ("Health and history", "pins", "States that stay restorable: ls, add, rm.", "pins", ("ls", "add", "rm")),
-    (
-        "Spark",
-        "spark",
-        "Jobs on Spark's executors: offload.",
-        "jobs",
-        ("offload",),
-    ),
-    ("Space", "sessions", "Writers outside the owner: ls, end.", "sessions", ("ls", "end")),
-    ("Space", "quota", "The quota of a container: set, rm; usage shows it.", "usage", ("set_", "rm")),
-    (
-        "Health and history",
-        "retention",
-        "Retention policies: ls, set, rm, apply.",
-        "retention",
-        ("ls", "set_", "rm", "apply"),
-    ),
-)
+class _Verbs(TyperGroup):
+    """Lists the verbs by their table, and loads the module of the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        verb = VERBS.get(ALIASES.get(cmd_name, cmd_name))
+        return verb and TyperCommand(cmd_name, help=verb.help, rich_help_panel=verb.panel)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and load_verb(args[0]), rest
 
 
-def _name(verb: str) -> str:
-    return verb.strip("_").replace("_", "-")
-
-
-_HELP: Final = "--help"
-_NAMES: Final = frozenset({_name(verb) for *_, verbs in _PANELS for verb in verbs} | {group[1] for group in _GROUPS})
-
-
-def build_command(only: str | None = None) -> Any:
-    """All verbs as one command, of the click that typer brings; or that with the verb (or group) ``only``: the others' modules, which are
-    half of the time that a short verb takes, are not loaded. ``--help`` needs no module of a verb, ``--version`` no verb."""
-    app = typer.Typer(
-        name="chunkstore",
-        help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
-        add_completion=False,
-        pretty_exceptions_enable=False,
-    )
-    app.callback()(_options)
-    for panel, module, verbs in _PANELS:
-        for verb in verbs:
-            if only in (None, _HELP, _name(verb)):
-                call = _summary(module, verb) if only == _HELP else _loaded(module, verb)
-                app.command(_name(verb), cls=_Verb, rich_help_panel=panel)(call)
-    for panel, name, text, module, verbs in _GROUPS:
-        if only in (None, _HELP, name):
-            group = typer.Typer(name=name, help=text, invoke_without_command=only == _HELP)
-            for verb in verbs if only != _HELP else ():
-                group.command(_name(verb), cls=_Verb)(_loaded(module, verb))
-            app.add_typer(group, rich_help_panel=panel)
+def load_verb(name: str) -> Any:
+    """The verb or group of this name (see ``VERBS``, ``ALIASES``) as a command of the click that typer brings; loads its module."""
+    name = ALIASES.get(name, name)
+    verb = VERBS[name]
+    app = typer.Typer(name=name, help=verb.help, add_completion=False)
+    if verb.group:
+        app.callback()(lambda: None)
+    for each in verb.group or (name,):
+        full = f"{name} {each.strip('_')}" if verb.group else name
+        lines = "\n\n".join(f"chunkstore {line}" for line in EXAMPLES[full])
+        app.command(each.strip("_"), cls=_Verb, epilog=f"Examples:\n\n{lines}")(_loaded(verb.module, each))
     return typer.main.get_command(app)
 
 
-def _summary(module: str, verb: str) -> Callable[..., None]:
-    """A stand-in with the verb's description, as its source has it: loading all verbs takes longer than showing their names."""
-
-    def call() -> None: ...
-
-    source = (get_data("chunkstore.cli", f"{module}.py") or b"").decode()
-    found = re.search(rf'^def {verb}\(.*?^    """(.*?)"""', source, re.DOTALL | re.MULTILINE)
-    call.__doc__ = found and found[1]
-    return call
+def build_command() -> Any:
+    """All verbs as one command, of the click that typer brings. The module of a verb is loaded when it is called."""
+    app = typer.Typer(
+        name="chunkstore",
+        help="An embeddable storage engine for append-only segments. Each VERB has its own --help.",
+        cls=_Verbs,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    return typer.main.get_command(app)
 
 
 def _loaded(module: str, verb: str) -> Callable[..., None]:
     from chunkstore.cli.access import with_options
 
-    found: Callable[..., None] = getattr(import_module(f"chunkstore.cli.{module}"), verb)
-    return _guarded(with_options(found))
+    found = import_module(f"chunkstore.cli.{module}")
+    return _guarded(with_options(getattr(found, f"{verb}_" if verb == "import" else verb)))
 
 
 def _print_version(wanted: bool) -> None:
@@ -199,12 +161,6 @@ def _options(
     pass
 
 
-def _print_error(error: Exception, *, as_json: bool) -> None:
-    from chunkstore.cli.output import print_error
-
-    print_error(error, as_json=as_json)
-
-
 def _wants_json(arguments: Sequence[str]) -> bool:
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in before
@@ -216,11 +172,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(list(sys.argv[1:] if argv is None else argv))
 
 
+def _print_error(error: BaseException, *, as_json: bool) -> None:
+    from chunkstore.cli.output import print_error  # and with it tables and bars, which an overview does not need
+
+    print_error(error, as_json=as_json)
+
+
 def _run(arguments: list[str]) -> int:
     as_json = _wants_json(arguments)
     try:
-        only = arguments[0] if arguments and arguments[0] in {*_NAMES, _HELP, "--version"} else None
-        result = build_command(only).main(args=arguments, prog_name="chunkstore", standalone_mode=False)
+        result = build_command().main(args=arguments, prog_name="chunkstore", standalone_mode=False)
         sys.stdout.flush()
     except (_PipeClosed, BrokenPipeError):
         return PIPE_CLOSED
@@ -240,14 +201,23 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else DONE
 
 
+_NEXT: Final[dict[type[ChunkstoreError], str]] = {  # what to type next
+    Damaged: "'chunkstore check ROOT' lists what is damaged",
+    SegmentNotFound: "'chunkstore ls ROOT' lists the segments",
+    StorageFull: "free space, for instance with 'chunkstore gc ROOT --grace-s 0'",
+}
+
+
 def _in_words_of_the_command_line(error: ChunkstoreError) -> ChunkstoreError:
-    """The library's remedy is a keyword argument, which cannot be given here."""
-    if isinstance(error, ContainerBusy):
-        remedy = "--ask lets it do the work, where the verb has that; --take-over claims the container and fences it"
-        return ContainerBusy(error.container, host=error.host, pid=error.pid, remedy=remedy)
+    """The library's remedy is a keyword argument, which cannot be given here. A note holds what to type next."""
+    if (text := _NEXT.get(type(error))) is not None:
+        error.add_note(text)
     if not isinstance(error, ContainerNotFound):
         return error
-    remedy = "--container chooses one; the first 'chunkstore put' creates it, for Kafka 'kafka serve --create'"
+    remedy = (
+        "'chunkstore containers ROOT' lists all, --container chooses one; the first 'chunkstore put' creates it, "
+        "for Kafka 'kafka serve --create'"
+    )
     if error.containers is None and os.environ.get(ROOT_VARIABLE):
         remedy = f'the first argument is ROOT; with optional arguments write "${ROOT_VARIABLE}" in its place'
     return ContainerNotFound(error.container, root=error.root, containers=error.containers, remedy=remedy)

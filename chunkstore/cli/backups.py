@@ -19,7 +19,7 @@ import chunkstore
 from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
 from chunkstore.backup.selection import check_choice
-from chunkstore.cli import access
+from chunkstore.cli import access, options
 from chunkstore.cli.headers import export_headers
 from chunkstore.cli.output import (
     Meter,
@@ -59,7 +59,13 @@ def export(
     no_pin: NoPin = False,
     expires_s: Annotated[
         float | None,
-        typer.Option("--expires", metavar="S", help="The pin lasts at least S seconds.", show_default="until pins rm"),
+        typer.Option(
+            "--expires",
+            parser=options.age,
+            metavar="AGE",
+            help="The pin lasts at least this long.",
+            show_default="until pins rm",
+        ),
     ] = None,
     listed: Annotated[
         str | None, typer.Option("--list", metavar="FILE", help="List the contents of an export.")

@@ -45,7 +45,7 @@ def _whole_chunks(chunks: Iterable[LayoutChunk], below: int) -> int:
 def truncate(
     root: options.Root,
     segment: options.Segment,
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", help="New first readable offset.")],
+    offset: Annotated[int, typer.Argument(parser=options.size, metavar="OFFSET", help="New first readable offset.")],
     *,
     dry_run: options.DryRun = False,
     here: access.Owning,
@@ -95,7 +95,10 @@ def rm(root: options.Root, segment: options.Segment, *, dry_run: options.DryRun 
         info = changed.info(segment)
         changed.delete(segment)
     size_bytes = info.length - info.start_offset
-    here.show({"segment": segment, "deleted": True, "bytes": size_bytes}, {"deleted": segment, "bytes": size_bytes})
+    here.show(
+        {"segment": segment, "deleted": True, "bytes": size_bytes},
+        {"deleted": segment, "bytes": human_bytes(size_bytes)},
+    )
 
 
 def concat(

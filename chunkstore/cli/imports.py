@@ -43,7 +43,9 @@ Lsn = Annotated[
 Time = Annotated[
     str | None,
     typer.Option(
-        "--time", metavar="T", help="Of a root: as it was then: 2026-03-01T12:00:00+01:00, or milliseconds since 1970."
+        "--time",
+        metavar="T",
+        help="Of a root: as it was then: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
     ),
 ]
 AsHeaders = Annotated[

@@ -75,11 +75,19 @@ def offload(
         ),
     ] = "lines",
     segment_size: Annotated[
-        int, typer.Option("--segment-size", metavar="BYTES", help="An offload segment is completed at this size.")
+        int,
+        typer.Option(
+            "--segment-size", parser=options.size, metavar="SIZE", help="An offload segment is completed at this size."
+        ),
     ] = 64 << 20,
     part_size: Annotated[
         int,
-        typer.Option("--part-size", metavar="BYTES", help="Approximate bytes that become visible with each commit."),
+        typer.Option(
+            "--part-size",
+            parser=options.size,
+            metavar="SIZE",
+            help="Approximate bytes that become visible with each commit.",
+        ),
     ] = 16 << 30,
     job: Annotated[
         str | None,

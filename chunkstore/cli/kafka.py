@@ -148,7 +148,9 @@ def orphans(
     *,
     older_than: Annotated[
         float,
-        typer.Option(metavar="S", help="Only objects of at least this age in seconds; the log must not be older."),
+        typer.Option(
+            parser=options.age, metavar="AGE", help="Only objects of at least this age; the log must not be older."
+        ),
     ] = 86_400.0,
     metadata_log: MetadataLog = None,
     prefix: Prefix = "",

@@ -106,7 +106,9 @@ def offload(
         typer.Option("--streaming", help="Write DIR's ledgers as one stream of offload segments."),
     ] = False,
     close: Annotated[bool, typer.Option("--close", help="Complete the last segment of the stream, too.")] = False,
-    permits: Annotated[int, typer.Option(metavar="N", help="Bytes of DIR read in a second; 0: no limit.")] = 0,
+    permits: Annotated[
+        int, typer.Option(parser=options.size, metavar="SIZE", help="Bytes of DIR read in a second; 0: no limit.")
+    ] = 0,
     entries: Annotated[
         Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
     ] = "lines",
@@ -117,10 +119,10 @@ def offload(
         bool, typer.Option("--resume", help="The ledger holds the beginning of the file: skip it and continue.")
     ] = False,
     block_size: Annotated[
-        int, typer.Option(metavar="BYTES", help="Entries are acknowledged in blocks of this size.")
+        int, typer.Option(parser=options.size, metavar="SIZE", help="Entries are acknowledged in blocks of this size.")
     ] = 1 * MIB,
     segment_size: Annotated[
-        int, typer.Option(metavar="BYTES", help="An offload segment is completed at this size.")
+        int, typer.Option(parser=options.size, metavar="SIZE", help="An offload segment is completed at this size.")
     ] = 64 * MIB,
     here: access.Owning,
 ) -> None:

@@ -16,20 +16,22 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument
@@ -48,10 +50,12 @@ __all__ = [
     "print_note",
     "print_table",
     "shown",
+    "status",
     "write_picture",
 ]
 
 _ROWS_PER_TABLE = 1_000
+_CELLS_MIN = 12  # of a name, in a table
 
 
 def jsonable(value: object) -> object:
@@ -127,7 +131,8 @@ def print_table(
     """Rows as a table on a terminal, as tab-separated lines in a pipe. ``right`` names right-aligned columns. ``none``: the note where
     there are no rows.
 
-    A long table is printed in parts, so that memory stays bounded.
+    A long table is printed in parts, so that memory stays bounded. On a terminal names wrap; where a table does not fit,
+    each row is a block of lines.
     """
     if none:
         rows = iter(rows)
@@ -140,20 +145,30 @@ def print_table(
             sys.stdout.write("\t".join(shown(cell) for cell in row) + "\n")
         return
     console = Console(highlight=False)
-    table = _new_table(columns, right)
-    for row in rows:
-        if table.row_count == _ROWS_PER_TABLE:
-            console.print(table)
-            table = _new_table(columns, right)
-        table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
-    console.print(table)
+    cells = ([cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row] for row in rows)
+    while part := list(islice(cells, _ROWS_PER_TABLE)):
+        _print_part(console, columns, part, right)
 
 
-def _new_table(columns: Sequence[str], right: Sequence[str]) -> Table:
+def _print_part(console: Console, columns: Sequence[str], rows: list[list[Text]], right: Sequence[str]) -> None:
+    """The widest column takes what width the others leave; where that is too little, each row is a block of lines."""
+    widths = [max(map(cell_len, [name, *(row[at].plain for row in rows)])) for at, name in enumerate(columns)]
+    widest = widths.index(max(widths))
+    left = console.width - (sum(widths) - widths[widest]) - 2 * len(columns)
+    if left < min(widths[widest], _CELLS_MIN):
+        width = max(map(len, columns))
+        for row in rows:
+            for name, cell in zip(columns, row, strict=True):
+                console.print(Text.assemble(f"{name:<{width}}  ", cell), soft_wrap=True)
+            console.print()
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+    for at, name in enumerate(columns):
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=at != widest)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -169,14 +184,14 @@ def print_note(text: str) -> None:
 
 
 def print_error(error: BaseException, *, as_json: bool) -> None:
-    """An error on stderr: one line for people, or ``{error, message, fields}``."""
+    """An error on stderr: one line for people, with its notes, or ``{error, message, fields}``."""
     fields = error.to_fields() if isinstance(error, ChunkstoreError) else {}
     message = str(error) or type(error).__name__
     if as_json:
         document = {"error": type(error).__name__, "message": message, "fields": jsonable(fields)}
         sys.stderr.write(json.dumps(document) + "\n")
         return
-    sys.stderr.write(f"chunkstore: {shown(message)}\n")
+    sys.stderr.write(f"chunkstore: {shown('; '.join([message, *filter(None, getattr(error, '__notes__', ()))]))}\n")
 
 
 def write_picture(path: str, text: str, *, as_json: bool) -> bool:
@@ -219,6 +234,26 @@ class _Bar:
         self._progress.update(self._task, advance=size_bytes)
 
 
+_bars: list[Progress] = []
+"""On the screen: two that move the cursor leave lines of each other."""
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{human_bytes(int(task.speed))}/s")
+
+
+@contextmanager
+def status(text: str, *, as_json: bool) -> Iterator[None]:
+    """What is being waited for, on stderr while the block runs; silent in a pipe, with ``--json`` and while a bar is shown."""
+    console = Console(stderr=True)
+    if as_json or _bars or not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
 @contextmanager
 def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Meter]:
     """A progress bar on stderr while the block runs; silent in a pipe and with ``--json``."""
@@ -227,11 +262,15 @@ def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Met
         yield _Silent()
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=max(4, min(40, console.width - 60))),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        _Speed(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
-        yield _Bar(progress, progress.add_task(shown(title), total=total_bytes))
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+        _bars.append(progress)
+        try:
+            yield _Bar(progress, progress.add_task(shown(title), total=total_bytes))
+        finally:
+            _bars.remove(progress)

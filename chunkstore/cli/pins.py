@@ -52,7 +52,10 @@ def add(
     *,
     note: Annotated[str, typer.Option(metavar="TEXT", help="Purpose of the pin.")] = "",
     expires_s: Annotated[
-        float | None, typer.Option(metavar="N", help="It lasts at least N seconds.", show_default="until pins rm")
+        float | None,
+        typer.Option(
+            parser=options.age, metavar="AGE", help="It lasts at least this long.", show_default="until pins rm"
+        ),
     ] = None,
     here: access.Asking,
 ) -> None:

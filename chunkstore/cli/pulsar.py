@@ -172,7 +172,9 @@ def orphans(
     live: NeededLive,
     older_than: Annotated[
         float,
-        typer.Option(metavar="S", help="Only objects of at least this age in seconds; the files must not be older."),
+        typer.Option(
+            parser=options.age, metavar="AGE", help="Only objects of at least this age; the files must not be older."
+        ),
     ] = 86_400.0,
     cluster: Cluster = None,
     as_json: options.AsJson = False,

@@ -41,7 +41,7 @@ def restore(
         str | None,
         typer.Option(
             metavar="T",
-            help="The state after the newest record up to this time: 2026-03-01T12:00:00+01:00, or milliseconds since 1970.",
+            help="The state after the newest record up to this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
         ),
     ] = None,
     snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The state of this pin.")] = None,

@@ -53,10 +53,16 @@ def set_(
     *,
     size: Annotated[
         int | None,
-        typer.Option("--size-bytes-max", metavar="BYTES", help="Keep at most this many bytes, in whole chunks."),
+        typer.Option(
+            "--size-bytes-max",
+            parser=options.size,
+            metavar="SIZE",
+            help="Keep at most this many bytes, in whole chunks.",
+        ),
     ] = None,
     age: Annotated[
-        float | None, typer.Option("--age-s-max", metavar="SECONDS", help="Keep at most this age, in whole chunks.")
+        float | None,
+        typer.Option("--age-s-max", parser=options.age, metavar="AGE", help="Keep at most this age, in whole chunks."),
     ] = None,
     here: access.Owning,
 ) -> None:

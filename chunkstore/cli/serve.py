@@ -52,7 +52,9 @@ _AWAY: Final = (StorageUnavailable, StorageFull, DeadlineExceeded, OutcomeUnknow
 def serve(
     root: options.Root,
     *,
-    idle_s: Annotated[float | None, typer.Option(metavar="N", help="End after N idle seconds.")] = None,
+    idle_s: Annotated[
+        float | None, typer.Option(parser=options.age, metavar="AGE", help="End after so long without work.")
+    ] = None,
     stand_by: Annotated[
         bool,
         typer.Option("--stand-by", help="Wait while another owner is alive; claim when its lease stops."),
@@ -65,8 +67,9 @@ def serve(
         int | None,
         typer.Option(
             "--scrub",
-            metavar="N",
-            help="Also read all chunks once a day, N bytes a second, and report damage.",
+            parser=options.size,
+            metavar="SIZE",
+            help="Also read all chunks once a day, at this many bytes a second, and report damage.",
         ),
     ] = None,
     here: access.Owning,

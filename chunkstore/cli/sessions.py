@@ -23,7 +23,9 @@ __all__ = ["end", "ls"]
 
 _OlderThan = Annotated[
     float | None,
-    typer.Option("--older-than", metavar="S", help="Sessions that were opened at least S seconds ago.", min=0),
+    typer.Option(
+        "--older-than", parser=options.age, metavar="AGE", help="Sessions that were opened at least so long ago."
+    ),
 ]
 
 

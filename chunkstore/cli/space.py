@@ -40,14 +40,16 @@ def gc(
         ),
     ] = None,
     age_s: Annotated[
-        float, typer.Option(metavar="N", help="With --orphans: only orphans that are at least N seconds old.")
+        float,
+        typer.Option(parser=options.age, metavar="AGE", help="With --orphans: only orphans of at least this age."),
     ] = _DAY_S,
     grace_s: Annotated[
         float | None,
         typer.Option(
-            metavar="N",
+            parser=options.age,
+            metavar="AGE",
             help=(
-                "Seconds that removed chunks stay for readers, from the removal or from this claim if that is later. "
+                "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
                 "Default 3600; 0 deletes them now."
             ),
         ),

@@ -40,7 +40,7 @@ from chunkstore.names import check_segment_name
 from chunkstore.reading import ReadableContainer
 from chunkstore.runtime import Future
 
-__all__ = ["ContentDiffers", "PutResult", "cat", "put"]
+__all__ = ["ContentDiffers", "PutResult", "cat", "copy_out", "put"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
@@ -122,7 +122,7 @@ def put(
     ] = False,
     seal: Annotated[bool, typer.Option("--seal", help="Seal the segment when everything is stored.")] = False,
     chunk_size: Annotated[
-        int | None, typer.Option(metavar="BYTES", help="A new segment's chunks grow to this size.")
+        int | None, typer.Option(parser=options.size, metavar="SIZE", help="A new segment's chunks grow to this size.")
     ] = None,
     here: access.Asking,
 ) -> None:
@@ -279,8 +279,12 @@ def cat(
     root: options.Root,
     segment: options.Segment,
     *,
-    offset: Annotated[int | None, typer.Option(metavar="N", help="First byte; default: the start.")] = None,
-    length: Annotated[int | None, typer.Option(metavar="N", help="Largest number of bytes; default: all.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(parser=options.size, metavar="SIZE", help="First byte; default: the start.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(parser=options.size, metavar="SIZE", help="Largest number of bytes; default: all.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed.")] = False,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
@@ -303,20 +307,26 @@ def cat(
         start = info.start_offset if offset is None else offset
         stop = None if length is None else start + length
         shown_bytes = max(0, (info.length if stop is None else min(stop, info.length)) - start)
-        with (
-            store.reader(
-                segment,
-                start=start,
-                stop=stop,
-                prefetch_bytes=0,
-                follow=follow,
-                piece_bytes=PIECE_BYTES,
-            ) as reader,
-            meter(f"cat {segment}", shown_bytes, as_json=as_json or sys.stdout.isatty()) as progress,
-        ):
-            for data in reader:
-                write_all(out, data)
-                if follow:
-                    out.flush()
-                progress.advance(len(data))
-            out.flush()
+        with meter(f"cat {segment}", shown_bytes, as_json=as_json or sys.stdout.isatty()) as progress:
+            copy_out(store, segment, out, (start, stop), progress, follow=follow)
+
+
+def copy_out(
+    store: ReadableContainer,
+    segment: str,
+    out: BinaryIO,
+    span: tuple[int, int | None],
+    progress: Meter,
+    *,
+    follow: bool,
+) -> None:
+    """Write the bytes ``[start, stop)`` of a segment to ``out``, in pieces and flushed. Raises what reading and writing raise."""
+    start, stop = span
+    pieces = store.reader(segment, start=start, stop=stop, prefetch_bytes=0, follow=follow, piece_bytes=PIECE_BYTES)
+    with pieces as reader:
+        for data in reader:
+            write_all(out, data)
+            if follow:
+                out.flush()
+            progress.advance(len(data))
+        out.flush()

@@ -56,7 +56,9 @@ def check(
     level: CheckLevel = "deep" if deep else "exists" if exists else "quick"
     try:
         with here.replica(root) as store:
-            findings = store.check(level)
+            read_bytes = store.usage().live_bytes if deep else None
+            with meter(f"checking {here.container}", read_bytes, as_json=here.as_json or not deep) as bar:
+                findings = store.check(level, progress=bar.advance)
     except Damaged as error:
         findings = [_unreadable(error)]
     findings.sort(key=lambda finding: _SEVERITIES.get(finding.severity, 0))
@@ -96,9 +98,14 @@ def scrub(
             help="A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk.",
         ),
     ] = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", help="Read at most N bytes a second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(parser=options.size, metavar="SIZE", help="Read at most this many bytes a second.")
+    ] = None,
     bytes_max: Annotated[
-        int | None, typer.Option(metavar="N", help="Stop after N bytes; the next scrub continues there.")
+        int | None,
+        typer.Option(
+            parser=options.size, metavar="SIZE", help="Stop after this many bytes; the next scrub continues there."
+        ),
     ] = None,
     here: access.Owning,
 ) -> None:

@@ -30,7 +30,7 @@ class NoQuota(ChunkstoreError):
 
 def set_(
     root: options.Root,
-    quota_bytes: Annotated[int, typer.Argument(metavar="BYTES", help="Chunks may take so many bytes.")],
+    quota_bytes: Annotated[int, typer.Argument(parser=options.size, metavar="SIZE", help="Chunks may take so much.")],
     *,
     here: access.Owning,
 ) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import moment_text
@@ -47,13 +47,14 @@ __all__ = [
 ]
 
 _READ_BYTES = 4 * MIB
+Count: TypeAlias = Callable[[int], None]
 
 
 def check(
-    context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int, orphans: Callable[[int], None]
+    context: ReadContext, view: MetadataView, level: CheckLevel, *, epoch: int, orphans: Count, progress: Count
 ) -> Iterator[Finding]:
-    """Findings about what ``view`` shows, in no promised order. ``orphans``: told the bytes of all orphans where they are looked for."""
-    rows = _Rows(context.names, view)
+    """Findings about what ``view`` shows, in no promised order. ``orphans`` gets the bytes of orphans, ``progress`` those of each chunk."""
+    rows = _Rows(context.names, view, progress)
     if view.get(REPAIR_KEY) is not None:
         yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
     for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
@@ -98,14 +99,12 @@ class _Rows:
     """The chunk rows of a view, and which of them the lists have named. Lists mostly go in the order of their chunks' ids: so far as they
     do, one scan gives their rows and tells what was named; what is out of turn is looked up and remembered."""
 
-    def __init__(self, names: ContainerNames, view: MetadataView) -> None:
-        self._names, self._get = names, view.get
+    def __init__(self, names: ContainerNames, view: MetadataView, progress: Count) -> None:
+        self._names, self._get, self.progress = names, view.get, progress
         self._scan = view.scan(CHUNK, bytes((CHUNK[0] + 1,)))
-        self._identity: bytes | None = None
-        """Of the first row that was not named; None: all were."""
+        self._identity: bytes | None = None  # of the first row that was not named; None: all were
         self._raw = b""
-        self._ahead: IdSet | None = None
-        """What was named behind that."""
+        self._ahead: IdSet | None = None  # what was named after that
         self.met = set[int]()  # kinds of chunks
         self.latest_ms = 0
         self._step()
@@ -177,6 +176,7 @@ def _check_segment(
         for finding in _check_object(context, view, segment, identity, record, deep=level == "deep"):
             if is_still_wanted(context, segment, identity, offset):
                 yield finding
+        rows.progress(record.length)
         identity = record.next
 
 

@@ -161,7 +161,8 @@ def _require_sound(context: ReadContext, view: MetadataView, listed: IdSet) -> N
         raise Damaged(
             "a repair was interrupted, and may want chunks that nothing refers to: run it again", object="repair"
         )
-    for finding in check(context, view, "quick", epoch=view.head.position.epoch, orphans=lambda _: None):
+    epoch = view.head.position.epoch
+    for finding in check(context, view, "quick", epoch=epoch, orphans=lambda _: None, progress=lambda _: None):
         if finding.severity == "damage":
             what = f"nothing is swept, because metadata are damaged ({finding.message}); run check"
             raise Damaged(what, object=finding.object, position=finding.position)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.cli import app
 from tests.cli.conftest import Call
 
 ROOTLESS = [
@@ -171,17 +170,6 @@ def test_what_is_not_there(call: Call, root: str, tmp_path: Path) -> None:
         "given": 6,
     }
     assert call("ls", root, "--container", "c", "--json", code=1).error["error"] == "ContainerNotFound"
-
-
-def test_help_names_every_verb_without_its_module(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown() -> list[tuple[str, str, str]]:
-        verbs = app.build_command("--help").commands.items()
-        return [(name, verb.help.partition("\n\n")[0], verb.rich_help_panel) for name, verb in verbs]
-
-    quick = shown()
-    monkeypatch.setattr(app, "_summary", app._loaded)
-    assert quick == shown()
-    assert all(text for _, text, _ in quick)
 
 
 def test_help_and_version(call: Call) -> None:

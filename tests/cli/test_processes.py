@@ -106,7 +106,7 @@ def test_a_live_owner_is_respected_unless_told_otherwise(start: Start, filled: s
         error = json.loads(err)
         assert error["error"] == "ContainerBusy"
         assert set(error["fields"]) == {"container", "host", "pid"}
-        assert re.search(r"\(pid \d+ on .*\); --ask .*--take-over", error["message"])
+        assert re.search(r"\(pid \d+ on .*\); .*--ask .*--take-over", error["message"])
         owner.append("mine", b"still the owner")
 
         told = start("seal", filled, "a", "--take-over", "--json")

@@ -90,7 +90,8 @@ class Checks:
         if self._watch.rotten:
             return
         with self._world.scheduler.atomic(), store._container.current.store.view() as view:
-            findings = list(check(store._context, view, "quick", epoch=store.epoch, orphans=store._space.found_orphans))
+            epoch, count = store.epoch, store._space.found_orphans
+            findings = list(check(store._context, view, "quick", epoch=epoch, orphans=count, progress=lambda _: None))
         for finding in findings:
             if finding.severity in _WRONG and finding.invariant not in self._watch.forgiven:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")

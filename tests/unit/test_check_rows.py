@@ -28,7 +28,7 @@ Pairs = dict[bytes, bytes]
 class PlainRows:
     """Every row is looked up, every id remembered."""
 
-    def __init__(self, names: ContainerNames, view: MetadataView) -> None:
+    def __init__(self, names: ContainerNames, view: MetadataView, _progress: object) -> None:
         self._view = view
         self.met: frozenset[int] = frozenset()
         self.latest_ms = 0
@@ -71,7 +71,7 @@ def stored(pairs: Pairs, call: Callable[[MetadataView], Any]) -> Any:
 
 def findings(view: MetadataView) -> list[Finding] | str:
     try:
-        return list(module.check(CONTEXT, view, "quick", epoch=1, orphans=lambda _: None))
+        return list(module.check(CONTEXT, view, "quick", epoch=1, orphans=lambda _: None, progress=lambda _: None))
     except Damaged as error:
         return repr(error)
 
