@@ -35,7 +35,7 @@ from chunkstore.asks import Ask, AskBox, Plain, check_ask
 from chunkstore.changes import Change, Create, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
-from chunkstore.errors import Closed, InvalidArgument, SegmentNotFound
+from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.framing import Framing, check_framing
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
@@ -186,8 +186,10 @@ class Store(ReadableContainer, UpkeepCalls):
         *,
         rolling: RollingPolicy | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
+        exist_ok: bool = False,
     ) -> SegmentHandle:
         """Create an empty segment; returns a write handle. A name is free again as soon as its segment was deleted.
+        ``exist_ok``: an existing segment stays as it is, and the handle is one of that.
 
         Raises ``InvalidArgument``, ``SegmentExists``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
         ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (``SegmentExists`` if it had happened).
@@ -199,7 +201,12 @@ class Store(ReadableContainer, UpkeepCalls):
         policy = rolling or self._container.settings.default_rolling
         checked = check_attributes({} if attributes is None else attributes)
         plan = partial(plan_create, name=name, rolling=policy, attributes=checked)
-        segment = commit_changes(self._container, (name,), plan, adds=0)
+        try:
+            segment = commit_changes(self._container, (name,), plan, adds=0)
+        except SegmentExists:
+            if not exist_ok:
+                raise
+            return self.open_write(name)
         return SegmentHandle(name, segment.id, True)
 
     def __getitem__(self, name: SegmentRef) -> Segment:
@@ -448,8 +455,6 @@ class Store(ReadableContainer, UpkeepCalls):
         finally:
             self._context.check()
         return 0 if raw is None else decode_writer_row(name, raw).number
-
-    # The end
 
     def close(self) -> None:
         """Finish what is under way, end the journal cleanly, release everything. Raises nothing.

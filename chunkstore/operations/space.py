@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.config import KIB, MIB, Settings
-from chunkstore.errors import ChunkstoreError, StorageFull
+from chunkstore.errors import CacheDamaged, ChunkstoreError, StorageFull
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.metadata.retention import find_quota
 from chunkstore.names import ContainerNames
@@ -130,7 +130,10 @@ class SpaceGuard:
             if adds < self._credit_bytes and not self.reason:
                 self._credit_bytes -= adds
                 return
-        quota_bytes, left_bytes = self.measure_quota(store)
+        try:
+            quota_bytes, left_bytes = self.measure_quota(store)
+        except CacheDamaged:
+            quota_bytes = left_bytes = 0  # what is planned on this cache meets it, too, and comes again after a rebuild
         if quota_bytes:
             soft_bytes = quota_bytes // _HYSTERESIS
             if left_bytes < max(adds, 1):

@@ -219,6 +219,9 @@ class Asked:
             if bell == self._bell and not self._again:
                 return
             tokens = self._box.waiting(_ROUND)
+            if not tokens and container.settings.lease_s:
+                # A polite claimant rang: it looks for a sign of life.
+                container.service.renew_lease(container.current.epoch, released=False)
         if tokens:
             self._asked_s = runtime.monotonic_s()
             if bell != self._bell:

@@ -38,7 +38,7 @@ from chunkstore.sessions import SessionChunk
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header, encode_frame
 from chunkstore_journal.slots import read_if_present
-from chunkstore_journal.wire import Fields, must_be_readable, pack, refuse, unpack
+from chunkstore_journal.wire import TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
 __all__ = [
     "ASK_VERSION",
@@ -59,7 +59,6 @@ _REQUEST, _ANSWER = 1, 2
 _MESSAGE_MAX: Final = 4096
 _TEXT_MAX: Final = 1 << 16
 _PLAIN_DEPTH_MAX: Final = 4
-_BELL_BYTES: Final = 16
 _KEPT_MS: Final = 24 * 3_600_000
 """An answer that keeps others from carrying its request out: a duplicate that comes later is refused as late."""
 
@@ -313,7 +312,7 @@ class StoredAsks(AskBox):
             raise InvalidArgument(f"request {token} exists already", argument="token")
 
     def ring(self) -> None:
-        self._storage.put(self._names.bell, runtime.token(_BELL_BYTES))
+        self._storage.put(self._names.bell, runtime.token(TOKEN_BYTES))
 
     def answer(self, token: str) -> Answer | None:
         name = self._names.answer(token)
@@ -330,10 +329,10 @@ class StoredAsks(AskBox):
 
     def bell(self) -> bytes:
         try:
-            found = self._storage.read(ChunkHandle(self._names.bell, False), 0, _BELL_BYTES + 1)
+            found = self._storage.read(ChunkHandle(self._names.bell, False), 0, TOKEN_BYTES + 1)
         except ChunkNotFound:
             return b""
-        if len(found) > _BELL_BYTES:
+        if len(found) > TOKEN_BYTES:
             # Nobody of ours wrote that, and a storage may take what is large for a chunk, which never changes.
             self._delete(self._names.bell)
         return found

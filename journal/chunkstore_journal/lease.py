@@ -6,6 +6,8 @@ refuses to depose a live owner. Leaves out: everything that decides ownership (`
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from chunkstore import runtime
 from chunkstore.config import LIMITS, Settings
 from chunkstore.deadline import paced_s
@@ -18,6 +20,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import probe_dense
 from chunkstore_journal.objects import decode_lease, encode_lease
 from chunkstore_journal.slots import read_if_present
+from chunkstore_journal.wire import TOKEN_BYTES
 
 __all__ = ["overrule_lease", "read_lease", "wait_politely", "write_lease"]
 
@@ -92,6 +95,9 @@ def wait_politely(
         quiet_s = max(_LEASES_WATCHED * settings.lease_s, period_s + max(settings.lease_s, _RENEWED_LATE_S))
     often_s = max(0.01, min(_LOOK_EVERY_S_MAX, quiet_s / 8))
     now = read_lease(storage, names)
+    if now is not None and not now.released and not _is_gone(now):
+        with suppress(ChunkstoreError):
+            storage.put(names.bell, runtime.token(TOKEN_BYTES))  # a live owner renews its lease for it
     began_s = moved_s = runtime.monotonic_s()
     seen: tuple[LeaseInfo, tuple[int, int]] | None = None
     journal = _Progress(storage, names)

@@ -39,6 +39,18 @@ def test_create_tells_what_it_made(world: World) -> None:
     assert caught.value.segment == "a"
 
 
+def test_create_gives_an_existing_segment_on_demand(world: World) -> None:
+    store = world.open()
+    first = store.create("a", attributes={"kind": 1})
+    store.append(first, b"bytes")
+    store.seal(first)
+    assert store.create("a", exist_ok=True) == first
+    info = store.info("a")
+    assert (info.length, info.sealed, info.attributes) == (5, True, {"kind": 1})
+    with pytest.raises(SegmentExists):
+        store.create("a")
+
+
 def test_exists_open_read_and_open_write(world: World) -> None:
     store = world.open()
     assert not store.exists("a")

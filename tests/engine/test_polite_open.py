@@ -130,3 +130,12 @@ def test_a_store_that_is_forgotten_shows_no_lease_any_more(
     keeper.join(60)
     assert not keeper.is_alive()
     chunkstore.open(root, settings=Settings(lease_s=0.1)).close()
+
+
+def test_an_idle_owner_that_is_rung_for_shows_life_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is due in an hour; nothing else of it moves."""
+    root = f"memory://polite-rung-{next(NUMBERS)}"
+    with chunkstore.open(root, settings=Settings(lease_s=3600.0)) as owner:
+        with pytest.raises(ContainerBusy):
+            chunkstore.open(root, settings=Settings(lease_s=3600.0))
+        owner.create("a")

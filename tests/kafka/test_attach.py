@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ OPEN = {"plain": {0: 402, 2: 405}, "zstd": {2001: 406, 2002: 407}, "encrypted": 
 """First offsets of the transactions whose markers were in the active segment, by producer."""
 ENDS = {"plain": 408, "zstd": 411, "encrypted": 410}
 EACH = pytest.mark.parametrize("name", ["plain", "zstd", pytest.param("encrypted", marks=pytest.mark.proof)])
+OPENED = ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    OPENED.close()
+
+
+def bucket_at(url: str) -> KafkaBucket:
+    """A bucket that the end of the test closes."""
+    return OPENED.enter_context(KafkaBucket(url))
 
 
 def ids_of(tier: KafkaBucket) -> dict[str, str]:
@@ -101,7 +114,7 @@ def test_brokers_find_each_segment_of_a_tier_under_the_new_id(name: str, root: s
     place = TopicIdPartition(TOPIC_ID, f"tiered-{name}", 0)
     with opened(GENUINE / name, metadata_log=METADATA_LOG) as tier:
         done = attach(tier, store, topic_ids=ids_of(tier))
-        container = KafkaBucket(root)
+        container = bucket_at(root)
         assert without_fates(records_of(container)) == without_fates(records_of(tier))
         assert list(container.verify()) == []
         manager, storage = RemoteLogMetadataManager(store, "kafka-exact"), RemoteStorageManager(store)
@@ -128,7 +141,7 @@ def test_brokers_find_each_segment_of_a_tier_under_the_new_id(name: str, root: s
 def test_transactions_without_an_end_are_named_and_aborted(name: str, root: str, store: Store) -> None:
     with opened(GENUINE / name) as tier:
         done = attach(tier, store, topic_ids=ids_of(tier))
-        container = KafkaBucket(root)
+        container = bucket_at(root)
         texts = [f"producer {producer} at offset {first} has no end" for producer, first in OPEN[name].items()]
         assert all(any(text in note for note in done.notes) for text in texts)
         last = max(container.segments(), key=lambda each: each.end_offset)
@@ -150,7 +163,7 @@ def test_what_an_aborted_producer_commits_later_is_read(root: str, store: Store)
         attach(tier, store, topic_ids=ids_of(tier))
     snapshot = write_producer_snapshot(())
     go_on(store, "plain", LogSegmentData(batch + control_of(start + 1, producer, 1), b"", b"", snapshot, None), 2)
-    assert [*KafkaBucket(root).read(isolation="read_committed")][-1].offset == start
+    assert [*bucket_at(root).read(isolation="read_committed")][-1].offset == start
 
 
 def attach_until_killed(monkeypatch: pytest.MonkeyPatch, tier: KafkaBucket, store: Store, count: int) -> None:
@@ -174,7 +187,7 @@ def test_a_killed_run_goes_on(monkeypatch: pytest.MonkeyPatch, root: str, store:
         attach_until_killed(monkeypatch, tier, store, 3)
         assert attach(tier, store, topic_ids=ids_of(tier))[:3:2] == (3, 2)
         assert attach(tier, store, topic_ids=ids_of(tier))[:3] == (0, 0, 5)
-        assert without_fates(records_of(KafkaBucket(root))) == without_fates(records_of(tier))
+        assert without_fates(records_of(bucket_at(root))) == without_fates(records_of(tier))
         other = opened(GENUINE / "plain", metadata_log=METADATA_LOG)
         with pytest.raises(Conflict, match="attach to another container"):
             attach(other, store, topic_ids=ids_of(tier))
@@ -192,7 +205,7 @@ def test_log_directories_and_containers_are_attached(root: str, store: Store) ->
             place: [row for row in rows if row["offset"] <= ends[place[1]]]
             for place, rows in records_of(logs, "transactions").items()
         }
-        container = KafkaBucket(root)
+        container = bucket_at(root)
         assert without_fates(records_of(container)) == without_fates(expected)
         assert attach(container, other, topic_ids={NEW_ID: old}).copied == done.copied
         assert any("empty-0 is not attached" in note for note in done.notes)
@@ -211,8 +224,8 @@ def test_two_ids_of_one_topic_are_not_mixed(root: str, store: Store) -> None:
                 if uuid_text(place.topic_id) == new and place.partition == number:
                     storage.delete_log_segment_data(item)
             with pytest.raises(Conflict, match="topic transactions") if number else nullcontext():
-                attach(KafkaBucket(root), target, topic_ids={NEW_ID: old, other: old})
-        assert {each.partition for each in KafkaBucket(root).segments()} == {0, 1}
+                attach(bucket_at(root), target, topic_ids={NEW_ID: old, other: old})
+        assert {each.partition for each in bucket_at(root).segments()} == {0, 1}
 
 
 def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
@@ -232,10 +245,10 @@ def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatc
             identity = RemoteLogSegmentId(old, bytes([number]) * 16)
             RemoteStorageManager(first).copy_log_segment_data(*described(identity, planned, data, own))
             if number == 0:  # a killed run leaves the whole segment
-                attach_until_killed(monkeypatch, KafkaBucket(before), store, 1)
+                attach_until_killed(monkeypatch, bucket_at(before), store, 1)
         with KafkaBucket(before) as tier:
             attach(tier, store, topic_ids=ids_of(tier))
-            container = KafkaBucket(root)
+            container = bucket_at(root)
             parts = container.segments()
             spans = [(whole.start_offset, border.base_offset - 1), (border.base_offset, whole.end_offset)]
             assert [(each.start_offset, each.end_offset) for each in parts] == spans
@@ -262,7 +275,7 @@ def test_folders_of_a_fresh_cluster_get_what_a_broker_needs(tmp_path: Path, name
                 "leader-epoch-checkpoint": write_checkpoint([LeaderEpoch(*each) for each in sorted(epochs.items())]),
                 "partition.metadata": write_partition_metadata(TOPIC_ID),
             }
-        assert {each.topic_id for each in KafkaBucket(root).segments()} == {NEW_ID}
+        assert {each.topic_id for each in bucket_at(root).segments()} == {NEW_ID}
         assert {path.name for path in tmp_path.iterdir()} == {
             folder.name,
             "log-start-offset-checkpoint",
@@ -287,7 +300,7 @@ def test_deleted_records_stay_deleted(tmp_path: Path, root: str, store: Store) -
     with KafkaBucket(str(logs)) as tier, chunkstore.open(fresh_root()) as other:
         [old] = {each.topic_id for each in tier.segments("transactions")}
         attach(tier, store, topic_ids={old: NEW_ID})
-        container, fresh = KafkaBucket(root), tmp_path / "fresh"
+        container, fresh = bucket_at(root), tmp_path / "fresh"
         fresh_cluster(fresh, "plain", 20).rename(fresh / "transactions-0")
         attach(container, other, log_dir=str(fresh))
         assert next(container.read(partition=0)).offset == 100
@@ -310,7 +323,7 @@ def test_a_folder_that_may_not_be_replaced_is_refused(tmp_path: Path, why: str, 
     with opened(GENUINE / "plain") as tier, pytest.raises(InvalidArgument, match=messages[why]):
         attach(tier, store, log_dir=str(tmp_path))
     assert files_below(tmp_path) == before
-    assert KafkaBucket(root).segments() == []
+    assert bucket_at(root).segments() == []
 
 
 @pytest.mark.parametrize("kill", [1, 2])
