@@ -26,8 +26,10 @@ CODE = [
     for folder in ("chunkstore", "bindings", "journal", "examples", "tests", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
 ]
-# Run by tests/spark/test_guide.py and tests/s3/test_guide_arrow.py.
-RUN_ELSEWHERE = [*(ROOT / "docs").glob("guide-spark*.md"), ROOT / "docs" / "guide-arrow.md"]
+# Run by tests/spark/test_guide.py, tests/s3/test_guide_arrow.py and tests/integration/test_first_hour.py.
+RUN_ELSEWHERE = [
+    ROOT / "docs" / f"{name}.md" for name in ("guide-spark", "guide-spark-writing", "guide-arrow", "first-hour")
+]
 
 
 def named(path: Path) -> str:
