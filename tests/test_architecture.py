@@ -122,7 +122,7 @@ CEILINGS = {
     "chunkstore/demo": 850,
     "chunkstore/headers": 694,
     "chunkstore/metadata": 4_338,
-    "chunkstore/operations": 8_268,
+    "chunkstore/operations": 8_266,
     "chunkstore/spark": 6_450,
     "chunkstore/testing": 1_998,
     "chunkstore/upkeep": 2_902,

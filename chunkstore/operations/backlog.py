@@ -17,8 +17,7 @@ from chunkstore.config import KIB, MIB, Settings
 
 __all__ = ["Backlog", "Waiting", "inline_limits"]
 
-_INLINE_BYTES: Final = 16 * KIB
-_INLINE_REMOTE_BYTES: Final = 64 * KIB
+_INLINE_BYTES: Final = 64 * KIB
 _BEHIND_TIMES: Final = 4
 _BEHIND_BYTES: Final = 256 * MIB
 """So much may wait before spilling counts as behind, at least: the journal holds it, and spilling reads what memory no longer does."""
@@ -31,8 +30,7 @@ def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, 
 
     There, where storages append, each larger one begins a chunk: the one that grew before cannot go on behind bytes that are not in it.
     """
-    chosen = settings.inline_bytes_max
-    limit = (_INLINE_REMOTE_BYTES if capabilities.remote else _INLINE_BYTES) if chosen is None else chosen
+    limit = _INLINE_BYTES if settings.inline_bytes_max is None else settings.inline_bytes_max
     return limit, min(_BEHIND_TIMES * limit, BLOCK_BYTES) if capabilities.append else limit
 
 
