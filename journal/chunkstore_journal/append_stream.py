@@ -130,7 +130,7 @@ def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int
     if not tail_bytes:
         return None
     reader = streams.log_reader(opened.epoch, last.end)
-    later = reader.find_record_after(last.end, lsn=last.lsn, token=opened.header.token)
+    later = reader.find_record_after(last.end, lsn=last.lsn, token=opened.header.token, moved=True)
     if later is not None:
         raise Damaged(
             f"{reason}, but the record with lsn {later[1].lsn} is intact after it: this is damage, not a torn write",

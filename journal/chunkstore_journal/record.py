@@ -326,8 +326,11 @@ class LogReader:
         self.ended = "tail" if self.tail_bytes else "clean"
         self.reason = reason if self.tail_bytes else ""
 
-    def find_record_after(self, offset: int, *, lsn: int, token: bytes | None) -> tuple[int, RecordHeader] | None:
-        """The first intact record header of the claim with ``token`` (None: at its own byte) with an lsn above ``lsn`` *behind* ``offset``.
+    def find_record_after(
+        self, offset: int, *, lsn: int, token: bytes | None, moved: bool = False
+    ) -> tuple[int, RecordHeader] | None:
+        """The first intact record header of the claim with ``token`` (None: of any) with an lsn above ``lsn`` *behind* byte ``offset``;
+        at its own byte, or at any with ``moved``.
 
         ``offset`` is where the good records end (``self.offset``) and ``lsn`` the last good one's. Returns the header and
         its byte offset, or None: then the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A
@@ -342,8 +345,8 @@ class LogReader:
             at = data.find(MAGIC)
             while at >= 0:
                 header = intact_header(data, at, self._container)
-                known = header is not None and (header.token == token if token else header.at == offset + at)
-                if header is not None and known and header.lsn > lsn:
+                known = header is not None and header.lsn > lsn and token in (None, header.token)
+                if header is not None and known and (moved or header.at == offset + at):
                     return offset + at, header
                 at = data.find(MAGIC, at + 1)
             if len(data) < self._window_bytes + overlap:

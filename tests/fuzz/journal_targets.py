@@ -225,7 +225,7 @@ def _decode_log(data: bytes, gate: Gate) -> None:
             at, header = behind
             assert size < at < len(data)
             assert header.lsn > lsn
-            assert header.token == TOKEN
+            assert (header.token, header.at) == (TOKEN, at)
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------

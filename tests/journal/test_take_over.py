@@ -296,7 +296,7 @@ def test_one_strange_byte_in_front_of_a_record_is_damage(append_world: World) ->
 
 
 def test_a_last_record_that_lies_elsewhere_is_damage(append_world: World) -> None:
-    """It is whole, so bytes in front of it are gone, and no torn write."""
+    """It is whole, so bytes in front of it are gone: this is no torn write."""
     world = append_world
     owner = world.process().open()
     end = owner.put("a").end
