@@ -199,8 +199,8 @@ class Settings:
         given up for the records of what frees space. 0 switches both off.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
       inline_bytes_max: appends of up to so many bytes travel in the journal's record, and become bytes of chunks later (64 KiB at most; 0:
-        none do). None: 16 KiB on local storages, 64 KiB behind a network. Where storages append, up to four times as many (64 KiB at most)
-        behind bytes of the segment that do: else each would begin a chunk.
+        none do). None: 64 KiB. Where storages append, up to four times as many (64 KiB at most) behind bytes of the segment that do: else
+        each would begin a chunk.
       spill_bytes: a segment that has so many bytes in the journal's records gets them into a chunk, beside its work. None: 1 MiB on local
         storages, 8 MiB behind a network.
       spill_s: ... and so old they may grow there. None: 60 s, 300 s.

@@ -12,13 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.port import Head, MetadataStore, Op, Position, RowChange
 
 __all__ = [
-    "RECORD_MAGIC",
     "Batch",
     "Journal",
     "JournalBroken",
@@ -32,10 +31,6 @@ __all__ = [
     "TailCut",
     "TakeOverReport",
 ]
-
-RECORD_MAGIC: Final = b"CKSJ"
-"""What a record begins with, and what the bytes of extents in it never contain: where a log is damaged, records are looked for by this, and
-users' bytes may look like anything."""
 
 
 class OpCode(IntEnum):

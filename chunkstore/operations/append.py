@@ -32,7 +32,6 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail, write_pieces
-from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event, require_same_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
@@ -207,7 +206,6 @@ def _enter_inline(
         and tail is not None
         and tail.length + len(data) <= min(BLOCK_BYTES, segment.chunk_size_bytes_max)
         and queue.may_extend
-        and not looks_like_record(data[:3], state.inline_end)
     )
     planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())
     identity = planned.segment.last_chunk
@@ -219,7 +217,6 @@ def _enter_inline(
     queue.enter(op)
     state.advance(planned.segment, planned.tail, "", False, b"", generation)
     state.inline = True
-    state.inline_end = (state.inline_end + data if extends else data)[-3:]
     return op
 
 

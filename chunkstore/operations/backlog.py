@@ -14,12 +14,10 @@ from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
 from chunkstore.chunks import Capabilities
 from chunkstore.config import KIB, MIB, Settings
-from chunkstore.journal import RECORD_MAGIC
 
-__all__ = ["Backlog", "Waiting", "inline_limits", "looks_like_record"]
+__all__ = ["Backlog", "Waiting", "inline_limits"]
 
-_INLINE_BYTES: Final = 16 * KIB
-_INLINE_REMOTE_BYTES: Final = 64 * KIB
+_INLINE_BYTES: Final = 64 * KIB
 _BEHIND_TIMES: Final = 4
 _BEHIND_BYTES: Final = 256 * MIB
 """So much may wait before spilling counts as behind, at least: the journal holds it, and spilling reads what memory no longer does."""
@@ -32,15 +30,8 @@ def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, 
 
     There, where storages append, each larger one begins a chunk: the one that grew before cannot go on behind bytes that are not in it.
     """
-    chosen = settings.inline_bytes_max
-    limit = (_INLINE_REMOTE_BYTES if capabilities.remote else _INLINE_BYTES) if chosen is None else chosen
+    limit = _INLINE_BYTES if settings.inline_bytes_max is None else settings.inline_bytes_max
     return limit, min(_BEHIND_TIMES * limit, BLOCK_BYTES) if capabilities.append else limit
-
-
-def looks_like_record(data: BytesLike, before: bytes = b"") -> bool:
-    """Whether a record of the journal might seem to begin in ``data``, or where it meets ``before``."""
-    # ``before`` is short, and what is appended is bytes nearly always.
-    return RECORD_MAGIC in (data if type(data) is bytes else bytes(data)) or RECORD_MAGIC in before + bytes(data[:3])
 
 
 class Waiting:
@@ -68,10 +59,8 @@ class Backlog:
         self.size_bytes: int = 0
 
     def takes(self, data: BytesLike, length_max: int) -> bool:
-        """Whether an append may add to it: it is short, spilling is not behind, and it looks like no record of the journal."""
-        if len(data) > length_max or self.extents >= self._extents_max or self.size_bytes >= self._bytes_max:
-            return False
-        return not looks_like_record(data)
+        """Whether an append may add to it: it is short, and spilling is not behind."""
+        return len(data) <= length_max and self.extents < self._extents_max and self.size_bytes < self._bytes_max
 
     def came(self, name: str, size_bytes: int, extents: int) -> None:
         """So much more lies there."""

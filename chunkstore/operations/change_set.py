@@ -24,7 +24,6 @@ from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
 from chunkstore.names import NO_CHUNK, chunk_segment
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline
-from chunkstore.operations.backlog import looks_like_record
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.pending import PendingSegment, RowRecord
 from chunkstore.records import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
@@ -52,7 +51,7 @@ class ChangeSet:
         """The same for those that count: names of segments, bytes, and how many extents more."""
         self.spliced: list[tuple[str, str]] = []
         """Sources and targets of concats: what waits to be spilled of the one is the other's."""
-        self._extents: dict[bytes, bytes] = {}
+        self._extents: set[bytes] = set()
         self.inline_bytes: int = 0
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
         """What planned appends make of their segments, for as long as nothing else changes those."""
@@ -142,15 +141,13 @@ class ChangeSet:
         """Add an append whose bytes go into the record: to the extent that this change set made last of the segment, or as one more. What a
         concat brought is another segment's: readers of the record take bytes that are added to an extent for the segment's own."""
         size_max = min(BLOCK_BYTES, segment.chunk_size_bytes_max)
-        end = self._extents.get(segment.last_chunk)
-        extends = end is not None and tail is not None and tail.length + len(data) <= size_max
+        extends = segment.last_chunk in self._extents and tail is not None and tail.length + len(data) <= size_max
         extends = extends and chunk_segment(segment.last_chunk) == segment.id
-        extends = extends and not looks_like_record(data[:3], end or b"")
         planned = plan_inline(self.owned, segment, tail, extends, data, self.now_ms)
         if not extends:
             self.count_chunks(1)
             self.restructure(segment.id)
-        self._extents[planned.segment.last_chunk] = ((end or b"") + data if extends else data)[-3:]
+        self._extents.add(planned.segment.last_chunk)
         self.inline.append((chunk_key(planned.segment.last_chunk), data))
         self.inline_bytes += len(data)
         self.inlined.append((segment.name, len(data), not extends))

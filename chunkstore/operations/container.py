@@ -154,7 +154,7 @@ class OwnedContainer:
         self.current.store.close(clean=True)
 
     def takes_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: BytesLike) -> bool:
-        """Whether bytes that are appended behind ``tail`` go into the record: few, no record themselves, and spilling keeps up."""
+        """Whether bytes that are appended behind ``tail`` go into the record: few, and spilling keeps up."""
         behind = tail is not None and tail.kind == KIND_INLINE
         length_max = self._inline_bytes_behind if behind else self.inline_bytes
         return self.backlog.takes(data, min(length_max, segment.chunk_size_bytes_max))

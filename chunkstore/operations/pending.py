@@ -151,8 +151,6 @@ class PendingSegment:
     unwritable: frozenset[bytes] = frozenset()
     last: PendingOp | None = None
     inline: bool = False
-    inline_end: bytes = b""
-    """The last three bytes of that extent: no record may seem to begin where two appends meet."""
     writers: dict[bytes, tuple[WriterEvent, PendingOp]] = field(default_factory=dict)
 
     def unload(self) -> None:

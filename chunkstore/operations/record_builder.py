@@ -15,7 +15,7 @@ from typing import Any, Final
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged
-from chunkstore.journal import RECORD_MAGIC, Batch, Place
+from chunkstore.journal import Batch, Place
 from chunkstore.metadata.codec import (
     decode_chunk,
     encode_chunk,
@@ -157,13 +157,10 @@ class RecordBuilder:
             places.clear()
         name, offset = self._place()
         found = [b"".join(pieces) for pieces in parts.values()]
-        blob = b"".join(found)
-        # No record may seem to begin where two extents meet.
-        gap = b"\0" if RECORD_MAGIC in blob else b""
         for key, data in zip(parts, found, strict=True):
             places[key] = name, offset
-            offset += len(data) + len(gap)
-        return gap.join(found) if gap else blob, parts
+            offset += len(data)
+        return b"".join(found), parts
 
     def _place_of(self, key: bytes) -> tuple[str, int]:
         """Where an extent of a record before lies, which is not remembered. Raises ``Damaged``."""

@@ -130,7 +130,7 @@ def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int
     if not tail_bytes:
         return None
     reader = streams.log_reader(opened.epoch, last.end)
-    later = reader.find_record_after(last.end, lsn=last.lsn, epoch=opened.epoch)
+    later = reader.find_record_after(last.end, lsn=last.lsn, token=opened.header.token, moved=True)
     if later is not None:
         raise Damaged(
             f"{reason}, but the record with lsn {later[1].lsn} is intact after it: this is damage, not a torn write",
@@ -156,9 +156,9 @@ def last_record(streams: Streams, opened: Opened, end: StreamEnd) -> Record | No
         data = streams.storage.read(ChunkHandle(name, False), start, end.byte - start)
         at = data.rfind(MAGIC)
         while at >= 0:
-            if at + (peek_length(data, at) or 0) == len(data):
-                with suppress(Damaged):  # what users wrote into a record may look like one
-                    return decode_record(data, at, object=name, container=streams.container)
+            if at + (peek_length(data, at, start + at) or 0) == len(data):
+                with suppress(Damaged):
+                    return decode_record(data, at, object=name, container=streams.container, at=start + at)
             at = data.rfind(MAGIC, 0, at)
         if not start:
             return None

@@ -46,6 +46,7 @@ def records_behind(streams: Streams, diagnosis: Diagnosis) -> Iterator[Behind | 
     cut = 0 if diagnosis.previous is None else diagnosis.previous.epoch
     groups, _ = streams_of(streams, diagnosis.top)
     ends = {opened.epoch: end for group in groups for opened, end in group}
+    tokens = {opened.epoch: opened.header.token for group in groups for opened, _ in group}
     for epoch in range(max(1, cut), diagnosis.top + 1):
         if epoch not in ends and _is_of_no_account(streams, epoch):
             continue
@@ -59,7 +60,7 @@ def records_behind(streams: Streams, diagnosis: Diagnosis) -> Iterator[Behind | 
         end = ends.get(epoch)
         stop = None if end is None else (end.index, end.byte)
         reading = _of_log if streams.mode == "append" else _of_slots
-        for found in reading(streams, epoch, index, byte, stop):
+        for found in reading(streams, epoch, index, byte, stop, tokens.get(epoch)):
             if isinstance(found, Unreadable) or found.lsn > lsn:
                 yield found
 
@@ -96,7 +97,7 @@ def _behind(record: Record, name: str, position: int, begin: int | None) -> Behi
 
 
 def _of_slots(
-    streams: Streams, epoch: int, index: int, _byte: int, stop: tuple[int, int] | None
+    streams: Streams, epoch: int, index: int, _byte: int, stop: tuple[int, int] | None, _token: bytes | None
 ) -> Iterator[Behind | Unreadable]:
     last = max(list_slots(streams, epoch), default=0) + 1 if stop is None else stop[0]
     for number in range(index, last):
@@ -113,7 +114,7 @@ def _of_slots(
 
 
 def _of_log(
-    streams: Streams, epoch: int, _index: int, byte: int, stop: tuple[int, int] | None
+    streams: Streams, epoch: int, _index: int, byte: int, stop: tuple[int, int] | None, token: bytes | None
 ) -> Iterator[Behind | Unreadable]:
     name = streams.names.log(epoch)
     reader = streams.log_reader(epoch, byte, None if stop is None else stop[1])
@@ -133,7 +134,7 @@ def _of_log(
         except Damaged as damage:
             reason = damage.message
         yield Unreadable(name, begin, reason)
-        later = reader.find_record_after(begin, lsn=lsn, epoch=epoch)
+        later = reader.find_record_after(begin, lsn=lsn, token=token)
         if later is None:
             return
         reader.offset = later[0]

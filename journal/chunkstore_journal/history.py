@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
-from chunkstore.journal import RECORD_MAGIC, RecordKind
+from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import GENESIS, Position
 from chunkstore.names import ContainerNames
 from chunkstore.runtime import Pool
@@ -22,6 +22,7 @@ from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import OpenPayload, SealPayload, SnapshotLink, decode_open, decode_ops, decode_seal
 from chunkstore_journal.record import (
     HEADER_BYTES,
+    MAGIC,
     LogReader,
     Record,
     RecordHeader,
@@ -229,7 +230,7 @@ class Streams:
         payload = decode_open(record.payload, object=name, position=0)
         embedded = None
         if payload.embedded:
-            embedded = decode_slot(payload.embedded, object=name, container=self.container)
+            embedded = decode_slot(payload.embedded, object=name, container=self.container, at=payload.end_byte)
         good = (
             payload.epoch == header.epoch
             and payload.token == header.token
@@ -330,14 +331,14 @@ class Streams:
             data = self.storage.read(self._as_named(name), begin, end - begin + HEADER_BYTES)
         except ChunkNotFound:
             return False
-        end -= begin
-        if header := intact_header(data, end, self.container):
+        last = end - begin
+        if header := intact_header(data, last, self.container):
             return header.previous_hash != position.hash
-        at = end
-        while (at := data.rfind(RECORD_MAGIC, 0, at)) >= 0:
+        at = last
+        while (at := data.rfind(MAGIC, 0, at)) >= 0:
             header = intact_header(data, at, self.container)
-            if header is not None and header.epoch == epoch:
-                return at + (peek_length(data, at) or 0) > end
+            if header is not None and (header.epoch, header.at) == (epoch, begin + at):
+                return at + (peek_length(data, at, begin + at) or 0) > last
         return False
 
     def _as_named(self, name: str) -> ChunkHandle:

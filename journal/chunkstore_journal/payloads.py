@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.journal import RECORD_MAGIC, OpCode, RecordKind
+from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
 
@@ -30,6 +30,7 @@ __all__ = [
     "OpenPayload",
     "SealPayload",
     "SnapshotLink",
+    "blob_end",
     "blob_of",
     "decode_note",
     "decode_open",
@@ -251,8 +252,6 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
     size = len(blob).to_bytes(4, "big")
-    if RECORD_MAGIC in size + blob[:3]:
-        size, blob = (len(blob) + 1).to_bytes(4, "big"), blob + b"\0"  # no record may seem to begin here
     # Behind it, without the head of this array: they are elements of the one in front.
     return b"".join((_BLOB_HEAD, size, blob, pack((tuple(ops), tuple(rows)))[1:]))
 
@@ -269,11 +268,16 @@ def decode_ops(payload: bytes, *, object: str, position: int) -> tuple[tuple[Op,
 
 def blob_of(payload: bytes) -> memoryview:
     """The bytes of extents that a payload begins with; empty where it has none, or is none."""
+    return memoryview(payload)[BLOB_AT : blob_end(payload)]
+
+
+def blob_end(payload: bytes) -> int:
+    """Where those bytes end in it; 0 where it has none. The record's hash leaves them out."""
     # A newer minor version has more elements, of which the head tells.
     if payload[1 : len(_BLOB_HEAD)] != _BLOB_HEAD[1:] or not _BLOB_HEAD[0] <= payload[0] <= _HEAD_MAX:
-        return memoryview(b"")
-    stop = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
-    return memoryview(payload)[BLOB_AT:stop] if stop <= len(payload) else memoryview(b"")
+        return 0
+    end = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
+    return end if end <= len(payload) else 0
 
 
 # --- notes -----------------------------------------------------------------------------------------------------------

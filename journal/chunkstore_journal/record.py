@@ -4,6 +4,7 @@ Promises
 * ``encode_record`` is a pure function of its arguments; ``decode_record`` accepts exactly what it makes and raises
   ``Damaged(object, position)`` for everything else. Nothing is believed before a checksum has covered it: first the
   header's CRC, then the length it gives (bounded by ``LIMITS.record_bytes_max``), then payload CRC and record hash.
+* A record is one only at the byte that its header names; its hash covers all of it but the bytes of extents, which have CRCs.
 * ``LogReader`` reads an APPEND file with bounded memory, and says where and how the good records end.
 
 Leaves out: what a payload means (``payloads``), whether records chain (the caller compares ``previous_hash``), and
@@ -21,7 +22,8 @@ from typing import Literal, NamedTuple
 from chunkstore.checksum import BytesLike, crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.journal import RECORD_MAGIC, RecordKind
+from chunkstore.journal import RecordKind
+from chunkstore_journal.payloads import BLOB_AT, blob_end
 from chunkstore_journal.wire import HASH_BYTES
 
 __all__ = [
@@ -41,12 +43,12 @@ __all__ = [
     "peek_length",
 ]
 
-MAGIC = RECORD_MAGIC
+MAGIC = b"CKSJ"
 FORMAT_VERSION = 1
 CRC32C_ALGORITHM = 1
 
-_HEADER = Struct(">4sBBBBII16sQQQQ16s32s16sQI")
-"""magic, format version, type, CRC algorithm, flags, payload length, header CRC, container, epoch, index, lsn,
+_HEADER = Struct(">4sBBBBII16sQQQQQ16s32s16sQI")
+"""magic, format version, type, CRC algorithm, flags, payload length, header CRC, container, epoch, index, place, lsn,
 committed lsn, previous hash, state digest, token, time, payload CRC. FORMAT.md's table is tested against it."""
 _HEADER_CRC_AT = 12
 _BEHIND_HEADER_CRC = 16
@@ -75,7 +77,7 @@ class RecordHeader(NamedTuple):
     ``container``: 16 bytes. ``index``: place in the stream of ``epoch``. ``lsn``: place in history (0 for SEAL).
     ``committed_lsn``: highest lsn known to be decided when this record was built. ``previous_hash``: hash of the record
     with the lsn below. ``digest``: state digest after this record. ``token``: 16 bytes, the writer's claim token.
-    ``time_ms``: a label.
+    ``time_ms``: a label. ``at``: the byte of its object at which the record is written; 0 in a slot.
     """
 
     kind: RecordKind
@@ -89,6 +91,7 @@ class RecordHeader(NamedTuple):
     digest: int
     token: bytes
     time_ms: int
+    at: int = 0
 
 
 class Record(NamedTuple):
@@ -101,7 +104,7 @@ class Record(NamedTuple):
 
 
 class _Flaw(Exception):
-    """``torn`` is False when the header's CRC proves that the record was written so on purpose (a newer version)."""
+    """``torn`` is False when the header's CRC proves that the record was written so on purpose (a newer version, or elsewhere)."""
 
     def __init__(self, reason: str, *, torn: bool = True) -> None:
         super().__init__(reason)
@@ -123,7 +126,7 @@ def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
     Raises: ``InvalidArgument`` when a field does not fit its place, or the record would exceed
     ``LIMITS.record_bytes_max`` (``EMBEDDABLE_BYTES_MAX`` for any kind but OPEN).
     """
-    kind, flags, container, epoch, index, lsn, committed_lsn, previous_hash, digest, token, time_ms = header
+    kind, flags, container, epoch, index, lsn, committed_lsn, previous_hash, digest, token, time_ms, at = header
     if not 0 <= kind < 256 or _KINDS[kind] is None:
         raise InvalidArgument(f"{kind} is not a record kind", argument="header")
     limit = LIMITS.record_bytes_max if kind == RecordKind.OPEN else EMBEDDABLE_BYTES_MAX
@@ -137,25 +140,25 @@ def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
         raise InvalidArgument("container, previous_hash and token of a record have 16 bytes each", argument="header")
     try:
         raw = _HEADER.pack(
-            MAGIC, FORMAT_VERSION, kind, CRC32C_ALGORITHM, flags, len(payload), 0, container, epoch, index, lsn,
-            committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms, crc32c_of_bytes(payload),
+            MAGIC, FORMAT_VERSION, kind, CRC32C_ALGORITHM, flags, len(payload), 0, container, epoch, index, at,
+            lsn, committed_lsn, previous_hash, digest.to_bytes(32, "big"), token, time_ms, crc32c_of_bytes(payload),
         )  # fmt: skip
     except (struct.error, OverflowError) as error:
         raise InvalidArgument(f"a field of a record's header is out of range: {error}", argument="header") from error
     front, rest = raw[:_HEADER_CRC_AT], raw[_BEHIND_HEADER_CRC:]
     raw = front + _U32.pack(crc32c_of_more(crc32c_of_bytes(front), rest)) + rest
-    state = blake2b(raw, digest_size=HASH_BYTES)
-    state.update(payload)
-    identity = state.digest()
+    end = blob_end(payload)
+    hashed = payload[:BLOB_AT] + payload[end:] if end else payload
+    identity = blake2b(raw + hashed, digest_size=HASH_BYTES).digest()
     return b"".join((raw, payload, identity)), identity
 
 
-def _decode(data: bytes, offset: int, container: bytes | None) -> Record:
-    """Decode one record; the hot path of replay. Raises ``_Flaw``."""
+def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Record:
+    """Decode one record, of byte ``at`` of its object; the hot path of replay. Raises ``_Flaw``."""
     if len(data) - offset < HEADER_BYTES:
         raise _Short(OVERHEAD_BYTES)
     (
-        magic, version, kind_number, algorithm, flags, payload_length, header_crc, cid, epoch, index, lsn, committed_lsn,
+        magic, version, kind_number, algorithm, flags, payload_length, header_crc, cid, epoch, index, place, lsn, committed_lsn,
         previous_hash, digest, token, time_ms, payload_crc,
     ) = _HEADER.unpack_from(data, offset)  # fmt: skip
     if magic != MAGIC:
@@ -170,6 +173,8 @@ def _decode(data: bytes, offset: int, container: bytes | None) -> Record:
         raise _Flaw("the record's header has a wrong CRC")
     if container is not None and cid != container:
         raise _Flaw("the record belongs to another container")
+    if place != at:
+        raise _Flaw(f"the record was written at byte {place}, not here", torn=False)
     if version != FORMAT_VERSION or algorithm != CRC32C_ALGORITHM:
         raise _Flaw(
             f"the record has format {version}.{algorithm}, which this program does not read; upgrade it", torn=False
@@ -189,54 +194,57 @@ def _decode(data: bytes, offset: int, container: bytes | None) -> Record:
     if crc32c_of_bytes(payload) != payload_crc:
         raise _Flaw("the record's payload has a wrong CRC")
     identity = data[behind_payload:end]
-    if blake2b(data[offset:behind_payload], digest_size=HASH_BYTES).digest() != identity:
+    blob = blob_end(payload)
+    hashed = payload[:BLOB_AT] + payload[blob:] if blob else payload
+    if blake2b(data[offset:behind_header] + hashed, digest_size=HASH_BYTES).digest() != identity:
         raise _Flaw("the record's hash does not match its bytes")
     header = _make(
         RecordHeader,
-        (kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms),
+        (kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms, at),
     )
     return _make(Record, (header, payload, identity, end - offset))
 
 
-def decode_record(data: BytesLike, offset: int, *, object: str, container: bytes | None) -> Record:
-    """The record that begins at ``offset`` of ``data``; bytes behind it are not looked at.
+def decode_record(data: BytesLike, offset: int, *, object: str, container: bytes | None, at: int = 0) -> Record:
+    """The record that begins at ``offset`` of ``data``, which is byte ``at`` of the object; bytes behind it are not looked at.
 
     ``container`` (16 bytes) must be the record's, unless None. Raises ``Damaged(object, offset)`` for anything wrong:
-    a bad magic, version, type, checksum or hash, a record longer than the data or the limit, another container.
+    a bad magic, version, type, checksum or hash, a record longer than the data or the limit, another container or place.
     """
     try:
         if type(data) is bytes:
-            return _decode(data, offset, container)
+            return _decode(data, offset, container, at)
         # Copies one record of a larger buffer, never the whole buffer.
-        size = peek_length(data, offset) or HEADER_BYTES
-        return _decode(bytes(data[offset : offset + size]), 0, container)
+        size = peek_length(data, offset, at) or HEADER_BYTES
+        return _decode(bytes(data[offset : offset + size]), 0, container, at)
     except _Flaw as flaw:
         raise Damaged(flaw.reason, object=object, position=offset) from None
 
 
-def decode_slot(data: BytesLike, *, object: str, container: bytes | None) -> Record:
-    """The one record that a SLOT object consists of. Raises ``Damaged`` as ``decode_record``, and for bytes behind it."""
-    record = decode_record(data, 0, object=object, container=container)
+def decode_slot(data: BytesLike, *, object: str, container: bytes | None, at: int = 0) -> Record:
+    """The one record that a SLOT object consists of, or that OPEN embeds and that was written ``at`` a byte of a log. Raises ``Damaged`` as
+    ``decode_record``, and for bytes behind it."""
+    record = decode_record(data, 0, object=object, container=container, at=at)
     if record.size != len(data):
         raise Damaged(f"{len(data) - record.size} bytes follow the record", object=object, position=record.size)
     return record
 
 
-def peek_length(data: BytesLike, offset: int) -> int | None:
-    """The whole length in bytes of the record at ``offset`` if its header is there, valid and within the limit; else None."""
+def peek_length(data: BytesLike, offset: int, at: int) -> int | None:
+    """The whole length in bytes of the record at ``offset``, byte ``at`` of its object; None unless its header is there and valid."""
     raw = bytes(data[offset : offset + HEADER_BYTES])
     try:
-        return _decode(raw, 0, None).size
+        return _decode(raw, 0, None, at).size
     except _Short as short:
         return short.needed if len(raw) == HEADER_BYTES else None
     except _Flaw:
         return None
 
 
-def decode_unproven(data: bytes, container: bytes | None) -> tuple[Record, int] | None:
-    """The record that ``data`` begins with, and its payload's CRC32C, as its intact header tells; None without such a header, and where it
-    goes on behind the data. Neither payload nor hash were compared with anything."""
-    size, header = peek_length(data, 0), intact_header(data, 0, container)
+def decode_unproven(data: bytes, container: bytes | None, at: int) -> tuple[Record, int] | None:
+    """The record that ``data``, from byte ``at`` of its object on, begins with, and its payload's CRC32C, as its intact header tells; None
+    without such a header, and where it goes on behind the data. Neither payload nor hash were compared with anything."""
+    size, header = peek_length(data, 0, at), intact_header(data, 0, container)
     if size is None or header is None or size > len(data):
         return None
     behind_payload = size - HASH_BYTES
@@ -255,7 +263,7 @@ class LogReader:
       and zeros behind a crash look so, and damage in the middle too: ask ``find_record_after``.
 
     Iterating again goes on from ``offset`` with fresh reads, so that a follower can poll. A record whose header is
-    intact but of a version, type or length this program refuses is no torn write: ``Damaged`` is raised.
+    intact but of a version, type, length or place this program refuses is no torn write: ``Damaged`` is raised.
     Whatever ``read`` raises passes through.
     """
 
@@ -294,7 +302,7 @@ class LogReader:
             at = 0
             try:
                 while True:
-                    record = _decode(data, at, container)
+                    record = _decode(data, at, container, base + at)
                     at += record.size
                     self.offset = base + at
                     yield record
@@ -318,23 +326,27 @@ class LogReader:
         self.ended = "tail" if self.tail_bytes else "clean"
         self.reason = reason if self.tail_bytes else ""
 
-    def find_record_after(self, offset: int, *, lsn: int, epoch: int) -> tuple[int, RecordHeader] | None:
-        """The first intact record header of this container and ``epoch`` with an lsn above ``lsn`` *behind* byte ``offset``.
+    def find_record_after(
+        self, offset: int, *, lsn: int, token: bytes | None, moved: bool = False
+    ) -> tuple[int, RecordHeader] | None:
+        """The first intact record header of the claim with ``token`` (None: of any) with an lsn above ``lsn`` *behind* byte ``offset``;
+        at its own byte, or at any with ``moved``.
 
         ``offset`` is where the good records end (``self.offset``) and ``lsn`` the last good one's. Returns the header and
         its byte offset, or None: then the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A
         header is proof enough: a record is written only after the one before it was made durable, so the damaged
         one was whole once. The damaged record's own header, at ``offset``, proves nothing; if it is intact, nothing does that lies within
-        its length, for bytes of users may look like anything. Reads each byte once.
+        its length. Bytes of users hold no such header: they do not know the token. Reads each byte once.
         """
         overlap = HEADER_BYTES - 1
-        offset += peek_length(self._fetch(offset, HEADER_BYTES), 0) or 1
+        offset += peek_length(self._fetch(offset, HEADER_BYTES), 0, offset) or 1
         while True:
             data = self._fetch(offset, self._window_bytes + overlap)
             at = data.find(MAGIC)
             while at >= 0:
                 header = intact_header(data, at, self._container)
-                if header is not None and header.lsn > lsn and header.epoch == epoch:
+                known = header is not None and header.lsn > lsn and token in (None, header.token)
+                if header is not None and known and (moved or header.at == offset + at):
                     return offset + at, header
                 at = data.find(MAGIC, at + 1)
             if len(data) < self._window_bytes + overlap:
@@ -349,7 +361,7 @@ def intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader
     if len(raw) < HEADER_BYTES:
         return None
     (
-        _, _, number, _, flags, _, header_crc, cid, epoch, index, lsn, committed_lsn, previous_hash, digest, token, time_ms, _,
+        _, _, number, _, flags, _, header_crc, cid, epoch, index, place, lsn, committed_lsn, previous_hash, digest, token, time_ms, _,
     ) = _HEADER.unpack(raw)  # fmt: skip
     if crc32c_of_more(crc32c_of_bytes(raw[:_HEADER_CRC_AT]), raw[_BEHIND_HEADER_CRC:]) != header_crc:
         return None
@@ -358,5 +370,5 @@ def intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader
     # A type of a newer version is evidence, too; HEARTBEAT stands for it because there is no "unknown".
     kind = _KINDS[number] or RecordKind.HEARTBEAT
     return RecordHeader(
-        kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms
+        kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms, place
     )

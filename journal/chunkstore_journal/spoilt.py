@@ -1,8 +1,8 @@
 """Records of which nothing but bytes of appends is damaged: what a repair replays nevertheless (protocol 3.15).
 
 Promises: reads only. All of a record but the bytes of its extents is proven: its header has its CRC32C, and the header's CRC32C of the
-payload is what follows from the payload with the CRC32Cs of the extents in the place of their bytes. Its hash is not: the record behind it
-has that, and the caller compares them. Leaves out: the damaged bytes, which whoever reads them is told of.
+payload is what follows from the payload with the CRC32Cs of the extents in the place of their bytes. That it was durable is not: the record
+behind it names its hash, and the caller compares them. Leaves out: the damaged bytes, which whoever reads them is told of.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def spoilt_record(streams: Streams, name: str, begin: int | None) -> tuple[Recor
     """The record at byte ``begin`` of a log (None: in a slot of its own), and what to say of it; None where more of it is damaged, or
     nothing is there. Raises ``ChunkNotFound``, and what the storage raises."""
     handle, position = ChunkHandle(name, False), begin or 0
-    size = peek_length(streams.storage.read(handle, position, HEADER_BYTES), 0)
-    found = None if size is None else decode_unproven(streams.storage.read(handle, position, size), streams.container)
+    size = peek_length(streams.storage.read(handle, position, HEADER_BYTES), 0, position)
+    found = decode_unproven(streams.storage.read(handle, position, size or HEADER_BYTES), streams.container, position)
     if found is None:
         return None
     record, crc = found

@@ -129,7 +129,7 @@ class OwnedStream(Journal):
                 RecordHeader,
                 (
                     batch.kind, 0, self._container, self.epoch, head.index, head.lsn + 1, head.lsn, head.hash,
-                    batch.digest, self._token, time_ms,
+                    batch.digest, self._token, time_ms, head.end,
                 ),
             ),
             payload,

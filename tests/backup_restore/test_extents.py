@@ -11,11 +11,11 @@ import pytest
 from chunkstore import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import PastCollected
-from chunkstore.journal import RECORD_MAGIC
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.repair import repair
+from chunkstore_journal.record import MAGIC
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World
@@ -259,8 +259,8 @@ def test_a_replica_forgets_what_was_cut_off(world: World) -> None:
     store.close()
     log = world.names().log(1)
     data = world.content(log)
-    begin = data.rindex(RECORD_MAGIC, 0, data.index(b"off;"))
-    end = data.index(RECORD_MAGIC, begin + 1)
+    begin = data.rindex(MAGIC, 0, data.index(b"off;"))
+    end = data.index(MAGIC, begin + 1)
     world.overwrite(log, data[:begin] + bytes(end - begin) + data[end:])
     assert repair(world.raw_storage(), settings=world.settings()).last_lsn == lsn
     store = opened(world)

@@ -1,21 +1,19 @@
-"""Damage to records that hold extents, and users' bytes that look like records: told, and never taken for something else (protocol 3.7)."""
+"""Damage to records that hold extents: told, and never taken for something else (protocol 3.7)."""
 
 from __future__ import annotations
 
 import pytest
 
-from chunkstore.changes import Append, Create
+from chunkstore.changes import Create
 from chunkstore.checksum import crc32c
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore.journal import RECORD_MAGIC, RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.inline_index import inline_runs
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN
 from chunkstore.names import journal_place
 from chunkstore.operations.spill import spill
-from chunkstore_journal.payloads import encode_ops
-from chunkstore_journal.record import HEADER_BYTES, RecordHeader, decode_record, encode_record
+from chunkstore_journal.record import MAGIC
 from tests.support.data import problems
 from tests.support.planted import plant
 from tests.support.worlds import World
@@ -90,7 +88,7 @@ def test_a_check_tells_what_is_said_to_lie_behind_a_cut(
     if world.mode == "slot":
         place, offset = journal_place(end.epoch, end.index - 1 + behind), chunk.object_offset
     else:  # the last record is in the next OPEN
-        cut = world.content(world.names().log(end.epoch)).rindex(RECORD_MAGIC)
+        cut = world.content(world.names().log(end.epoch)).rindex(MAGIC)
         place, offset = chunk.object, cut - len(NEEDLE) + behind
     plant(world.raw_storage(), world.settings(), {key: encode_chunk(chunk.placed(place, offset))})
     world.forget_cache()
@@ -144,76 +142,6 @@ def test_a_damaged_extent_holds_up_none_of_its_segment(world: World, store: Chun
     again.truncate("a", 27 + len(NEEDLE))
     assert "inline" not in [chunk.kind for chunk in again.layout("a")]
     assert {(item.segment, item.object) for item in again.check("deep")} == {("", name)}
-
-
-# ---- what users append
-
-
-def last_header(world: World, store: ChunkedSegmentStorage) -> RecordHeader:
-    epoch, head = store.epoch, store._container.current.queue.head
-    names = world.names()
-    if world.mode == "slot":
-        return decode_record(world.content(names.slot(epoch, head.index - 1)), 0, object="", container=None).header
-    data = world.content(names.log(epoch))
-    return decode_record(data, data.rindex(RECORD_MAGIC), object="", container=None).header
-
-
-def forged(world: World, store: ChunkedSegmentStorage) -> bytes:
-    """A whole, valid record of this very stream, as one would lie behind the next."""
-    header = last_header(world, store)
-    later = header._replace(
-        kind=RecordKind.OPS, index=header.index + 2, lsn=header.lsn + 2, committed_lsn=header.lsn + 1
-    )
-    return encode_record(later, encode_ops((), [(b"Tforged", b"")]))[0]
-
-
-def magics(world: World) -> int:
-    return sum(world.content(name).count(RECORD_MAGIC) for name in world.objects(world.names().journal_prefix()))
-
-
-def test_appended_records_are_no_records(world: World, store: ChunkedSegmentStorage) -> None:
-    """Whole, cut anywhere, in one commit or in many, at once or one behind the other: none ever seems to begin inside a record."""
-    store.create("a")
-    store.create("b")
-    text = forged(world, store)
-    records = store._container.current.queue.head.lsn
-    assert magics(world) == records
-    store.append("a", text)
-    expected = text
-    for cut in (1, 2, 3, 4, 100):
-        store.commit([Append("a", text[:cut]), Append("a", text[cut:])])
-        store.commit([Append("b", text[:cut]), Append("a", text[cut:])])
-        expected += text + text[cut:]
-    store.commit([Append("a", text[at : at + 1]) for at in range(8)])
-    expected += text[:8]
-    for at in range(8):
-        store.append("a", text[at : at + 1])
-    expected += text[:8]
-    assert store.read("a", 0, 1 << 20) == expected
-    assert magics(world) == store._container.current.queue.head.lsn
-    assert problems(store.check("deep")) == []
-    store.close()
-    world.forget_cache()
-    with world.open(inline_bytes_max=4096) as again:
-        assert again.read("a", 0, 1 << 20) == expected
-
-
-def test_a_torn_record_with_such_bytes_is_torn_and_not_damage(world: World, store: ChunkedSegmentStorage) -> None:
-    """Its header did not reach the disk, and what it brings did."""
-    store.create("a")
-    store.append("a", b"acknowledged")
-    head = store._container.current.queue.head
-    store.append("a", forged(world, store) + b"not acknowledged")
-    name = world.names().log(store.epoch)
-    world.crash(store)
-    world.forget_cache()
-    if world.mode == "slot":
-        return  # one record to an object: nothing is looked for
-    data = world.content(name)
-    world.overwrite(name, data[: head.end] + bytes(HEADER_BYTES) + data[head.end + HEADER_BYTES :])
-    with world.open(inline_bytes_max=4096) as again:
-        assert again.report.tail_cut is not None and again.report.tail_cut.lsn == head.lsn
-        assert again.read("a", 0, 999) == b"acknowledged"
 
 
 # ---- the index

@@ -72,7 +72,7 @@ def _make_record(chance: Chance) -> bytes:
 
 
 def _decode_record(data: bytes, gate: Gate) -> None:
-    size = peek_length(data, 0)
+    size = peek_length(data, 0, 0)
     if size is not None:
         gate.past()  # magic and header CRC are right, the version and the type are known
     container = CONTAINER if data[16:32] == CONTAINER else None
@@ -101,7 +101,7 @@ def _open_again(found: object, embedded: bool = True) -> None:
     assert payloads.decode_open(payloads.encode_open(value), object="again", position=0) == value
     if value.embedded:
         try:
-            record.decode_record(value.embedded, 0, object="embedded", container=None)
+            record.decode_record(value.embedded, 0, object="embedded", container=None, at=value.end_byte)
         except Damaged as error:
             _within(error, value.embedded)
 
@@ -184,6 +184,7 @@ def _make_log(chance: Chance) -> bytes:
         fields = _FIELDS._replace(kind=chance.one_of((3, 3, 6, 7, 4)), place=number + 1, lsn=50 + number)
         if chance.random() < 0.2:
             fields = _some_fields(chance)
+        fields = fields._replace(at=sum(map(len, pieces)) - 1)
         payload = chance.randbytes(chance.below(60)) if chance.random() < 0.7 else packed(chance.one_of(_ALL))
         raw = sealed_record(fields, payload)
         what = chance.below(10)
@@ -192,7 +193,8 @@ def _make_log(chance: Chance) -> bytes:
         elif what == 1:
             raw = raw[: chance.below(len(raw))]
         elif what == 2:
-            raw = chance.one_of((bytes(300), b"CKSJ" * 30, chance.randbytes(50))) + raw
+            stray = chance.one_of((bytes(300), b"CKSJ" * 30, chance.randbytes(50)))
+            raw = stray + sealed_record(fields._replace(at=fields.at + len(stray)), payload)
         pieces.append(raw)
     raw = b"".join(pieces)
     return mangled(chance, raw, raw) if chance.random() < 0.1 else raw
@@ -217,13 +219,13 @@ def _decode_log(data: bytes, gate: Gate) -> None:
     assert reader.ended == ("tail" if reader.tail_bytes else "clean")
     assert size + reader.tail_bytes == len(data)
     if reader.tail_bytes:
-        behind = reader.find_record_after(size, lsn=lsn, epoch=4)
+        behind = reader.find_record_after(size, lsn=lsn, token=TOKEN)
         if behind is not None:
             gate.past()
             at, header = behind
             assert size < at < len(data)
             assert header.lsn > lsn
-            assert header.epoch == 4
+            assert (header.token, header.at) == (TOKEN, at)
 
 
 # --- snapshots -------------------------------------------------------------------------------------------------------

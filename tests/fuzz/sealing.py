@@ -16,7 +16,7 @@ from tests.fuzz.chance import packed
 
 __all__ = ["Fields", "digest_of", "sealed_frame", "sealed_record", "sealed_snapshot"]
 
-_RECORD = Struct(">4sBBBBII16sQQQQ16s32s16sQI")
+_RECORD = Struct(">4sBBBBII16sQQQQQ16s32s16sQI")
 _FRAME = Struct(">4sBBHII")
 _U32 = Struct(">I")
 _U64 = (1 << 64) - 1
@@ -41,6 +41,7 @@ class Fields(NamedTuple):
     algorithm: int = 1
     flags: int = 0
     length: int | None = None
+    at: int = 0
 
 
 def sealed_record(fields: Fields, payload: bytes) -> bytes:
@@ -48,11 +49,15 @@ def sealed_record(fields: Fields, payload: bytes) -> bytes:
     length = len(payload) if fields.length is None else fields.length & _U32_MAX
     raw = _RECORD.pack(
         fields.magic, fields.version & 255, fields.kind & 255, fields.algorithm & 255, fields.flags & 255, length, 0,
-        fields.container, fields.epoch & _U64, fields.place & _U64, fields.lsn & _U64, fields.committed_lsn & _U64,
-        fields.previous, fields.digest, fields.token, fields.time_ms & _U64, value(payload),
+        fields.container, fields.epoch & _U64, fields.place & _U64, fields.at & _U64, fields.lsn & _U64,
+        fields.committed_lsn & _U64, fields.previous, fields.digest, fields.token, fields.time_ms & _U64, value(payload),
     )  # fmt: skip
     raw = raw[:12] + _U32.pack(extend(value(raw[:12]), raw[16:])) + raw[16:]
-    return b"".join((raw, payload, blake2b(raw + payload, digest_size=16).digest()))
+    skipped = 0
+    if payload[1:3] == b"\x02\xc6" and 0x94 <= payload[0] <= 0x9F and len(payload) >= 7 + int.from_bytes(payload[3:7]):
+        skipped = int.from_bytes(payload[3:7])  # bytes of extents
+    hashed = raw + payload[:7] + payload[7 + skipped :]
+    return b"".join((raw, payload, blake2b(hashed, digest_size=16).digest()))
 
 
 def sealed_frame(

@@ -111,8 +111,8 @@ class RecordSample(NamedTuple):
     payload: bytes
 
 
-def _record(kind: RecordKind, lsn: int, payload: bytes) -> RecordSample:
-    header = RecordHeader(kind, 0, CONTAINER, 4, lsn, lsn, max(lsn - 1, 0), HASH, DIGEST, TOKEN, 1_700_000_000_000)
+def _record(kind: RecordKind, lsn: int, payload: bytes, at: int = 0) -> RecordSample:
+    header = RecordHeader(kind, 0, CONTAINER, 4, lsn, lsn, max(lsn - 1, 0), HASH, DIGEST, TOKEN, 1_700_000_000_000, at)
     return RecordSample(header, payload)
 
 
@@ -121,7 +121,7 @@ RECORDS: dict[str, RecordSample] = {
     "open-genesis": _record(RecordKind.OPEN, 1, payloads.encode_open(FIRST_OPEN)),
     "seal": _record(RecordKind.SEAL, 0, payloads.encode_seal(SEAL)),
     "ops": _record(RecordKind.OPS, 44, payloads.encode_ops(OPS, ROWS)),
-    "ops-inline": _record(RecordKind.OPS, 44, payloads.encode_ops(INLINE_OPS, ROWS, BLOB)),
+    "ops-inline": _record(RecordKind.OPS, 44, payloads.encode_ops(INLINE_OPS, ROWS, BLOB), 5000),
     "snapshot-note": _record(RecordKind.SNAPSHOT_NOTE, 45, payloads.encode_note(RecordKind.SNAPSHOT_NOTE, LINK)),
     "gc-note": _record(RecordKind.GC_NOTE, 46, payloads.encode_note(RecordKind.GC_NOTE, GC)),
     "heartbeat": _record(RecordKind.HEARTBEAT, 47, payloads.encode_ops((), ())),

@@ -295,6 +295,21 @@ def test_one_strange_byte_in_front_of_a_record_is_damage(append_world: World) ->
     assert (raised.value.object, raised.value.position) == (log, end)
 
 
+def test_a_last_record_that_lies_elsewhere_is_damage(append_world: World) -> None:
+    """It is whole, so bytes in front of it are gone: this is no torn write."""
+    world = append_world
+    owner = world.process().open()
+    end = owner.put("a").end
+    after = owner.put("b").end
+    owner.put("c")
+    log = world.names.log(1)
+    raw = world.whole(log)
+    world.overwrite(log, raw[:end] + raw[after:])
+    with pytest.raises(Damaged, match=f"written at byte {after}, not here") as raised:
+        world.process().open()
+    assert (raised.value.object, raised.value.position) == (log, end)
+
+
 def test_the_last_label_is_asked_for_again_where_a_gateway_answers_with_what_was(slot_world: World) -> None:
     """Else a claimant whose clock is behind would label its OPEN below it."""
     world = slot_world

@@ -272,7 +272,7 @@ class StoredHistory:
         self._cut(epoch, payload)
         if payload.embedded:
             self._embedded[payload.previous_epoch] = payload.end_byte, payload.embedded
-            self._add(decode_record(payload.embedded, self._uuid), embedded=True)
+            self._add(decode_record(payload.embedded, self._uuid, payload.end_byte), embedded=True)
         if (payload.last_lsn, payload.last_hash) != self.point(self.lsn):
             self.report(9, f"OPEN({epoch}) continues from lsn {payload.last_lsn}, history has {self.lsn} there")
         self.top = epoch
@@ -320,7 +320,7 @@ class StoredHistory:
             if size is None or at + size > len(log):
                 return
             try:
-                record = decode_record(bytes(log[at : at + size]), self._uuid)
+                record = decode_record(bytes(log[at : at + size]), self._uuid, at)
             except Unreadable:
                 return  # torn; whether it may be is recovery's to judge
             if record.epoch != epoch or record.index != self.entries[-1].index + 1:
@@ -482,7 +482,7 @@ class StoredHistory:
         for position in range(first, len(self.entries)):
             entry = self.entries[position]
             if self.append:
-                there = self._is_whole(log[start : entry.end], entry)
+                there = self._is_whole(log[start : entry.end], start, entry)
                 start = entry.end
             else:
                 there = self._content(self._names.slot(epoch, entry.index)) is not None
@@ -493,10 +493,10 @@ class StoredHistory:
         last = self.entries[-1] if self.entries else None
         self._parsed[epoch] = last.end if last is not None and last.epoch == epoch else 0
 
-    def _is_whole(self, data: bytes, entry: Entry) -> bool:
+    def _is_whole(self, data: bytes, at: int, entry: Entry) -> bool:
         """Whether this is the record still: of what was not durable any part may have stayed, its end as well."""
         try:
-            return decode_record(bytes(data), self._uuid).hash == entry.hash
+            return decode_record(bytes(data), self._uuid, at).hash == entry.hash
         except Unreadable:
             return False
 

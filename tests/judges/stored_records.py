@@ -39,7 +39,7 @@ OPEN: Final = 1
 SEAL: Final = 2
 SNAPSHOT_NOTE: Final = 4
 _KINDS: Final = range(1, 11)
-_HEADER = Struct(">4sBBBBII16sQQQQ16s32s16sQI")
+_HEADER = Struct(">4sBBBBII16sQQQQQ16s32s16sQI")
 _FRAME = Struct(">4sBBHII")
 _HASH_BYTES: Final = 16
 _RECORD_MAX: Final = 16 << 20
@@ -133,21 +133,23 @@ def record_size(data: bytes | bytearray, at: int) -> int | None:
     return size if size <= _RECORD_MAX else None
 
 
-def decode_record(data: bytes, container: bytes) -> Record:
-    """The record that these bytes are, to the last one."""
+def decode_record(data: bytes, container: bytes, at: int = 0) -> Record:
+    """The record that these bytes, from byte ``at`` of their object on, are to the last one."""
     if record_size(data, 0) != len(data):
         raise Unreadable("not one record, whole")
-    _, version, kind, algorithm, _, _, _, uuid, epoch, index, lsn, _, previous, digest, token, time_ms, crc = (
+    _, version, kind, algorithm, _, _, _, uuid, epoch, index, place, lsn, _, previous, digest, token, time_ms, crc = (
         _HEADER.unpack_from(data)
     )
     payload, identity = data[_HEADER.size : -_HASH_BYTES], data[-_HASH_BYTES:]
-    if (version, algorithm, uuid) != (1, 1, container) or kind not in _KINDS:
-        raise Unreadable(f"version {version}, CRC {algorithm}, type {kind} of container {uuid.hex()}")
-    if _crc(payload) != crc or blake2b(data[:-_HASH_BYTES], digest_size=_HASH_BYTES).digest() != identity:
-        raise Unreadable("its checksums are wrong")
+    if (version, algorithm, uuid, place) != (1, 1, container, at) or kind not in _KINDS:
+        raise Unreadable(f"version {version}, CRC {algorithm}, type {kind} of container {uuid.hex()}, byte {place}")
     values = _unpack(payload)
+    hashed = payload
     if values[:1] == [2] and kind == 3 and len(values) >= 4 and type(values[1]) is bytes and payload[2:3] == b"\xc6":
+        hashed = payload[:7] + payload[7 + len(values[1]) :]
         values = [1, *values[2:4]]  # the bytes of extents, which rows lead to
+    if _crc(payload) != crc or blake2b(data[: _HEADER.size] + hashed, digest_size=_HASH_BYTES).digest() != identity:
+        raise Unreadable("its checksums are wrong")
     if _fields(values, int) != [1]:
         raise Unreadable(f"payload version {values[:1]}")
     number = int.from_bytes(digest)

@@ -289,9 +289,10 @@ class Scene:
     def commit_in(self, call: Call) -> Commit:
         """What a record would commit that is on its way."""
         assert call.data is not None
-        record = decode_slot(call.data, object=call.name, container=self.world.format.uuid)
+        at = 0 if self.slot else len(self.content(call.name))
+        record = decode_slot(call.data, object=call.name, container=self.world.format.uuid, at=at)
         header = record.header
-        end = 0 if self.slot else len(self.content(call.name)) + len(call.data)
+        end = 0 if self.slot else at + len(call.data)
         position = Position(header.lsn, record.hash, header.epoch, header.index + 1, end)
         return commit_of(record, position, object=call.name, at=0)
 

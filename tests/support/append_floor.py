@@ -31,7 +31,7 @@ from chunkstore_journal.history import Streams
 
 __all__ = ["Floor", "Tail", "settle_cache"]
 
-_HEADER = struct.Struct(">4sBBBBII16sQQQQ16s32s16sQI")
+_HEADER = struct.Struct(">4sBBBBII16sQQQQQ16s32s16sQI")
 _HEAD = struct.Struct(">B16sQ16sQQQ32s7Q")
 _U32 = struct.Struct(">I")
 _HEAD_VERSION = 4
@@ -136,8 +136,8 @@ class Floor:
     def _write_record(self, payload: bytes, digest: bytes, time_ms: int) -> None:
         storage = self.storage
         raw = _HEADER.pack(
-            b"CKSJ", 1, _OPS, 1, 0, len(payload), 0, self._uuid, self._epoch, self._index, self._lsn + 1, self._lsn,
-            self._hash, digest, self._token, time_ms, _crc(payload),
+            b"CKSJ", 1, _OPS, 1, 0, len(payload), 0, self._uuid, self._epoch, self._index, self._end,
+            self._lsn + 1, self._lsn, self._hash, digest, self._token, time_ms, _crc(payload),
         )  # fmt: skip
         front, rest = raw[:12], raw[16:]
         raw = front + _U32.pack(_extend(_crc(front), rest)) + rest + payload

@@ -105,6 +105,7 @@ class Bench:
             kind, 0, UUID, epoch, index, changes.get("lsn", self.lsn + 1), self.lsn,
             changes.get("previous", self.hash), changes.get("digest", self.digest),
             changes.get("token", self.token(epoch)), self.time_ms,
+            self.end if self.mode == "append" and kind != RecordKind.OPEN else 0,
         )  # fmt: skip
 
     def record(self, epoch: int, ops: Sequence[Op] = (), rows: Sequence[RowChange] = (), **changes: Any) -> bytes:

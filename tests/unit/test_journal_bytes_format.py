@@ -93,7 +93,7 @@ def test_versions_and_limits_are_the_codes() -> None:
         "request, answer": asks.ASK_VERSION,
         "container layout": objects.CONTAINER_FORMAT_VERSION,
     }
-    assert (record.HEADER_BYTES, record.OVERHEAD_BYTES) == (140, 156)
+    assert (record.HEADER_BYTES, record.OVERHEAD_BYTES) == (148, 164)
     assert (LIMITS.record_bytes_max, record.EMBEDDABLE_BYTES_MAX) == (16 * MIB, 15 * MIB)
     assert LIMITS.small_object_bytes_max == 64 * 1024
     assert LIMITS.snapshot_block_bytes_max == 4 * MIB

@@ -25,7 +25,7 @@ from chunkstore_journal.record import (
     encode_record,
     peek_length,
 )
-from tests.golden.journal_samples import CONTAINER, GOLDEN, RECORDS, encoded_record
+from tests.golden.journal_samples import CONTAINER, GOLDEN, RECORDS, TOKEN
 
 NAMES = sorted(RECORDS)
 OTHER = bytes(16)
@@ -40,12 +40,13 @@ def _reheadered(raw: bytes, at: int, value: bytes) -> bytes:
     return body + record_hash(body)
 
 
-def _log(count: int, *, epoch: int = 4, size: int = 20) -> tuple[bytes, list[int]]:
-    """A log of ``count`` chained records and the offset of each."""
+def _log(count: int, *, size: int = 20, stray: bytes = b"") -> tuple[bytes, list[int]]:
+    """A log of ``count`` chained records and the offset of each; ``stray`` bytes lie in front of the last one."""
     raw, offsets, previous = b"", [], bytes(16)
     for lsn in range(1, count + 1):
+        raw += stray if lsn == count else b""
         offsets.append(len(raw))
-        header = RecordHeader(RecordKind.OPS, 0, CONTAINER, epoch, lsn, lsn, lsn - 1, previous, lsn, bytes(16), 0)
+        header = RecordHeader(RecordKind.OPS, 0, CONTAINER, 4, lsn, lsn, lsn - 1, previous, lsn, TOKEN, 0, len(raw))
         data, previous = encode_record(header, bytes([lsn % 251]) * (size * lsn))
         raw += data
     return raw, offsets
@@ -67,32 +68,35 @@ def test_golden_bytes_are_written_and_read(name: str) -> None:
     raw, identity = encode_record(header, payload)
     assert raw == GOLDEN[f"record/{name}"]
     expected = Record(header, payload, identity, len(raw))
-    assert decode_record(raw, 0, object="x", container=CONTAINER) == expected
-    assert decode_slot(raw, object="x", container=CONTAINER) == expected
-    assert decode_record(memoryview(b"ab" + raw + b"tail"), 2, object="x", container=None) == expected
-    assert decode_record(bytearray(b"ab" + raw + b"tail"), 2, object="x", container=None) == expected
-    assert type(decode_record(memoryview(raw), 0, object="x", container=None).payload) is bytes
+    at = header.at
+    assert decode_record(raw, 0, object="x", container=CONTAINER, at=at) == expected
+    assert decode_slot(raw, object="x", container=CONTAINER, at=at) == expected
+    with pytest.raises(Damaged, match=f"written at byte {at}, not here"):
+        decode_record(raw, 0, object="x", container=CONTAINER, at=at + 1)
+    assert decode_record(memoryview(b"ab" + raw + b"tail"), 2, object="x", container=None, at=at) == expected
+    assert decode_record(bytearray(b"ab" + raw + b"tail"), 2, object="x", container=None, at=at) == expected
+    assert type(decode_record(memoryview(raw), 0, object="x", container=None, at=at).payload) is bytes
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_flipped_bit_is_damage(name: str) -> None:
-    raw = bytearray(GOLDEN[f"record/{name}"])
+    raw, at = bytearray(GOLDEN[f"record/{name}"]), RECORDS[name].header.at
     for bit in range(len(raw) * 8):
         raw[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Damaged) as caught:
-            decode_record(bytes(raw), 0, object="x", container=CONTAINER)
+            decode_record(bytes(raw), 0, object="x", container=CONTAINER, at=at)
         assert (caught.value.object, caught.value.position) == ("x", 0)
         raw[bit // 8] ^= 1 << bit % 8
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cut_is_damage(name: str) -> None:
-    raw = GOLDEN[f"record/{name}"]
+    raw, at = GOLDEN[f"record/{name}"], RECORDS[name].header.at
     for length in range(len(raw)):
         with pytest.raises(Damaged):
-            decode_record(raw[:length], 0, object="x", container=CONTAINER)
+            decode_record(raw[:length], 0, object="x", container=CONTAINER, at=at)
         with pytest.raises(Damaged):
-            decode_record(memoryview(raw)[:length], 0, object="x", container=CONTAINER)
+            decode_record(memoryview(raw)[:length], 0, object="x", container=CONTAINER, at=at)
 
 
 @pytest.mark.parametrize(("at", "value"), [(4, b"\x02"), (5, b"\x00"), (5, b"\x0b"), (5, b"\xff"), (6, b"\x02")])
@@ -107,11 +111,11 @@ def test_a_length_beyond_the_limit_is_refused_before_anything_of_that_length_is_
         raw = _reheadered(GOLDEN["record/ops"], 8, struct.pack(">I", length))
         with pytest.raises(Damaged, match="limit"):
             decode_record(raw, 0, object="x", container=CONTAINER)
-        assert peek_length(raw, 0) is None
+        assert peek_length(raw, 0, 0) is None
 
 
 def test_a_payload_crc_that_disagrees_with_the_payload_is_refused_though_hash_and_header_agree() -> None:
-    raw = _reheadered(GOLDEN["record/ops"], 136, b"\0\0\0\0")
+    raw = _reheadered(GOLDEN["record/ops"], 144, b"\0\0\0\0")
     with pytest.raises(Damaged, match="payload"):
         decode_record(raw, 0, object="x", container=CONTAINER)
 
@@ -150,7 +154,7 @@ def test_the_longest_record_fits_into_an_open() -> None:
 # --- a file of records -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", [OVERHEAD_BYTES, 157, 200, 1000, 4096, 1 << 20])
+@pytest.mark.parametrize("window", [OVERHEAD_BYTES, 165, 200, 1000, 4096, 1 << 20])
 def test_a_clean_file_is_read_whole_through_any_window(window: int) -> None:
     raw, offsets = _log(40)
     seen = []
@@ -178,7 +182,7 @@ def test_every_cut_of_a_file_is_a_tail() -> None:
         assert (reader.offset, reader.tail_bytes) == (good, length - good)
         assert reader.ended == ("tail" if length > good else "clean")
         assert len(whole) == [*offsets, len(raw)].index(good)
-        assert reader.find_record_after(reader.offset, lsn=len(whole), epoch=4) is None
+        assert reader.find_record_after(reader.offset, lsn=len(whole), token=TOKEN) is None
 
 
 def test_every_flipped_bit_of_a_middle_record_is_corruption_not_a_tail() -> None:
@@ -189,7 +193,7 @@ def test_every_flipped_bit_of_a_middle_record_is_corruption_not_a_tail() -> None
         reader = _reader(bytes(damaged), window=256)
         assert [record.header.lsn for record in reader] == [1]
         assert (reader.ended, reader.offset, reader.tail_bytes) == ("tail", offsets[1], len(raw) - offsets[1])
-        found = reader.find_record_after(reader.offset, lsn=1, epoch=4)
+        found = reader.find_record_after(reader.offset, lsn=1, token=TOKEN)
         assert found is not None
         assert (found[0], found[1].lsn) == (offsets[2], 3)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -203,7 +207,7 @@ def test_every_flipped_bit_of_the_last_record_ends_as_a_tail() -> None:
         reader = _reader(bytes(damaged))
         assert [record.header.lsn for record in reader] == [1]
         assert (reader.ended, reader.offset) == ("tail", offsets[1])
-        assert reader.find_record_after(reader.offset, lsn=1, epoch=4) is None
+        assert reader.find_record_after(reader.offset, lsn=1, token=TOKEN) is None
         damaged[bit // 8] ^= 1 << bit % 8
 
 
@@ -212,44 +216,41 @@ def test_zeros_behind_the_end_are_a_tail() -> None:
     reader = _reader(raw + bytes(10_000), window=512)
     assert len(list(reader)) == 3
     assert (reader.ended, reader.tail_bytes) == ("tail", 10_000)
-    assert reader.find_record_after(reader.offset, lsn=3, epoch=4) is None
+    assert reader.find_record_after(reader.offset, lsn=3, token=TOKEN) is None
 
 
-def test_evidence_behind_damage_counts_only_for_this_container_epoch_and_a_higher_lsn() -> None:
-    raw, offsets = _log(3)
-    garbage = b"CKSJ" * 500
-    data = raw[: offsets[2]] + garbage + raw[offsets[2] :]
+def test_evidence_behind_damage_counts_only_of_this_container_claim_and_a_higher_lsn() -> None:
+    data, offsets = _log(3, stray=b"CKSJ" * 500)
     reader = _reader(data, window=256)
     assert len(list(reader)) == 2
-    found = reader.find_record_after(reader.offset, lsn=2, epoch=4)
+    found = reader.find_record_after(reader.offset, lsn=2, token=TOKEN)
     assert found is not None
-    assert (found[0], found[1].lsn) == (offsets[2] + len(garbage), 3)
-    assert reader.find_record_after(reader.offset, lsn=3, epoch=4) is None
-    assert reader.find_record_after(reader.offset, lsn=2, epoch=5) is None
+    assert (found[0], found[1].lsn) == (offsets[2], 3)
+    assert reader.find_record_after(reader.offset, lsn=3, token=TOKEN) is None
+    assert reader.find_record_after(reader.offset, lsn=2, token=OTHER) is None
     stranger = LogReader(lambda at, n: data[at : at + n], object="log.a", container=OTHER)
     assert list(stranger) == []
     assert stranger.ended == "tail"
-    assert stranger.find_record_after(0, lsn=0, epoch=4) is None
+    assert stranger.find_record_after(0, lsn=0, token=TOKEN) is None
 
 
 @pytest.mark.parametrize("shift", range(0, 300, 7))
 def test_evidence_is_found_wherever_windows_meet(shift: int) -> None:
-    raw, offsets = _log(2)
-    data = raw[: offsets[1]] + b"\xee" * (200 + shift) + raw[offsets[1] :]
+    data, offsets = _log(2, stray=b"\xee" * (200 + shift))
     reader = _reader(data, window=160)
     list(reader)
-    found = reader.find_record_after(reader.offset, lsn=1, epoch=4)
+    found = reader.find_record_after(reader.offset, lsn=1, token=TOKEN)
     assert found is not None
-    assert found[0] == offsets[1] + 200 + shift
+    assert found[0] == offsets[1]
 
 
 def test_a_torn_record_that_carries_old_records_inside_is_still_a_tail() -> None:
     raw, _ = _log(2)
-    header = RecordHeader(RecordKind.OPS, 0, CONTAINER, 4, 3, 3, 2, bytes(16), 0, bytes(16), 0)
+    header = RecordHeader(RecordKind.OPS, 0, CONTAINER, 4, 3, 3, 2, bytes(16), 0, TOKEN, 0, len(raw))
     outer, _ = encode_record(header, raw)
     reader = _reader(raw + outer[:-1])
     assert len(list(reader)) == 2
-    assert reader.find_record_after(reader.offset, lsn=2, epoch=4) is None
+    assert reader.find_record_after(reader.offset, lsn=2, token=TOKEN) is None
 
 
 @pytest.mark.parametrize(("at", "value"), [(4, b"\x02"), (5, b"\x63"), (6, b"\x07"), (8, b"\xff\xff\xff\xff")])
@@ -278,7 +279,11 @@ def test_a_follower_goes_on_where_it_stopped() -> None:
 @given(st.lists(st.sampled_from(NAMES), max_size=6), st.binary(max_size=300), st.integers(OVERHEAD_BYTES, 5000))
 @settings(max_examples=80, deadline=None)
 def test_any_file_gives_its_good_records_and_the_rest_as_tail(names: list[str], rest: bytes, window: int) -> None:
-    good = b"".join(encoded_record(name) for name in names)
+    good, headers = b"", []
+    for name in names:
+        headers.append(RECORDS[name].header._replace(at=len(good)))
+        good += encode_record(headers[-1], RECORDS[name].payload)[0]
     reader = _reader(good + rest, window=window)
-    assert [(record.header, record.payload) for record in reader] == [tuple(RECORDS[name]) for name in names]
+    payloads_in = [RECORDS[name].payload for name in names]
+    assert [(record.header, record.payload) for record in reader] == list(zip(headers, payloads_in, strict=True))
     assert (reader.offset, reader.tail_bytes) == (len(good), len(rest))
