@@ -62,7 +62,7 @@ class RecordSplitter:
         self._limit = record_bytes_max
         self._at = start
         self._parts: list[bytes] = []
-        self.unfinished_bytes = 0
+        self.unfinished_bytes: int = 0
         self._wanted = _PREFIX_BYTES
         self._too_long_at: int | None = None
 

@@ -15,9 +15,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Final, Self
-
-from fsspec.spec import AbstractFileSystem
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from chunkstore import processes, runtime
 from chunkstore.assembly import open_store
@@ -31,6 +29,16 @@ from chunkstore.records import SegmentInfo
 from chunkstore.registry import Root, root_url, shown
 from chunkstore.replica import Replica
 from chunkstore.writer import StorageWriter
+
+if TYPE_CHECKING:  # fsspec has no types
+
+    class AbstractFileSystem:
+        """What is used of it here."""
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str: ...
+else:
+    from fsspec.spec import AbstractFileSystem
 
 __all__ = ["ChunkstoreFileSystem"]
 
@@ -207,7 +215,7 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-class ChunkstoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec is not typed
+class ChunkstoreFileSystem(AbstractFileSystem):
     """``fsspec.filesystem("chunkstore", root=..., container=...)``; a context manager that closes.
 
     Options: ``root`` (default: ``$CHUNKSTORE_ROOT``), ``container`` (``$CHUNKSTORE_CONTAINER``, else "default"), ``settings``, and for
@@ -221,8 +229,8 @@ class ChunkstoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     Raises ``InvalidArgument``, and at use as ``chunkstore.open_replica``, ``chunkstore.open`` (writing) and the store's methods.
     """
 
-    protocol = "chunkstore"
-    cachable = False  # an object holds nothing: what is open is shared by root and container
+    protocol: ClassVar[str] = "chunkstore"
+    cachable: ClassVar[bool] = False  # an object holds nothing: what is open is shared by root and container
 
     def __init__(
         self,
@@ -237,7 +245,7 @@ class ChunkstoreFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         chosen = root if root is not None else os.environ.get("CHUNKSTORE_ROOT")
         if chosen is None:
             raise InvalidArgument("no root: give the storage option root, or set CHUNKSTORE_ROOT", argument="root")
-        self.container = container or os.environ.get("CHUNKSTORE_CONTAINER") or "default"
+        self.container: str = container or os.environ.get("CHUNKSTORE_CONTAINER") or "default"
         waiting = {} if wait_s is None else {"wait_s": wait_s}
         url = root_url(chosen)
         self._shared = _shared.setdefault((os.getpid(), url, self.container), _Shared(url, self.container))

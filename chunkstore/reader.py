@@ -109,7 +109,7 @@ class StorageReader(SegmentFile):
             raise SegmentTruncated(handle.name, start_offset=info.start_offset, offset=start)
         if start > info.length and not follow:
             raise BadOffset(handle.name, expected=info.length, given=start)
-        self.segment = handle
+        self.segment: SegmentHandle = handle
         self.name: str = handle.name
         self._store = store
         self._stop = stop
@@ -132,14 +132,15 @@ class StorageReader(SegmentFile):
         self._begin(start, info.length, follow=follow)
 
     def _begin(self, start: int, length: int, *, follow: bool) -> None:
-        self.follows = follow
+        self.follows: bool = follow
         self._pieces = self._make_pieces(start=start, follow=follow, known_end=length)
         pieces_left = -(-((length if self._stop is None else min(self._stop, length)) - start) // self._piece_bytes)
         self._ways = max(1, min(self._ways_max, pieces_left))
         self._is_ahead = length - start >= self._piece_bytes  # of a polled or sought reader: whether to read ahead
-        self._ended, self.error = False, None
+        self._ended = False
+        self.error: ChunkstoreError | None = None
         self._held, self._low = b"", 0
-        self.fetched_to = start
+        self.fetched_to: int = start
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "ended" if self._ended else "open"

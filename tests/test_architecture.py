@@ -114,7 +114,7 @@ CEILINGS = {
     "bindings/chunkstore_bindings/s3": 2_332,
     "bindings/chunkstore_bindings/wrappers": 844,
     "bindings/pyspark_chunkstore": 5,
-    "chunkstore": 11_669,
+    "chunkstore": 11_673,
     "bindings/pyspark_kafka_tiered": 5,
     "bindings/pyspark_pulsar_offload": 5,
     "chunkstore/backup": 3_672,

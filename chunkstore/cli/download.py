@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -29,7 +29,7 @@ __all__ = ["FileUnwritable", "get", "tail"]
 class FileUnwritable(ChunkstoreError):
     """``get``: the local file could not be written; none was made."""
 
-    fields = ("file",)
+    fields: ClassVar[tuple[str, ...]] = ("file",)
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"cannot write {file}: {reason}; nothing was made, choose another FILE or make room")

@@ -6,7 +6,7 @@ Leaves out: counting (``chunkstore.upkeep.usage``).
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -21,7 +21,7 @@ __all__ = ["rm", "set_", "usage"]
 class NoQuota(ChunkstoreError):
     """``quota rm``: no quota is stored. Python's ``set_quota`` answers False."""
 
-    fields = ("container",)
+    fields: ClassVar[tuple[str, ...]] = ("container",)
 
     def __init__(self, container: str) -> None:
         super().__init__(f"container {container!r} stores no quota; usage shows what is in force")
