@@ -87,6 +87,7 @@ class OwnedContainer:
         self.fetch: Callable[[str], bool] = lambda _name: False
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
         self.remote: bool = storage.capabilities.remote
+        self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
         self.inline_bytes, self._inline_bytes_behind = inline_limits(settings, storage.capabilities)
         self.tail: TailCache = TailCache(settings.tail_cache_bytes)
@@ -189,7 +190,8 @@ class OwnedContainer:
 
     def check_owner(self) -> None:
         """Raise ``Closed``, or ``NotOwner`` once a newer owner has been seen."""
-        self.check_open()
+        if self.closed:
+            self.check_open()
         if self.fence.error is not None:
             raise self.fence.error.copy()
 
@@ -198,7 +200,6 @@ class OwnedContainer:
 
         Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale.
         """
-        self.check_owner()
         if not self.remote:
             self._check_fence()
             return
@@ -206,9 +207,12 @@ class OwnedContainer:
             self._check_fence()
 
     def _check_fence(self) -> None:
-        if self.storage.capabilities.fence_by_stat:
-            self.fence.check()
+        if self.closed:
             self.check_open()
+        if self._by_stat:
+            self.fence.check()
+            if self.closed:
+                self.check_open()
             return
         # A13: only a commit of our own proves that we still own the container, and a broken journal is mended for it.
         try:
