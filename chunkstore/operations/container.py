@@ -196,10 +196,8 @@ class OwnedContainer:
             raise self.fence.error.copy()
 
     def check_fence(self) -> None:
-        """Ask the storage whether a newer owner exists; on a remote storage by the operation's deadline.
-
-        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale.
-        """
+        """Ask the storage whether a newer owner exists; on a remote storage by the operation's deadline. Raises ``Closed``, ``NotOwner``,
+        ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale."""
         if not self.remote:
             self._check_fence()
             return
@@ -211,8 +209,7 @@ class OwnedContainer:
             self.check_open()
         if self._by_stat:
             self.fence.check()
-            if self.closed:
-                self.check_open()
+            self.check_open()
             return
         # A13: only a commit of our own proves that we still own the container, and a broken journal is mended for it.
         try:

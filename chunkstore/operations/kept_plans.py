@@ -23,10 +23,10 @@ from chunkstore.tail_cache import TailCache
 
 __all__ = ["PLANS_MAX", "WINDOW_BYTES", "Asked", "KeptPlans", "ReadPlan", "Window"]
 
-WINDOW_BYTES: Final = MIB
+WINDOW_BYTES: Final = 4 * MIB
 """Reads within one such stretch of a segment and within one chunk share a plan."""
-PLANS_MAX: Final = 4096
-"""About 1.5 KB each."""
+PLANS_MAX: Final = 1024
+"""About 5 KB each."""
 
 Asked: TypeAlias = tuple[str, int | None, int, int]
 """Segment name, its id (None: of any), offset and length."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
-from chunkstore.blocks import BLOCK_BYTES
+from chunkstore.blocks import is_one_block
 from chunkstore.buffers import filled
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
@@ -33,7 +33,7 @@ from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.metadata.port import MetadataStore, MetadataView, Position
+from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import Address, ContainerNames
 from chunkstore.operations.extents import Extent, follow_extents, in_runs, read_run
 from chunkstore.operations.kept_plans import WINDOW_BYTES, Asked, KeptPlans, ReadPlan, Window
@@ -187,7 +187,8 @@ def _window(
     borders = None
     if context.verify:
         borders = find_borders(view, chunk, record, low - chunk_offset, high - chunk_offset)
-        if borders is None or borders.at[1] - borders.at[0] == record.length > BLOCK_BYTES:
+        is_whole = borders is not None and borders.at[1] - borders.at[0] == record.length
+        if borders is None or (is_whole and not is_one_block(record.length)):
             return None
     address = context.names.address(chunk, record)
     return Window(view.head.position, segment, low, high, address, chunk_offset, borders)
@@ -198,7 +199,10 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
     (``_fetch``)."""
     left_to_fetch, kept = False, context.kept
     try:
-        position = _position(context)
+        try:
+            position = context.store().position
+        except ChunkstoreError:
+            position = None  # the look deals with it
         plan = None if again else kept.find(position, asked, context.tail)
         if plan is None:
             # Where every read finds other rows nothing is worth keeping.
@@ -214,13 +218,6 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
         if not left_to_fetch:
             context.check()
-
-
-def _position(context: ReadContext) -> Position | None:
-    try:
-        return context.store().position
-    except ChunkstoreError:
-        return None  # the look deals with it
 
 
 def _goes_without(context: ReadContext, plan: ReadPlan) -> bool:

@@ -51,7 +51,6 @@ SYNC_WORKERS = 32
 _DIRECT_READ_BYTES = 1 << 20
 """Longer reads ask for the file's size first, so that a wild length costs no memory."""
 _IDENTITIES_MAX = 1 << 10
-_UNKNOWN = (-1, -1, -1), b""
 
 
 def _identity_of(info: os.stat_result) -> tuple[int, int, int]:
@@ -166,17 +165,16 @@ class FilesystemChunkStorage(BaseChunkStorage):
         except OSError as error:
             raise posix.translate(error, name, "looking for") from error
         # What was found in our tree once needs one look only: its name and number lead to nothing else.
-        known, identity = self._identities.get(name, _UNKNOWN)
-        if seen is None or known != seen:
+        known = self._identities.get(name)
+        if known is None or known[0] != seen:
             self._identities.pop(name, None)
             info = self._look(name)
             if seen is None or info is None or _identity_of(info) != seen:
                 raise ChunkNotFound(name)
             if len(self._identities) >= _IDENTITIES_MAX:
                 self._identities.clear()
-            identity = b"%d %d %d" % seen
-            self._identities[name] = seen, identity
-        return identity
+            self._identities[name] = known = seen, b"%d %d %d" % seen
+        return known[1]
 
     def do_open(self, name: str) -> bool:
         self._files.look_anew(name)
