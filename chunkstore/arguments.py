@@ -73,8 +73,9 @@ def check_flags(**given: object) -> None:
 
 def check_range(offset: object, length: object) -> None:
     """Raise ``InvalidArgument`` unless both are whole numbers from 0 on."""
-    check_number(offset, "offset")
-    check_number(length, "length")
+    if type(offset) is not int or type(length) is not int or offset < 0 or length < 0:
+        check_number(offset, "offset")
+        check_number(length, "length")
 
 
 def check_moment(at_lsn: object, at_time: object) -> tuple[int | None, int | None]:

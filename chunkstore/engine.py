@@ -49,6 +49,7 @@ from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.fence import SharedCheck
+from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
@@ -122,6 +123,8 @@ class Store(ReadableContainer, UpkeepCalls):
             store=lambda: container.current.store,
             check_open=container.check_owner,
             check=SharedCheck(check, settings.op_deadline_s) if container.remote else check,
+            remote=container.remote,
+            kept=KeptPlans(),
             check_beside=container.remote,
             tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,

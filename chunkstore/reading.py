@@ -358,7 +358,7 @@ class ReadableContainer:
         self._refresh()
         with suppress(SegmentNotFound):
             return self.info(segment), 0.0
-        return None, 1.0 if self._context.storage.capabilities.remote else _APPEARS_S
+        return None, 1.0 if self._context.remote else _APPEARS_S
 
     def reader(
         self,
@@ -394,7 +394,7 @@ class ReadableContainer:
             follow=follow,
             piece_bytes=piece_bytes,
             on_damage=on_damage,
-            remote=self._context.storage.capabilities.remote,
+            remote=self._context.remote,
         )
 
     def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:

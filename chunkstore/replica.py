@@ -19,6 +19,7 @@ from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsuppo
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.metadata.port import Head, MetadataStore, Position
 from chunkstore.names import ContainerNames
+from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.reports import Found
@@ -114,6 +115,8 @@ class Replica(ReadableContainer):
             store=lambda: self._follower.store,
             check_open=self._check_open,
             check=self._check_open,
+            remote=self._remote,
+            kept=KeptPlans(),
             check_beside=False,
             recheck=self._refresh,
             rebuild=lambda _damage: self._refresh(),

@@ -234,8 +234,8 @@ class BaseChunkStorage(ChunkStorage):
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         for name, method in list(vars(cls).items()):
-            # Two are translated where they are called: every append has four of them.
-            if name.startswith("do_") and name not in ("do_exists", "do_write"):
+            # Three are translated where they are called: every append has four of them, every read one.
+            if name.startswith("do_") and name not in ("do_exists", "do_read", "do_write"):
                 setattr(cls, name, translating(method))
 
     def _check(self, name: str) -> None:
@@ -295,7 +295,12 @@ class BaseChunkStorage(ChunkStorage):
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
         self._check_handle(handle)
         check_range(offset, length)
-        return self.do_read(handle.name, offset, length)
+        try:
+            return self.do_read(handle.name, offset, length)
+        except OURS:
+            raise
+        except Exception as error:
+            raise translated(error, "read", handle.name) from error
 
     def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
         self._check_handle(handle)

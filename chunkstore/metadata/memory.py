@@ -248,6 +248,10 @@ class MemoryMetadataStore(MetadataStore):
     def head(self) -> Head:
         return self._usable().head
 
+    @property
+    def position(self) -> Position:
+        return self._usable().head.position
+
     def view(self) -> MetadataView:
         return MemoryMetadataView(self._usable())
 

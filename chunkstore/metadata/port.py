@@ -163,6 +163,11 @@ class MetadataStore(ABC):
     def head(self) -> Head:
         """Where the store stands, asked freshly."""
 
+    @property
+    @abstractmethod
+    def position(self) -> Position | None:
+        """Where every view that is opened now stands, without asking; None: not known, as while it moves. Raises ``Closed``, or None."""
+
     @abstractmethod
     def view(self) -> MetadataView:
         """Open a consistent view."""

@@ -87,6 +87,7 @@ class OwnedContainer:
         self.fetch: Callable[[str], bool] = lambda _name: False
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
         self.remote: bool = storage.capabilities.remote
+        self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
         self.inline_bytes, self._inline_bytes_behind = inline_limits(settings, storage.capabilities)
         self.tail: TailCache = TailCache(settings.tail_cache_bytes)
@@ -189,16 +190,14 @@ class OwnedContainer:
 
     def check_owner(self) -> None:
         """Raise ``Closed``, or ``NotOwner`` once a newer owner has been seen."""
-        self.check_open()
+        if self.closed:
+            self.check_open()
         if self.fence.error is not None:
             raise self.fence.error.copy()
 
     def check_fence(self) -> None:
-        """Ask the storage whether a newer owner exists; on a remote storage by the operation's deadline.
-
-        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale.
-        """
-        self.check_owner()
+        """Ask the storage whether a newer owner exists; on a remote storage by the operation's deadline. Raises ``Closed``, ``NotOwner``,
+        ``DeadlineExceeded``, ``StorageUnavailable``, and ``StorageFull`` where a stat may be stale."""
         if not self.remote:
             self._check_fence()
             return
@@ -206,7 +205,9 @@ class OwnedContainer:
             self._check_fence()
 
     def _check_fence(self) -> None:
-        if self.storage.capabilities.fence_by_stat:
+        if self.closed:
+            self.check_open()
+        if self._by_stat:
             self.fence.check()
             self.check_open()
             return

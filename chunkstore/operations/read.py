@@ -12,11 +12,12 @@ Leaves out: read-ahead (``chunkstore.reader``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
+from chunkstore.blocks import is_one_block
 from chunkstore.buffers import filled
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
@@ -33,8 +34,9 @@ from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
-from chunkstore.names import ContainerNames
-from chunkstore.operations.extents import Extent, ExtentRun, follow_extents, in_runs, read_run
+from chunkstore.names import Address, ContainerNames
+from chunkstore.operations.extents import Extent, follow_extents, in_runs, read_run
+from chunkstore.operations.kept_plans import WINDOW_BYTES, Asked, KeptPlans, ReadPlan, Window
 from chunkstore.operations.looking import look, look_through
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read_slices import SliceReader
@@ -42,10 +44,11 @@ from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
-__all__ = ["ReadContext", "ReadPlan", "find_segment", "plan_read", "read", "read_into"]
+__all__ = ["ReadContext", "find_segment", "plan_read", "read", "read_into"]
 
 T = TypeVar("T")
 _READ_WAYS = 2
+_NOWHERE = Address("", 0)
 
 
 class ReadContext(NamedTuple):
@@ -64,6 +67,9 @@ class ReadContext(NamedTuple):
     """Raises ``Closed``, and for an owner that knows it is deposed ``NotOwner``. Called before anything else."""
     check: Callable[[], None]
     """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read, before its answer."""
+    remote: bool
+    """Whether the storage is behind a network."""
+    kept: KeptPlans
     check_beside: bool
     """Whether ``check`` asks a storage behind a network: it then runs beside the reading of chunks."""
     recheck: Callable[[], None]
@@ -97,26 +103,6 @@ class ReadContext(NamedTuple):
         return look_through(self.store, self.rebuild, call)
 
 
-class Gather(NamedTuple):
-    """How extents are read: what is in memory of them, and whether their objects lie behind a network."""
-
-    tail: TailCache | None
-    remote: bool
-
-
-class ReadPlan(NamedTuple):
-    """Slices and runs of extents that cover ``[offset, offset + length)`` of segment ``name``, or the bytes themselves (``held``).
-    ``inside``: all that was asked for, before the segment's end."""
-
-    name: str
-    slices: list[ReadSlice]
-    length: int
-    inside: bool
-    offset: int = 0
-    runs: Sequence[ExtentRun] = ()
-    held: Sequence[bytes] = ()
-
-
 def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
     """The committed record of a segment. Raises ``SegmentNotFound``."""
     raw = view.get(segment_key(name))
@@ -132,21 +118,14 @@ def find_chunk(view: MetadataView, names: ContainerNames, identity: bytes) -> Ch
 
 
 def plan_read(
-    view: MetadataView,
-    names: ContainerNames,
-    name: str,
-    identity: int | None,
-    offset: int,
-    length: int,
-    *,
-    verify: bool,
-    gather: Gather | None = None,
+    context: ReadContext, view: MetadataView, asked: Asked, *, keep: bool = False, gather: bool = True
 ) -> ReadPlan:
-    """The slices for up to ``length`` bytes from ``offset``, with the borders of their blocks if they shall be verified. ``gather``: for
-    whoever reads extents many to a read; else each is a slice.
+    """Plan by the rows; ``keep``: for other reads, too. Without ``gather`` each extent is a slice.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` below the start, ``BadOffset`` beyond the length.
     """
+    name, identity, offset, length = asked
+    names = context.names
     segment = find_segment(view, name, identity)
     if offset < segment.start_offset:
         raise SegmentTruncated(name, start_offset=segment.start_offset, offset=offset)
@@ -155,10 +134,10 @@ def plan_read(
     stop = min(segment.length, offset + length)
     if stop == offset:
         return ReadPlan(name, [], 0, inside=False)
-    if gather is not None and gather.tail is not None:
-        held = gather.tail.find(segment.id, offset, stop - offset)
-        if held is not None:
-            return ReadPlan(name, [], stop - offset, stop < segment.length, offset, held=held)
+    held = None if context.tail is None else context.tail.find(segment.id, offset, stop - offset)
+    if held is not None:
+        window = Window(view.head.position, segment, 0, 0, _NOWHERE, 0, None) if keep else None
+        return ReadPlan(name, [], stop - offset, stop < segment.length, offset, held=held, window=window)
     where = f"segment {name}"
     if offset >= segment.last_chunk_offset:
         chunk, chunk_offset = segment.last_chunk, segment.last_chunk_offset
@@ -177,34 +156,63 @@ def plan_read(
         inside = position - chunk_offset
         if not 0 <= inside < record.length:
             raise Damaged("the offset index and the chunk list differ; run check", object=where, position=position)
-        if gather is not None and record.kind == KIND_INLINE and names.has_journal:
+        if gather and record.kind == KIND_INLINE and names.has_journal:
             found_here, chunk, chunk_offset = follow_extents(view, chunk, chunk_offset, stop)
             if found_here:
                 extents += found_here
                 position = chunk_offset
                 continue
         take = min(stop - position, record.length - inside)
-        borders = find_borders(view, chunk, record, inside, inside + take) if verify else None
+        if keep and take == stop - offset:
+            window = _window(context, view, segment, (chunk, record, chunk_offset), offset)
+            if window is not None and stop <= window.high:
+                piece = window.slice(offset, stop)
+                return ReadPlan(name, [piece], take, stop < segment.length, offset, window=window)
+        borders = find_borders(view, chunk, record, inside, inside + take) if context.verify else None
         slices.append(ReadSlice(names.address(chunk, record), chunk_offset, inside, take, position - offset, borders))
         position += take
         chunk, chunk_offset = record.next, chunk_offset + record.length
-    runs = in_runs(names, extents, remote=gather.remote) if gather is not None and extents else ()
+    runs = in_runs(names, extents, remote=context.remote)
     return ReadPlan(name, slices, stop - offset, stop < segment.length, offset, runs)
 
 
-def _plan_fenced(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> ReadPlan:
-    """The slices as of now. The fence has been checked then, unless that happens beside the reading of them (``_fetch``)."""
-    left_to_fetch = False
-    gather = Gather(context.tail, context.storage.capabilities.remote)
+def _window(
+    context: ReadContext, view: MetadataView, segment: SegmentRecord, found: tuple[bytes, ChunkRecord, int], offset: int
+) -> Window | None:
+    """What is to be kept of the chunk that holds ``offset``; None: its bytes are verified all at once, or not at all."""
+    chunk, record, chunk_offset = found
+    start = offset - offset % WINDOW_BYTES
+    low = max(start, chunk_offset, segment.start_offset)
+    high = min(start + WINDOW_BYTES, chunk_offset + record.length, segment.length)
+    borders = None
+    if context.verify:
+        borders = find_borders(view, chunk, record, low - chunk_offset, high - chunk_offset)
+        is_whole = borders is not None and borders.at[1] - borders.at[0] == record.length
+        if borders is None or (is_whole and not is_one_block(record.length)):
+            return None
+    address = context.names.address(chunk, record)
+    return Window(view.head.position, segment, low, high, address, chunk_offset, borders)
+
+
+def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan:
+    """The slices as of now, of the rows if ``again``. The fence has been checked then, unless that happens beside the reading of them
+    (``_fetch``)."""
+    left_to_fetch, kept = False, context.kept
     try:
-        plan = context.look(
-            lambda view: plan_read(
-                view, context.names, name, identity, offset, length, verify=context.verify, gather=gather
-            )
-        )
-        if plan.runs and context.tail is not None:
-            context.tail.missed()
-        left_to_fetch = _goes_without(context, plan) or (context.check_beside and bool(plan.slices or plan.runs))
+        try:
+            position = context.store().position
+        except ChunkstoreError:
+            position = None  # the look deals with it
+        plan = None if again else kept.find(position, asked, context.tail)
+        if plan is None:
+            # Where every read finds other rows nothing is worth keeping.
+            keep = kept.rests(position)
+            plan = context.look(lambda view: plan_read(context, view, asked, keep=keep))
+            kept.keep(plan)
+            if plan.runs and context.tail is not None:
+                context.tail.missed()
+        if context.tail_only or context.check_beside:
+            left_to_fetch = _goes_without(context, plan) or (context.check_beside and bool(plan.slices or plan.runs))
         return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
@@ -226,45 +234,50 @@ def _fetch(context: ReadContext, plan: ReadPlan, calls: Sequence[Callable[[], No
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``Store.read``. The arguments have been checked."""
-    return _carry_out(context, name, identity, offset, length, partial(_read_plan, context))
+    return _carry_out(context, (name, identity, offset, length), partial(_read_plan, context))
 
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``Store.read_into``. The arguments have been checked."""
-    return _carry_out(context, name, identity, offset, len(target), partial(_fill, context, target))
+    return _carry_out(context, (name, identity, offset, len(target)), partial(_fill, context, target))
 
 
-def _carry_out(
-    context: ReadContext, name: str, identity: int | None, offset: int, length: int, take: Callable[[ReadPlan], T]
-) -> T:
+def _carry_out(context: ReadContext, asked: Asked, take: Callable[[ReadPlan], T]) -> T:
     """Plan, and let ``take`` read what is planned; again from the start as often as a chunk has vanished meanwhile, or was damaged.
 
     Raises ``Damaged`` for a chunk that was so before, and that the metadata still named behind that; ``DeadlineExceeded`` when
     chunks go faster than they are read. On a remote storage the calls themselves end by the deadline, too (``chunkstore.deadline``).
     """
-    deadline = Deadline(context.op_deadline_s)
-    missed: set[str] = set()
-    with until(deadline.end_s) if context.storage.capabilities.remote else nullcontext():
-        while True:
-            # Everything may differ each time, the length as well: the name may mean another segment.
-            plan = _plan_fenced(context, name, identity, offset, length)
-            try:
-                return take(plan)
-            except ChunkNotFound as error:
-                if error.chunk in missed:
-                    raise (context.why_absent(error.chunk) or _absent(plan, error.chunk)) from error
-                missed.add(error.chunk)
-            except Damaged as damage:
-                # Newer metadata may lead to sound bytes, and what refuses to be newer says what is wrong (``RolledBack``).
-                if damage.object in missed:
-                    raise
-                missed.add(damage.object)
-                # A file that is kept open may have lost its name to another one.
-                with suppress(ChunkstoreError):
-                    context.storage.open_read(damage.object)
-            if not deadline.left_s():
-                deadline.fail(f"reading segment {name!r}, whose chunks are being replaced")
-            context.recheck()
+    if not context.remote:
+        return _attempt(context, asked, take)
+    with until(Deadline(context.op_deadline_s).end_s):
+        return _attempt(context, asked, take)
+
+
+def _attempt(context: ReadContext, asked: Asked, take: Callable[[ReadPlan], T]) -> T:
+    deadline: Deadline | None = None
+    missed: tuple[str, ...] = ()
+    while True:
+        # Everything may differ each time, the length as well: the name may mean another segment.
+        plan = _plan_fenced(context, asked, again=bool(missed))
+        try:
+            return take(plan)
+        except ChunkNotFound as error:
+            if error.chunk in missed:
+                raise (context.why_absent(error.chunk) or _absent(plan, error.chunk)) from error
+            missed += (error.chunk,)
+        except Damaged as damage:
+            # Newer metadata may lead to sound bytes, and what refuses to be newer says what is wrong (``RolledBack``).
+            if damage.object in missed:
+                raise
+            missed += (damage.object,)
+            # A file that is kept open may have lost its name to another one.
+            with suppress(ChunkstoreError):
+                context.storage.open_read(damage.object)
+        deadline = deadline or Deadline(context.op_deadline_s)
+        if not deadline.left_s():
+            deadline.fail(f"reading segment {plan.name!r}, whose chunks are being replaced")
+        context.recheck()
 
 
 def _absent(plan: ReadPlan, chunk: str) -> Damaged:
@@ -285,13 +298,9 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
     if not plan.length:
         return b""
     if len(plan.slices) == 1 and not plan.runs and plan.length < context.parallel_read_bytes_min:
-        reader, piece = SliceReader(context.storage, plan.name), plan.slices[0]
-        if reader.is_short(piece):
-            if not context.check_beside or _goes_without(context, plan):
-                return reader.read(piece)
-            read: list[bytes] = []
-            _fetch(context, plan, [lambda: read.append(reader.read(piece))])
-            return read[0]
+        reader, piece = SliceReader(context.storage, plan.name, remote=context.remote), plan.slices[0]
+        if reader.is_short(piece) and (not context.check_beside or _goes_without(context, plan)):
+            return reader.read(piece)
     return filled(plan.length, lambda target: _fill(context, target, plan))
 
 
@@ -307,7 +316,7 @@ def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
     small = plan.length < context.parallel_read_bytes_min or not slices
     if not small:
         slices = split_for_parallel_read(slices, ways=_READ_WAYS)
-    reader, into = SliceReader(context.storage, plan.name), target[: plan.length]
+    reader, into = SliceReader(context.storage, plan.name, remote=context.remote), target[: plan.length]
     calls = [partial(reader.read_into, piece, target) for piece in slices]
     calls += [
         partial(read_run, context.storage, plan.name, run, plan.offset, into, verify=context.verify)

@@ -31,10 +31,9 @@ _UNBOUNDED: Final = 1 << 62
 class SliceReader:
     """Reads slices of the segment named ``segment``."""
 
-    def __init__(self, storage: ChunkStorage, segment: str) -> None:
+    def __init__(self, storage: ChunkStorage, segment: str, *, remote: bool) -> None:
         self._storage = storage
         self._segment = segment
-        remote = storage.capabilities.remote
         self._beside_bytes = _REMOTE_BYTES if remote else _LOCAL_BYTES
         self._once_bytes = _UNBOUNDED if remote else _WINDOW_BYTES
 

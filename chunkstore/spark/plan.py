@@ -163,7 +163,8 @@ def _cut_run(
     joined = limit > 0 and start > whole.start
     low, high = start - joined, min(whole.stop, stop + limit + 1) if limit else stop
     name = whole.segment
-    slices = plan_slices(view, replica.read_context.names, name, whole.identity, low, high - low, verify=True)
+    context = replica.read_context._replace(verify=True, tail=None)
+    slices = plan_slices(context, view, (name, whole.identity, low, high - low), gather=False)
     if slices.length < high - low:
         raise BadOffset(name, expected=low + slices.length, given=high)
     pieces = tuple(

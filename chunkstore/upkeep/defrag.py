@@ -241,7 +241,7 @@ def _carry_out(container: OwnedContainer, run: _Planned, policy: DefragPolicy) -
     """
     action = run.action
     segment_id, sources = container.look(partial(_sources, container.names, run))
-    reader = SliceReader(container.storage, action.segment)
+    reader = SliceReader(container.storage, action.segment, remote=container.remote)
     with container.bounded(container.deadline()):
         borders = merged_borders([piece for source in sources for piece in _pieces(container, reader, source)])
     # Of the epoch that is to commit it: if another has begun by then, that is a conflict.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chunkstore.journal import OpCode
+from chunkstore.metadata.fold import fold
 from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
+from chunkstore.metadata.lmdb import store as lmdb_store
+from chunkstore.metadata.lmdb.behind import Behind
 from chunkstore.metadata.port import GENESIS, Commit
 from chunkstore.testing.metadata_history import History
 from tests.support.lmdb_caches import CONTAINER
@@ -107,3 +111,31 @@ def test_another_handle_sees_what_waits_and_a_close_writes_it(
     assert again.head().position == history.position
     assert again.head().position != GENESIS
     again.close(clean=True)
+
+
+def test_the_position_is_known_unless_it_moves(
+    store: LmdbMetadataStore, cache: LmdbMetadataCache, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that has seen a commit never finds the position before it."""
+    seen: list[object] = []
+
+    def spied(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            seen.append(store.position)
+            return real(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(Behind, "add", spied(Behind.add))
+    monkeypatch.setattr(lmdb_store, "fold", spied(fold))
+    assert store.apply([appended(history, 1)], verify=False)
+    assert (store.position, seen) == (history.position, [None])
+    with store.view() as view:
+        assert view.head.position == store.position == history.position
+    assert store.apply([history.commit([(b"Cb", b"")])], verify=True)
+    assert (store.position, seen) == (history.position, [None, None, None])
+    assert not store.apply([history.commit([]), history.commit([])][1:], verify=True)
+    assert store.position in (None, store.head().position), "nothing was changed"
+    assert store.position == store.head().position
+    store.close(clean=True)
+    assert store.position is None

@@ -31,6 +31,14 @@ _ENTERS: Final = Patch(
 
 ENGINE_MUTANTS: Final = (
     single(
+        "kept-plan-outlives-rows",
+        "a plan that a read has kept is used after the rows have moved",
+        EVERYWHERE,
+        "chunkstore.operations.kept_plans:KeptPlans.find",
+        "window is None or window.position != position",
+        "window is None",
+    ),
+    single(
         "journal-before-data",
         "the journal names bytes that are not durable yet",
         POSIX,

@@ -53,9 +53,9 @@ _DIRECT_READ_BYTES = 1 << 20
 _IDENTITIES_MAX = 1 << 10
 
 
-def _identity_of(info: os.stat_result) -> bytes:
+def _identity_of(info: os.stat_result) -> tuple[int, int, int]:
     # The time too, because numbers of inodes are used again.
-    return b"%d %d %d" % (info.st_dev, info.st_ino, info.st_mtime_ns)
+    return info.st_dev, info.st_ino, info.st_mtime_ns
 
 
 class FilesystemChunkStorage(BaseChunkStorage):
@@ -110,7 +110,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         self._open = self._files.open
         self._copier = Copier(self._folders, self._files)
         self._atomic = AtomicFiles(self._folders, self._files.open_fd, self._make_room, medium=kind)
-        self._identities: dict[str, bytes] = {}
+        self._identities: dict[str, tuple[tuple[int, int, int], bytes]] = {}
         # Names created here whose directory entry has not been synced yet, and names whose sync has failed.
         self._unsynced: set[str] = set()
         self._failed: set[str] = set()
@@ -159,21 +159,22 @@ class FilesystemChunkStorage(BaseChunkStorage):
         """Of the chunk in the tree that was opened, and only if the path leads there, too: whoever opens the root now, or
         opened it a moment ago, found the same tree. (A copy that consists of hard links counts as the same.)"""
         try:
-            seen = _identity_of(os.stat(f"{self._root}/{name}", follow_symlinks=False))
+            seen: tuple[int, int, int] | None = _identity_of(os.stat(f"{self._root}/{name}", follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
-            seen = b""
+            seen = None
         except OSError as error:
             raise posix.translate(error, name, "looking for") from error
         # What was found in our tree once needs one look only: its name and number lead to nothing else.
-        if not seen or self._identities.get(name) != seen:
+        known = self._identities.get(name)
+        if known is None or known[0] != seen:
             self._identities.pop(name, None)
             info = self._look(name)
-            if info is None or _identity_of(info) != seen:
+            if seen is None or info is None or _identity_of(info) != seen:
                 raise ChunkNotFound(name)
             if len(self._identities) >= _IDENTITIES_MAX:
                 self._identities.clear()
-            self._identities[name] = seen
-        return seen
+            self._identities[name] = known = seen, b"%d %d %d" % seen
+        return known[1]
 
     def do_open(self, name: str) -> bool:
         self._files.look_anew(name)

@@ -29,6 +29,7 @@ from chunkstore.errors import (
 from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_state, write_state
 from chunkstore.metadata.lmdb.behind import Behind, StoredHead
 from chunkstore.metadata.lmdb.proof import file_mark
+from chunkstore.metadata.port import Position
 from chunkstore.metadata.seen_end import EndFile
 from chunkstore.runtime import Lock, defer_interrupt, lock, monotonic_s, sleep_s
 
@@ -103,6 +104,8 @@ class Environment:
         self.last_head: StoredHead | None = None
         """What the last transaction left as the head, if that is known; in a transaction ``written_head`` is what it will leave."""
         self.written_head: StoredHead | None = None
+        self.at: Position | None = None
+        """Where the state stands; None while it moves, and where this is not known. Set with ``writing`` held."""
         self.views: set[int] = set()
         self.gate_open: bool = True
         self.inherited: bool = False
@@ -113,6 +116,7 @@ class Environment:
         translated = translate(error, self.path)
         if isinstance(translated, CacheDamaged) and self.damage is None:
             self.damage = translated
+            self.at = None
             self.gate_open = False  # sends every reader to check()
         return translated
 
@@ -173,15 +177,17 @@ class Environment:
             try:
                 while True:
                     try:
-                        self.written_head = None
+                        self.written_head = self.at = None
                         with self.handle.begin(write=True) as txn:
                             done = body(txn)
                         known = self.last_head = self.written_head
                         if self.end is not None and known is not None:
                             self.end.note(known.head)
                         self.behind = Behind()
-                        if known is not None and self._has_room():
-                            self.behind = Behind(known.head.position, known.tallied.totals)
+                        if known is not None:
+                            self.at = known.head.position
+                            if self._has_room():
+                                self.behind = Behind(known.head.position, known.tallied.totals)
                         return done
                     except lmdb.MapFullError as error:
                         size_bytes = 2 * self.handle.info()["map_size"]

@@ -37,6 +37,7 @@ from chunkstore.metadata.lmdb.rows import (
 )
 from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position, Totals
 from chunkstore.metadata.totals import COUNTED, RowPair, changed, grown
+from chunkstore.runtime import defer_interrupt
 
 __all__ = ["HEAD_KEY", "LmdbMetadataStore", "LmdbMetadataView", "pack_head"]
 
@@ -61,10 +62,15 @@ def pack_head(container_uuid: bytes, head: Head, tallied: Tally) -> bytes:
     return value + crc32c_of_bytes(HEAD_KEY + value).to_bytes(SEAL_BYTES, "little")
 
 
-def _read_head(txn: lmdb.Transaction[bytes], container_uuid: bytes) -> tuple[Head, Tally]:
+def _read_head(
+    txn: lmdb.Transaction[bytes], container_uuid: bytes, known: StoredHead | None = None
+) -> tuple[Head, Tally]:
     raw = txn.get(HEAD_KEY)
     if raw is None:
         raise RowDamaged(HEAD_KEY)
+    # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
+    if known is not None and raw == known.raw:
+        return known.head, known.tallied
     value = unsealed(HEAD_KEY, raw)
     if len(value) != _HEAD.size or value[0] != _HEAD_VERSION or value[1:17] != container_uuid:
         raise StorageUnavailable("the metadata cache is not of this container or version; delete it", object="head")
@@ -178,7 +184,8 @@ class LmdbMetadataView(MetadataView):
     def head(self) -> Head:
         if self._head is None:
             try:
-                self._head, self._tallied = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
+                known = self._environment.last_head
+                self._head, self._tallied = _read_head(self._txn, self._uuid, known)  # type: ignore[arg-type]
             except (AttributeError, lmdb.Error) as error:
                 raise self._error(error) from error
         return self._head
@@ -306,8 +313,16 @@ class LmdbMetadataStore(MetadataStore):
         behind = environment.behind
         if behind.commits:
             return behind.head
+        if environment.at is None:
+            with defer_interrupt(), environment.writing, _OpenView(environment, self._uuid) as view:
+                if not environment.behind.commits:
+                    environment.at = view.head.position
         with _OpenView(environment, self._uuid) as view:
             return view.head
+
+    @property
+    def position(self) -> Position | None:
+        return self._environment.at if self._open else None
 
     def view(self) -> MetadataView:
         self.settle()
@@ -336,19 +351,18 @@ class LmdbMetadataStore(MetadataStore):
         if environment.behind.full:
             self.settle()
         with environment.writing:
-            return environment.behind.add(commit)
+            environment.at = None
+            added = environment.behind.add(commit)
+            if added:
+                environment.at = commit.position
+            return added
 
     def _apply(
         self, txn: lmdb.Transaction[bytes], commits: Sequence[Commit], verify: bool, after: Totals | None
     ) -> bool:
         """``after``: the totals behind them, if they are known."""
         environment = self._environment
-        # The head is nearly always what this process wrote last: comparing bytes is cheaper than decoding them.
-        known = environment.written_head or environment.last_head
-        if known is not None and txn.get(HEAD_KEY) == known.raw:
-            head, tallied = known.head, known.tallied
-        else:
-            head, tallied = _read_head(txn, self._uuid)
+        head, tallied = _read_head(txn, self._uuid, environment.written_head or environment.last_head)
         if not may_follow(head, commits):
             return False
         entries, crc_sum, totals = tallied
