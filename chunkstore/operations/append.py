@@ -102,9 +102,11 @@ def settle(container: OwnedContainer, name: str) -> None:
         except Stale:
             continue
         # Those of a segment are decided in order: what came before the call has been, and others may come all the time.
-        if undecided is None or owned.queue.wait_decided(undecided, deadline):
+        if undecided is not None and not owned.queue.wait_decided(undecided, deadline):
+            deadline.fail("waiting for an earlier operation")
+        if owned.end_reason is None:
             return
-        deadline.fail("waiting for an earlier operation")
+        # The end of an epoch fails what is queued at once, before a batch in doubt in front of it is decided.
 
 
 def _lock(owned: OwnedEpoch, name: str, deadline: Deadline) -> PendingSegment:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import Conflict, SegmentSealed
+from chunkstore.deadline import Deadline
+from chunkstore.errors import Conflict, SegmentSealed, StorageUnavailable
+from chunkstore.operations.owned_epoch import OwnedEpoch
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
@@ -177,3 +179,23 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
     for offset, data in ((one, b"11"), (two, b"2222"), (plain, b"333")):
         assert content[offset : offset + len(data)] == data
     assert store.check("deep") == []
+
+
+def test_a_last_event_is_that_of_the_next_epoch_where_one_ends_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is queued fails with its epoch at once, and a batch in front of it may be in doubt until the next one begins."""
+    store = world.open()
+    store.create("a")
+    store.append("a", b"x", writer_id="w", event_number=1)
+    container = store._container
+    first, serving = container.current, container.serving
+
+    def ends_behind(deadline: Deadline) -> OwnedEpoch:
+        owned = serving(deadline)
+        first.end(StorageUnavailable("the sync failed"))
+        return owned
+
+    monkeypatch.setattr(container, "serving", ends_behind)
+    assert store.last_event_number("a", "w") == 1
+    assert container.current is not first
