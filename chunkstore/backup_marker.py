@@ -51,8 +51,7 @@ def read_small(storage: ChunkStorage, name: str, kind: int) -> Any:
 
 def fields_of(data: bytes, name: str, kind: int) -> Any:
     """As ``read_small``, of the bytes of the object ``name``."""
-    from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
-    from chunkstore_journal.wire import Fields, refuse, unpack
+    from chunkstore_journal.wire import FRAME_HEADER_BYTES, Fields, check_frame, decode_frame_header, refuse, unpack
 
     header = decode_frame_header(data, MAGIC, LIMITS.small_object_bytes_max, object=name, position=0)
     check_frame(data[:FRAME_HEADER_BYTES], data[FRAME_HEADER_BYTES:], version=EXPORT_VERSION, object=name, position=0)

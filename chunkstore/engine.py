@@ -473,13 +473,10 @@ class Store(ReadableContainer, UpkeepCalls):
                 self._released = True
                 self._container.observer.closed()
 
-    # Helpers
-
     def _present_epoch(self) -> int:
         return self._container.current.epoch
 
-    def _poll_s(self, *, at_once: bool) -> float:
-        # Its own commits, and its end, wake whoever waits; what is left to see is a newer owner, by a look at the fence.
+    def _poll_s(self, *, at_once: bool) -> float:  # own commits wake all who wait: what is left to see is a newer owner
         return _POLL_REMOTE_S if self._container.remote else _POLL_LOCAL_S
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:

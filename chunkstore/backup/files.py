@@ -87,8 +87,8 @@ class Export:
     verdict: ``verified`` is True only after all of it was found right. Errors: ``Damaged(object, position)``, and of reading."""
 
     def __init__(self, read: Callable[[str, int, int], bytes], name: str) -> None:
-        from chunkstore_journal.frame import FRAME_HEADER_BYTES
         from chunkstore_journal.snapshot_reader import FrameKind, FrameSource, RowsReader, Tally, part_name
+        from chunkstore_journal.wire import FRAME_HEADER_BYTES
 
         source = FrameSource(partial(read, name), name)
         kind, value = source.frame(hashed_unless=None, magic=MAGIC)
@@ -171,9 +171,8 @@ def write_export(sink: ExportSink, header: ExportHeader, pairs: Iterable[Pair], 
 
 def encode_header(header: ExportHeader) -> bytes:
     """The header's frame."""
-    from chunkstore_journal.frame import encode_frame
     from chunkstore_journal.snapshot_reader import FrameKind
-    from chunkstore_journal.wire import pack
+    from chunkstore_journal.wire import encode_frame, pack
 
     container, name, root, position, digest, time_ms, choice, pin = header
     raw = digest.to_bytes(_DIGEST_BYTES, "big")
@@ -256,8 +255,7 @@ def _file_systems(storage: ChunkStorage) -> list[Any]:
 
 def small_object(kind: int, fields: tuple[object, ...]) -> bytes:
     """The bytes of a small object: one frame."""
-    from chunkstore_journal.frame import encode_frame
-    from chunkstore_journal.wire import pack
+    from chunkstore_journal.wire import encode_frame, pack
 
     return encode_frame(MAGIC, EXPORT_VERSION, kind, pack(fields))
 

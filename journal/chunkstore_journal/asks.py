@@ -36,9 +36,19 @@ from chunkstore.names import ContainerNames
 from chunkstore.records import AttributeValue
 from chunkstore.sessions import SessionChunk
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
-from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header, encode_frame
 from chunkstore_journal.slots import read_if_present
-from chunkstore_journal.wire import TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
+from chunkstore_journal.wire import (
+    FRAME_HEADER_BYTES,
+    TOKEN_BYTES,
+    Fields,
+    check_frame,
+    decode_frame_header,
+    encode_frame,
+    must_be_readable,
+    pack,
+    refuse,
+    unpack,
+)
 
 __all__ = [
     "ASK_VERSION",

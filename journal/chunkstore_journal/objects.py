@@ -16,9 +16,20 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import LeaseInfo
-from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header, encode_frame
 from chunkstore_journal.payloads import MODE_NUMBERS, MODES, SnapshotLink, link_from_wire, link_to_wire
-from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_readable, pack, refuse, unpack
+from chunkstore_journal.wire import (
+    FRAME_HEADER_BYTES,
+    HASH_BYTES,
+    TOKEN_BYTES,
+    Fields,
+    check_frame,
+    decode_frame_header,
+    encode_frame,
+    must_be_readable,
+    pack,
+    refuse,
+    unpack,
+)
 
 __all__ = [
     "CONTAINER_FORMAT_VERSION",

@@ -29,7 +29,6 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Head, MetadataStore, MetadataView, Position
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage, iter_listing
-from chunkstore_journal.frame import encode_frame
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.snapshot_reader import (
     DIGEST_BYTES,
@@ -48,7 +47,7 @@ from chunkstore_journal.snapshot_reader import (
     read_snapshot_header,
     verify_snapshot,
 )
-from chunkstore_journal.wire import pack
+from chunkstore_journal.wire import encode_frame, pack
 
 __all__ = [
     "SNAPSHOT_HEADER_BYTES_MAX",

@@ -23,9 +23,16 @@ from chunkstore.metadata.keys import EXTENT, INLINE, ROW_KINDS, RUN
 from chunkstore.metadata.port import Position
 from chunkstore.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
-from chunkstore_journal.frame import FRAME_HEADER_BYTES, check_frame, decode_frame_header
 from chunkstore_journal.payloads import KEY_BYTES_MAX, SnapshotLink
-from chunkstore_journal.wire import HASH_BYTES, Fields, refuse, unpack
+from chunkstore_journal.wire import (
+    FRAME_HEADER_BYTES,
+    HASH_BYTES,
+    Fields,
+    check_frame,
+    decode_frame_header,
+    refuse,
+    unpack,
+)
 
 __all__ = [
     "DIGEST_BYTES",

@@ -1,22 +1,39 @@
-"""Bounded msgpack for stored bytes: what every decoder of this package uses.
+"""Bounded msgpack for stored bytes, which every decoder of this package uses; and one frame around a body.
 
 Promises: ``unpack`` never allocates more than a small multiple of its input, whatever lengths the input claims, and
 raises ``Damaged`` for anything that is not exactly one msgpack value of arrays, maps with text keys, ints, bytes, text,
 booleans and nil. ``pack`` is canonical for what we pack (arrays and ints; maps only sorted, by the caller).
-Leaves out: meaning, checksums and size limits (the formats' own modules).
+A frame is magic, version, kind, length and CRC32C in 16 bytes, then a body: small objects are one, snapshots many. The CRC covers the first
+twelve bytes and the body, so that every flipped bit is found; a length is compared with the limit before anything of that length is read.
+Leaves out: meaning, and size limits of payloads (the formats' own modules).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from struct import Struct
+from typing import NamedTuple, NoReturn
 
 import msgpack
 
+from chunkstore.checksum import crc32c, crc32c_extend
 from chunkstore.errors import Damaged, InvalidArgument
 
-__all__ = ["HASH_BYTES", "TOKEN_BYTES", "Fields", "must_be_readable", "pack", "refuse", "unpack"]
+__all__ = [
+    "FRAME_HEADER_BYTES",
+    "HASH_BYTES",
+    "TOKEN_BYTES",
+    "Fields",
+    "FrameHeader",
+    "check_frame",
+    "decode_frame_header",
+    "encode_frame",
+    "must_be_readable",
+    "pack",
+    "refuse",
+    "unpack",
+]
 
 HASH_BYTES = 16
 TOKEN_BYTES = 16
@@ -152,3 +169,49 @@ class Fields:
         if type(value) is not tuple:
             self.wrong("an array")
         return value
+
+
+# Frames
+
+_HEADER = Struct(">4sBBHII")
+"""magic, version, kind, zero, body length, CRC32C. FORMAT.md's table is tested against it."""
+_CRC_AT = 12
+_CRC = Struct(">I")
+FRAME_HEADER_BYTES = _HEADER.size
+
+
+class FrameHeader(NamedTuple):
+    """Believe nothing but ``body_bytes`` (within the limit) before ``check_frame`` has seen the body."""
+
+    version: int
+    kind: int
+    body_bytes: int
+
+
+def encode_frame(magic: bytes, version: int, kind: int, body: bytes) -> bytes:
+    """The frame's bytes."""
+    front = _HEADER.pack(magic, version, kind, 0, len(body), 0)[:_CRC_AT]
+    return b"".join((front, _CRC.pack(crc32c_extend(crc32c(front), body)), body))
+
+
+def decode_frame_header(raw: bytes, magic: bytes, body_bytes_max: int, *, object: str, position: int) -> FrameHeader:
+    """The header in the first 16 bytes of ``raw``. Raises ``Damaged`` for a wrong magic, a cut header, a length beyond the limit."""
+    if len(raw) < FRAME_HEADER_BYTES:
+        refuse(f"{len(raw)} bytes are too few; it is cut short", object, position)
+    found, version, kind, _, length, _ = _HEADER.unpack_from(raw)
+    if found != magic:
+        refuse(f"{found!r} is stored where {magic!r} belongs", object, position)
+    if length > body_bytes_max:
+        refuse(f"a length of {length} bytes is claimed; {body_bytes_max} is the limit", object, position)
+    return FrameHeader(version, kind, length)
+
+
+def check_frame(header: bytes, body: bytes, *, version: int, object: str, position: int) -> None:
+    """Raise ``Damaged`` unless ``header`` (16 bytes, as given to ``decode_frame_header``) vouches for ``body``, in ``version``."""
+    _, found, _, zero, length, crc = _HEADER.unpack_from(header)
+    if length != len(body):
+        refuse(f"{length} bytes are announced, {len(body)} are stored", object, position)
+    if crc32c_extend(crc32c(header[:_CRC_AT]), body) != crc:
+        refuse("wrong CRC", object, position)
+    if found != version or zero:
+        refuse(f"version {found} is not {version}, the one this program reads; upgrade it", object, position)

@@ -20,10 +20,10 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import chunk_id
 from chunkstore_journal.container import read_format
-from chunkstore_journal.frame import encode_frame
 from chunkstore_journal.objects import LatestHint, ObjectKind, VoidedHint, decode_latest, encode_latest, encode_voided
 from chunkstore_journal.record import RecordHeader, encode_record
 from chunkstore_journal.service import ContainerJournal
+from chunkstore_journal.wire import encode_frame
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
 from tests.faults.tiny import NAMES, Mode, Tiny, recover, settings, storage_of

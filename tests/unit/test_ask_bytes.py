@@ -14,7 +14,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore_journal import asks
 from chunkstore_journal.asks import decode_answer, decode_request, encode_answer, encode_request
-from chunkstore_journal.frame import FRAME_HEADER_BYTES, encode_frame
+from chunkstore_journal.wire import FRAME_HEADER_BYTES, encode_frame
 from tests.golden.journal_samples import ANSWERS, ASKS, CONTAINER, GOLDEN
 
 ONCE = TablePut("sink", b"k", b"v", 0)

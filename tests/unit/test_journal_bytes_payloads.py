@@ -12,7 +12,7 @@ from chunkstore.config import KIB, LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind
 from chunkstore_journal import objects, payloads
-from chunkstore_journal.frame import FRAME_HEADER_BYTES, encode_frame
+from chunkstore_journal.wire import FRAME_HEADER_BYTES, encode_frame
 from tests.golden import journal_samples as samples
 from tests.golden.journal_samples import GOLDEN, OBJECTS, OPS, RECORDS, ROWS
 

@@ -19,7 +19,6 @@ from chunkstore.metadata.keys import is_row
 from chunkstore.metadata.port import Head, Position
 from chunkstore.names import ContainerNames
 from chunkstore_bindings.memory import MemoryChunkStorage
-from chunkstore_journal.frame import encode_frame
 from chunkstore_journal.snapshot import (
     SNAPSHOT_HEADER_BYTES_MAX,
     decode_snapshot_header,
@@ -30,7 +29,7 @@ from chunkstore_journal.snapshot import (
     write_snapshot,
 )
 from chunkstore_journal.snapshot_reader import FrameKind
-from chunkstore_journal.wire import pack
+from chunkstore_journal.wire import encode_frame, pack
 from tests.golden.journal_samples import CONTAINER, GOLDEN, HASH, PAIRS
 
 NAMES = ContainerNames("orders")
