@@ -111,7 +111,7 @@ def read_all(made: Tiny, objects: dict[str, bytes], shelf: MemoryShelf) -> tuple
     with storage_of(objects) as storage:
         try:
             with open_store_on(
-                storage, settings=settings(made.mode), cache=tiny.LazyCache(storage, copy_shelf(shelf))
+                storage, take_over=True, settings=settings(made.mode), cache=tiny.LazyCache(storage, copy_shelf(shelf))
             ) as store:
                 found: bytes | Damaged
                 try:
