@@ -103,7 +103,8 @@ class SegmentFile(io.RawIOBase):
         return made
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """``size`` bytes, fewer only at the end or before what cannot be read; None or below 0: all. Raises as ``poll``. Retry: safe."""
+        """``size`` bytes, fewer only at the end or before what cannot be read; None or below 0: all, or the error. Raises as ``poll``.
+        Retry: safe."""
         return self._take(-1 if size is None else size)
 
     def readall(self) -> bytes:
@@ -138,11 +139,10 @@ class SegmentFile(io.RawIOBase):
                 left -= len(data)
                 if line and data.endswith(b"\n"):
                     break
-        except BlockingIOError:
-            self._held, self._low = b"".join(parts), 0
-            raise
-        except ChunkstoreError:
-            if not parts:
+        except (BlockingIOError, ChunkstoreError) as error:
+            # A part must not pass for all, or for a line: it stays here, to be read by its size.
+            if isinstance(error, BlockingIOError) or size < 0 or line or not parts:
+                self._held, self._low = b"".join(parts), 0
                 raise
         return b"".join(parts)
 

@@ -133,7 +133,7 @@ CEILINGS = {
     "tests/chaos": 2_386,
     "tests/cli": 2_845,
     "tests/contract": 1_787,
-    "tests/engine": 12_435,
+    "tests/engine": 12_438,
     "tests/faults": 5_160,
     "tests/fuzz": 1_984,
     "tests/golden": 305,

@@ -84,10 +84,13 @@ def test_a_reader_reads_and_seeks_as_a_file_of_the_same_bytes(world: World, pref
     refused(Closed, lambda: reader.read(1), lambda: reader.seek(0), lambda: next(reader))
 
 
-def test_a_file_ends_before_damage_and_then_says_so(world: World) -> None:
+def test_a_part_before_damage_never_passes_for_all(world: World) -> None:
     store, name = damaged(world, b"0123456\n" * 512 * 3)
     with store.reader("a", piece_bytes=PIECE) as reader:
-        assert len(reader.read()) == PIECE
+        for read_all in (reader.read, reader.readall, reader.readlines, reader.read):
+            refused(Damaged, read_all)
+            assert reader.position == 0
+        assert len(reader.read(PIECE + 1)) == PIECE  # by its size it is there
         for read in (reader.read, reader.readline, lambda: [*reader.lines()]):
             with pytest.raises(Damaged) as caught:
                 read()
