@@ -40,6 +40,7 @@ from chunkstore.framing import Framing, check_framing
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
+from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
 from chunkstore.operations.append import append, settle
@@ -47,7 +48,6 @@ from chunkstore.operations.append_window import AppendWindow
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.fence import SharedCheck
 from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.maintenance import Maintenance

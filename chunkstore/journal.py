@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import Literal, NamedTuple
 
 from chunkstore.errors import ChunkstoreError
-from chunkstore.metadata.port import Head, MetadataStore, Op, Position, RowChange
+from chunkstore.metadata.port import Head, Line, Lines, MetadataStore, Op, Position, RowChange
 
 __all__ = [
     "Batch",
@@ -143,6 +143,10 @@ class Journal(ABC):
         ``JournalBroken`` (take over from yourself), ``InvalidArgument`` (record too long; did not happen), or what the storage
         answered to the first attempt (no turn, closed; did not happen).
         """
+
+    @abstractmethod
+    def append_lines(self, lines: Sequence[Line], data: Sequence[bytes], time_ms: int) -> tuple[Position, Lines]:
+        """As ``append``, of appends whose bytes are ``data``, one for each line; also where they lie now. Raises as ``append``."""
 
     @abstractmethod
     def check_fence(self) -> None:

@@ -61,6 +61,7 @@ __all__ = [
     "confined",
     "journal_place",
     "journal_position",
+    "line_chunk_id",
     "named_chunks",
     "parse_chunk_rest",
     "parse_place",
@@ -80,7 +81,7 @@ _PLACE = re.compile(r"([1-9a-f][0-9a-f]{0,15})(?:/(0|[1-9a-f][0-9a-f]{0,15}))?\Z
 _ID = Struct(">QQQI")
 CHUNK_ID_BYTES = _ID.size
 NO_CHUNK = b""
-_SESSION_BIT = 1 << 63
+_SESSION_BIT = _LINE_BIT = 1 << 63
 _NO_EPOCH = bytes(8)
 """In the id of a session's chunk, whose name has none: another one there would make two ids of one name."""
 
@@ -141,6 +142,11 @@ def check_object_text(name: str) -> None:
 def chunk_id(segment_id: int, epoch: int, n: int, random: int) -> bytes:
     """The 28-byte id of a chunk: segment id, epoch, n (u64be each), random (u32be). Ids are never reused."""
     return _ID.pack(segment_id, epoch, n, random)
+
+
+def line_chunk_id(segment_id: int, epoch: int, lsn: int, number: int) -> bytes:
+    """The id of extent ``number`` of the record ``lsn`` of a log: no counter of the epoch reaches it."""
+    return _ID.pack(segment_id, epoch, _LINE_BIT | lsn, number)
 
 
 def session_chunk_id(session_id: int, n: int, random: int) -> bytes:

@@ -138,7 +138,7 @@ def _plan(
         for item in records_behind(streams, found):
             if isinstance(item, Behind):
                 behind += 1
-                cut_off.add(item.lsn, item.ops, item.rows)
+                cut_off.add(item.lsn, item.ops, item.rows, item.lines)
             else:
                 unreadable.append(Unread(*item))
         plan = plan_regain(storage, names, cut_off)

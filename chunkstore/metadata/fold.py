@@ -1,8 +1,9 @@
 """Applying commits to rows: conditions, the state digest and the offset index, the same for every store.
 
 Promises: a batch of commits that follow one another is applied to one write transaction, whole or not at all (the
-caller aborts the transaction when this raises). With ``verify`` the state digest is recomputed from the rows and compared
-with every commit. A row that many commits of a batch rewrite is hashed once per new value and written once, at the end.
+caller aborts the transaction when this raises). Rows of lines are derived here (``lines``). With ``verify`` the state digest is
+recomputed from the rows and compared with every commit that states one. A row that many commits of a batch rewrite is hashed once
+per new value and written once, at the end.
 Leaves out: transactions (the stores), and what changes mean (the engine).
 """
 
@@ -17,11 +18,13 @@ from chunkstore.metadata.index import (
     DROPPING,
     INDEXED,
     IndexTransaction,
+    add_extents,
     apply_operation,
     collected_runs,
     drop_dead_extents,
 )
 from chunkstore.metadata.keys import ROW_KINDS
+from chunkstore.metadata.lines import LineFold
 from chunkstore.metadata.port import Commit, Head
 
 __all__ = ["KEY_BYTES_MAX", "fold", "may_follow"]
@@ -57,11 +60,10 @@ def fold(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, verify
 
     Raises: ``Damaged`` if a key or an operation cannot be, or a digest differs.
     """
-    if verify or len(commits) > 1:
-        _fold_many(txn, head, commits, verify=verify)
-    else:
-        _fold_one(txn, commits[0])
     last = commits[-1]
+    if verify or len(commits) > 1 or last.digest is None:
+        return Head(last.position, _Folding(txn, head.digest, verify=verify).fold(commits))
+    _fold_one(txn, last)
     return Head(last.position, last.digest)
 
 
@@ -87,62 +89,96 @@ def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
         drop_dead_extents(txn, runs, count_max)
 
 
-class _Overlay:
-    """The transaction as the index shall see it: rows that are not written yet included. Index entries go straight through."""
+class _Folding:
+    """One batch. It is the transaction as the index shall see it, rows that are not written yet included; index entries go straight
+    through."""
 
-    __slots__ = ("_get", "delete", "floor", "put", "rows", "scan")
-
-    def __init__(self, txn: IndexTransaction) -> None:
-        self.rows: dict[bytes, bytes | None] = {}
-        self._get = txn.get
-        self.put = txn.put
-        self.delete = txn.delete
-        self.floor = txn.floor
-        self.scan = txn.scan
+    def __init__(self, txn: IndexTransaction, digest: int, *, verify: bool) -> None:
+        self._txn = txn
+        self._read = txn.get
+        self.put, self.put_new, self.delete, self.floor, self.scan = (
+            txn.put,
+            txn.put_new,
+            txn.delete,
+            txn.floor,
+            txn.scan,
+        )
+        self._digest = digest
+        self._rows: dict[bytes, bytes | None] = {}
+        self._fresh: set[bytes] = set()
+        """Keys that the transaction has no row of."""
+        self._summands: dict[bytes, int] | None = {} if verify else None
+        """Of the present value of each row touched."""
+        self._claimed: set[int] = set()
+        self._lines = LineFold(self.get)
 
     def get(self, key: bytes) -> bytes | None:
-        return self.rows[key] if key in self.rows else self._get(key)
+        return self._rows[key] if key in self._rows else self._read(key)
 
+    def fold(self, commits: Sequence[Commit]) -> int:
+        """Apply all of them; the digest behind them."""
+        for commit in commits:
+            if commit.lines is not None:
+                self._lines.add(commit.position, commit.lines)
+                continue
+            self._derive()
+            self._change(commit)
+        self._derive()
+        fresh = sorted(self._fresh.intersection(self._rows))
+        self.put_new([(key, value) for key in fresh if (value := self._rows.pop(key)) is not None])
+        for key in sorted(self._rows):
+            value = self._rows[key]
+            if value is None:
+                self.delete(key)
+            else:
+                self.put(key, value)
+        return self._digest
 
-def _fold_many(txn: IndexTransaction, head: Head, commits: Sequence[Commit], *, verify: bool) -> None:
-    overlay = _Overlay(txn)
-    rows = overlay.rows
-    summands: dict[bytes, int] = {}  # of the present value of each row touched
-    digest = head.digest
-    claimed: set[int] = set()
-    for commit in commits:
-        ops = commit.ops
+    def _derive(self) -> None:
+        """The rows of the lines so far."""
+        rows, fresh, extents = self._lines.take()
+        digest, summands = self._digest, self._summands
+        for key, value, old in rows:
+            new = row_digest(key, value)
+            digest += new
+            if old is not None:
+                digest -= row_digest(key, old) if summands is None or key not in summands else summands[key]
+            if summands is not None:
+                summands[key] = new
+            self._rows[key] = value
+        self._digest = digest % DIGEST_MODULUS
+        self._fresh.update(key for key, _, _ in rows[:fresh])
+        for segment_id, chunks in extents:
+            add_extents(self, segment_id, chunks, self._claimed)
+
+    def _change(self, commit: Commit) -> None:
+        rows, ops, summands = self._rows, commit.ops, self._summands
         collects = ops[0][0] in DROPPING if len(ops) == 1 else any(op[0] in DROPPING for op in ops)
-        runs, count_max = collected_runs(overlay.get, commit.rows) if collects else (set(), 0)
+        runs, count_max = collected_runs(self.get, commit.rows) if collects else (set(), 0)
+        digest = self._digest
         for key, value in commit.rows:
-            if key not in rows:
-                if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
-                    raise _bad_key(key, commit)
-                if verify:
-                    old = txn.get(key)
+            if key not in rows and (not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS):
+                raise _bad_key(key, commit)
+            if summands is not None:
+                if key not in summands:
+                    old = self._read(key)
                     summands[key] = 0 if old is None else row_digest(key, old)
-            if verify:
                 new = 0 if value is None else row_digest(key, value)
                 digest += new - summands[key]
                 summands[key] = new
             rows[key] = value
-        if verify:
-            digest %= DIGEST_MODULUS
-            if digest != commit.digest:
-                raise Damaged(
-                    f"the state digest after commit {commit.position.lsn} is not the one its record states; "
-                    "this state or that record was changed",
-                    object="state digest",
-                    position=commit.position.lsn,
-                )
-        for op in commit.ops:
+        if summands is None and commit.digest is not None:
+            digest = commit.digest
+        self._digest = digest % DIGEST_MODULUS
+        if self._digest != commit.digest:
+            raise Damaged(
+                f"the state digest after commit {commit.position.lsn} is not the one its record states; "
+                "this state or that record was changed",
+                object="state digest",
+                position=commit.position.lsn,
+            )
+        for op in ops:
             if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
-                apply_operation(overlay, op, claimed)
+                apply_operation(self, op, self._claimed)
         if runs:
-            drop_dead_extents(overlay, runs, count_max)
-    for key in sorted(rows):
-        value = rows[key]
-        if value is None:
-            txn.delete(key)
-        else:
-            txn.put(key, value)
+            drop_dead_extents(self, runs, count_max)

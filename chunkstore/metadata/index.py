@@ -49,6 +49,7 @@ __all__ = [
     "IndexFinding",
     "IndexTransaction",
     "RowReader",
+    "add_extents",
     "apply_operation",
     "check_index",
     "collected_runs",
@@ -92,6 +93,10 @@ class IndexTransaction(Protocol):
 
     def put(self, key: bytes, value: bytes) -> object: ...
     def delete(self, key: bytes) -> object: ...
+
+    def put_new(self, pairs: Sequence[Pair]) -> object:
+        """Put entries of keys that are not there."""
+        ...
 
     def floor(self, key: bytes) -> Pair | None:
         """The greatest entry at or below ``key``."""
@@ -235,6 +240,17 @@ def _append(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> N
         txn.put(_KEY.pack(EXTENT, segment_id, offset), identity)
         if inline:
             txn.put(_KEY.pack(INLINE, segment_id, offset), identity)
+
+
+def add_extents(
+    txn: IndexTransaction, segment_id: int, chunks: Sequence[tuple[int, bytes]], claimed: set[int]
+) -> None:
+    """As ``apply_operation`` of appends whose bytes are in records."""
+    if segment_id not in claimed:
+        _claim_tail(txn, segment_id, chunks[0][0])
+        claimed.add(segment_id)
+    for kind in (EXTENT, INLINE):
+        txn.put_new([(_KEY.pack(kind, segment_id, offset), identity) for offset, identity in chunks])
 
 
 def _claim_tail(txn: IndexTransaction, segment_id: int, offset: int) -> None:

@@ -100,6 +100,10 @@ class _WriteTransaction:
         self._before.setdefault(key, self.get(key))
         self._content.put(key, value)
 
+    def put_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        for key, value in pairs:
+            self.put(key, value)
+
     def delete(self, key: bytes) -> None:
         self._before.setdefault(key, self.get(key))
         self._content.delete(key)

@@ -26,6 +26,8 @@ __all__ = [
     "ROLES",
     "Commit",
     "Head",
+    "Line",
+    "Lines",
     "MetadataCache",
     "MetadataStore",
     "MetadataView",
@@ -92,14 +94,41 @@ class Totals(NamedTuple):
 NO_TOTALS = Totals(0, 0, 0, 0, 0)
 
 
+class Line(NamedTuple):
+    """One append whose bytes are in the record (protocol 3.7).
+
+    ``crc32c`` covers the extent up to the line's end. ``joined``: the line goes on with the extent of the line before it, else it
+    begins one. ``name``: of the segment, UTF-8. ``event``: the writer's id, event number and CRC32C of the line's own bytes.
+    """
+
+    segment_id: int
+    offset: int
+    length: int
+    crc32c: int
+    joined: bool
+    name: bytes
+    event: tuple[bytes, int, int] | None = None
+
+
+class Lines(NamedTuple):
+    """The appends of one record, in the order of their bytes, which begin at byte ``at`` of ``object`` (``names.journal_place``)."""
+
+    time_ms: int
+    object: str
+    at: int
+    lines: Sequence[Line]
+
+
 class Commit(NamedTuple):
-    """One decided record, ready to be applied: rows as they shall be, and the operations that say why."""
+    """One decided record, ready to be applied: rows as they shall be, and the operations that say why; or ``lines``, from which
+    ``metadata.lines`` derives both. ``digest``: the state digest after it; None: the record does not state it."""
 
     position: Position
     previous_hash: bytes
-    digest: int
+    digest: int | None
     ops: Sequence[Op]
     rows: Sequence[RowChange]
+    lines: Lines | None = None
 
 
 class MetadataView(ABC):

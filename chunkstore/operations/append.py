@@ -18,7 +18,6 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
-from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Deadline
 from chunkstore.errors import (
@@ -30,18 +29,16 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentSealed,
 )
-from chunkstore.metadata.keys import chunk_key
-from chunkstore.operations.append_plan import PlannedAppend, plan_inline, plan_on_tail, write_pieces
+from chunkstore.operations.append_line import OFFSET_MAX, append_line, enter_line, load_tip
+from chunkstore.operations.append_plan import PlannedAppend, plan_on_tail, write_pieces
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.exactly_once import known_event, remember_event, require_same_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import NOT_LOADED, PendingOp, PendingSegment, Stale
-from chunkstore.records import ACTIVE, FLAG_SEALED, SegmentRecord
+from chunkstore.operations.pending import NOT_LOADED, Pending, PendingOp, PendingSegment, Stale
+from chunkstore.records import ACTIVE
 from chunkstore.storage import ChunkHandle
 
 __all__ = ["AppendRequest", "Underway", "append", "fail_unwritten", "reserve", "settle"]
-
-_OFFSET_MAX = (1 << 63) - 1
 
 
 class Underway:
@@ -54,7 +51,7 @@ class Underway:
         self.check: Callable[[], None] = check
         self.offset: int = 0
         self.owned: OwnedEpoch
-        self.op: PendingOp
+        self.op: Pending
         self.request: AppendRequest
         self.planned: PlannedAppend | None = None
 
@@ -84,8 +81,15 @@ def append(
 ) -> int:
     """Append ``data``; returns the offset it was written at, once it is committed. See ``Store.append``."""
     deadline = Deadline(container.settings.op_deadline_s)
+    line = append_line(container, name, identity, data, expected_offset, writer_id, event_number, deadline)
+    entered = None
+    if line is not None:
+        owned, op = line
+        if op.decided and op.error is None:
+            return op.offset
+        entered = owned, op, op.offset
     request = AppendRequest(name, identity, data, expected_offset, writer_id, event_number, deadline)
-    return container.carry_out(partial(reserve, container, request), deadline, len(data))
+    return container.carry_out(partial(reserve, container, request), deadline, len(data), entered)
 
 
 def settle(container: OwnedContainer, name: str) -> None:
@@ -126,7 +130,7 @@ def _lock(owned: OwnedEpoch, name: str, deadline: Deadline) -> PendingSegment:
     return state
 
 
-def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch) -> tuple[PendingOp | None, int]:
+def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch) -> tuple[Pending | None, int]:
     """Reserve, write and enter the queue; the offset, and the operation to wait for, if there is anything to write. What is
     ``underway`` is not written yet where that needs no lock."""
     data, queue, appendable = request.data, owned.queue, owned.appendable
@@ -136,18 +140,20 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
         try:
             if container.draining:
                 raise Stale  # before anything is written: who drains has looked for locks already, perhaps
-            if state.generation != queue.generation:
-                owned.load(state)
-            generation = state.generation
+            if state.tip_generation != queue.generation:
+                load_tip(container, owned, state)
             if request.underway is not None:
                 request.underway.check()
-            segment = _admit(owned, state, request)
-            if isinstance(segment, int):
-                return None, segment
-            if container.takes_inline(segment, state.tail, data):
-                op = _enter_inline(owned, state, segment, request)
-                container.backlog.came(state.name, len(data), op.extends is None)
-                return op, segment.length
+            answer = _admit(owned, state, request)
+            if answer is not None:
+                return None, answer
+            if container.backlog.takes(data, state.line_bytes_max):
+                line, _ = enter_line(container, owned, state, data, request.writer_id, request.event_number)
+                return line, line.offset
+            if state.generation != queue.generation:
+                owned.load(state)
+            generation, segment = state.generation, state.segment
+            assert segment is not None  # admitted
             planned = plan_on_tail(
                 owned, segment, state.tail, state.growing, state.tail_name, state.open_row, data, runtime.now_ms()
             )
@@ -187,59 +193,30 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
     return op, segment.length
 
 
-def fail_unwritten(owned: OwnedEpoch, op: PendingOp, error: BaseException) -> None:
+def fail_unwritten(owned: OwnedEpoch, op: Pending, error: BaseException) -> None:
     """The bytes of an append that is in the queue could not be written: it fails, and all behind it on its segment."""
     (state,) = op.segments
     with state.lock:
         owned.queue.not_written(op, unexpected(error))
 
 
-def _enter_inline(
-    owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, request: AppendRequest
-) -> PendingOp:
-    """With the lock held, the state loaded: an append whose bytes go into the record itself. Nothing is written before that, so nothing can
-    be left half written."""
-    data = request.data if type(request.data) is bytes else bytes(request.data)
-    queue, before, tail = owned.queue, state.last, state.tail
-    extends = (
-        state.inline
-        and before is not None
-        and not before.taken
-        and tail is not None
-        and tail.length + len(data) <= min(BLOCK_BYTES, segment.chunk_size_bytes_max)
-        and queue.may_extend
-    )
-    planned = plan_inline(owned, segment, tail, extends, data, runtime.now_ms())
-    identity = planned.segment.last_chunk
-    op = PendingOp([planned.header], planned.rows, (state,), (), state.generation)
-    op.inline, op.inline_bytes, op.extends = ((chunk_key(identity), data),), len(data), before if extends else None
-    generation, state.generation = state.generation, NOT_LOADED
-    if request.writer_id is not None:
-        remember_event(state, op, segment, request.writer_id, request.event_number, data)
-    queue.enter(op)
-    state.advance(planned.segment, planned.tail, "", False, b"", generation)
-    state.inline = True
-    return op
-
-
-def _admit(owned: OwnedEpoch, state: PendingSegment, request: AppendRequest) -> SegmentRecord | int:
-    """With the lock held, the state loaded: the segment to append to, or the offset to answer when there is nothing to write."""
-    segment = state.segment
-    if segment is None or (request.identity is not None and segment.id != request.identity):
+def _admit(owned: OwnedEpoch, state: PendingSegment, request: AppendRequest) -> int | None:
+    """With the lock held, the tip loaded: None where it is to be appended, or the offset to answer when there is nothing to write."""
+    if not state.segment_id or request.identity not in (None, state.segment_id):
         raise SegmentNotFound(state.name)
     if request.writer_id is not None:
-        known = known_event(owned, state, segment, request.writer_id, request.event_number)
+        known = known_event(owned, state, request.writer_id, request.event_number)
         if known is not None and request.event_number <= known.number:
             require_same_event(state.name, known, request.event_number, request.data)
             return known.offset
-    if segment.flags & FLAG_SEALED:
+    if state.sealed:
         raise SegmentSealed(state.name)
-    offset = segment.length
+    offset = state.length
     if request.expected_offset is not None and request.expected_offset != offset:
         raise BadOffset(state.name, expected=offset, given=request.expected_offset)
     length = len(request.data)
     if length == 0:
         return offset
-    if offset + length > _OFFSET_MAX:
+    if offset + length > OFFSET_MAX:
         raise InvalidArgument(f"segment {state.name!r} would grow beyond 2**63 - 1 bytes", argument="data")
-    return segment
+    return None

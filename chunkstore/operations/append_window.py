@@ -23,7 +23,7 @@ from chunkstore.operations.append import AppendRequest, Underway, fail_unwritten
 from chunkstore.operations.append_plan import write_pieces
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import PendingOp
+from chunkstore.operations.pending import Pending
 
 __all__ = ["AppendWindow"]
 
@@ -89,7 +89,7 @@ class AppendWindow:
             self._name, self._identity, data, expected_offset, writer_id, event_number, deadline, underway
         )
 
-        def attempt(owned: OwnedEpoch) -> tuple[PendingOp | None, int]:
+        def attempt(owned: OwnedEpoch) -> tuple[Pending | None, int]:
             # In another epoch nothing holds this one up: what became of the one before has to be known first.
             foreign = before is not None and before.owned is not owned
             if before is not None and foreign and not before.owned.queue.wait_decided(before.op, deadline):

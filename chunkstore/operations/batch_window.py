@@ -4,7 +4,7 @@ Promises: waits at most ``linger_s``, or where that is 0 a fifth of the last com
 seldom where those who were there last do not come again in that time. Without waiting for those of the last batch, two halves of a
 crowd would take turns: each half is in the queue while the other one is committed.
 The order in which operations entered stays, for each segment; a note has a record of its own; an operation with more than a batch's
-worth goes alone; what is in one extent is in one record.
+worth goes alone; lines and other operations are never in one record.
 Leaves out: the queue (``commit_queue``). All of ``BatchWindow`` but ``gather`` is called under the queue's lock, which ``gather`` takes.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.journal import RecordKind
-from chunkstore.operations.pending import PendingOp, PendingSegment, Waiter
+from chunkstore.operations.pending import Pending, PendingLine, PendingSegment, Waiter
 
 __all__ = ["BatchWindow", "next_batch"]
 
@@ -32,7 +32,7 @@ class BatchWindow:
     """How many operations were about at the last commit, and the leader that waits for as many again. ``lock``: the queue's; ``queue``:
     what is in it."""
 
-    def __init__(self, linger_s: float, lock: runtime.Lock, queue: list[PendingOp]) -> None:
+    def __init__(self, linger_s: float, lock: runtime.Lock, queue: list[Pending]) -> None:
         self._linger_s = linger_s
         self._lock = lock
         self._queue = queue
@@ -70,23 +70,21 @@ class BatchWindow:
             self._pass_over = self._passed_over
 
 
-def next_batch(queue: Sequence[PendingOp]) -> list[PendingOp]:
+def next_batch(queue: Sequence[Pending]) -> list[Pending]:
     """The next batch of what is queued; nothing where all of it is held up."""
-    batch, size_bytes = list[PendingOp](), 0
+    batch, size_bytes = list[Pending](), 0
     held_up: set[PendingSegment] = set()
-    for number, op in enumerate(queue):
-        if not op.written or (held_up and not held_up.isdisjoint(op.segments)):
+    lines = False
+    for op in queue:
+        other = bool(batch) and lines is not (type(op) is PendingLine)
+        note = op.kind is not RecordKind.OPS
+        if not op.written or (other and not note) or (held_up and not held_up.isdisjoint(op.segments)):
             held_up.update(op.segments)
             continue
         size_bytes += op.size_bytes_estimate()
-        note = op.kind is not RecordKind.OPS
         if batch and (note or size_bytes > LIMITS.batch_bytes_max or len(batch) == LIMITS.batch_ops_max):
-            chosen = set(batch)
-            for later in queue[number:]:
-                if later.extends in chosen:
-                    chosen.add(later)
-                    batch.append(later)
             break
+        lines = type(op) is PendingLine
         batch.append(op)
         if note:
             break

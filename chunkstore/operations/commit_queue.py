@@ -18,26 +18,25 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.config import LIMITS
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkstoreError, Closed, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import Batch, RecordKind
-from chunkstore.metadata.port import Commit, Position
+from chunkstore.metadata.port import Commit, Lines, Position
 from chunkstore.operations.batch_window import BatchWindow, next_batch
-from chunkstore.operations.pending import PendingOp, Stale, Waiter
+from chunkstore.operations.pending import Pending, PendingLine, PendingOp, Stale, Waiter
 
 __all__ = ["CommitEnvironment", "CommitQueue", "FailedBatch"]
 
 _BACKGROUND: Final = "chunkstore-committer"
 _ENDED: Final = -1
-_EXTENDED_BYTES: Final = LIMITS.batch_bytes_max // 2
+_make = tuple.__new__  # what a NamedTuple's constructor does, without its argument handling
 CommitStep: TypeAlias = Literal["sync", "build", "append", "apply"]
 
 
 class FailedBatch(NamedTuple):
     """A batch that met ``error`` at ``step``; its record would be, or is, ``lsn``. Every operation of it is undecided."""
 
-    batch: Sequence[PendingOp]
+    batch: Sequence[Pending]
     lsn: int
     step: CommitStep
     error: BaseException
@@ -51,6 +50,8 @@ class CommitEnvironment(NamedTuple):
     sync: Callable[[Sequence[str]], None]
     build: Callable[[Sequence[PendingOp], int], Batch]
     append: Callable[[Batch], Position]
+    append_lines: Callable[[Sequence[PendingLine]], tuple[Position, Lines]]
+    """As ``build`` and ``append``, of a batch of lines."""
     apply: Callable[[Sequence[Commit]], bool]
     """False: a newer owner has the cache."""
     committed: Callable[[int], None]
@@ -67,13 +68,11 @@ class CommitQueue:
     def __init__(self, environment: CommitEnvironment) -> None:
         self._environment = environment
         self._lock = runtime.lock()
-        self._queue: list[PendingOp] = []
-        self._taken: Sequence[PendingOp] = ()
+        self._queue: list[Pending] = []
+        self._taken: Sequence[Pending] = ()
         """The batch taken last; its operations may be undecided still."""
         self._plain = True
         """Whether all that is queued is written, and no note."""
-        self._inline_bytes = 0
-        """Of extents, in what is queued."""
         self._leading = False
         self._gathers = environment.linger_s > 0.0
         self._window = BatchWindow(environment.linger_s, self._lock, self._queue)
@@ -83,37 +82,35 @@ class CommitQueue:
         self.last_commit_at_s: float = runtime.monotonic_s()
 
     @property
-    def may_extend(self) -> bool:
-        """Whether extents may still grow: those of the next record must all fit into it."""
-        return self._inline_bytes < _EXTENDED_BYTES
-
-    @property
     def ended(self) -> bool:
         """Whether nothing can enter any more."""
         return self.generation == _ENDED
 
-    def enter(self, op: PendingOp) -> None:
-        """Put an operation into the queue, under the locks of its segments. Raises ``Stale``: it is not in the queue."""
+    def enter(self, op: Pending, *, to_lead: bool = False) -> bool:
+        """Put an operation into the queue, under the locks of its segments. Raises ``Stale``: it is not in the queue.
+
+        ``to_lead``: its caller ``lead``s at once if this returns True.
+        """
         try:
             with self._lock:
                 if op.generation != self.generation or self.generation == _ENDED:
                     raise Stale
-                if op.extends is not None and op.extends.taken:
-                    raise Stale
                 for state in op.segments:
                     state.last = op
-                self._inline_bytes += op.inline_bytes
                 if not op.written or op.kind is not RecordKind.OPS:
                     self._plain = False
                 self._queue.append(op)
                 if self._window.waiting is not None:
                     self._window.arrived()
+                lead = to_lead and self._plain and not self._leading and not self._environment.background
+                self._leading = self._leading or lead
+                return lead
         except BaseException as error:
             if not isinstance(error, Stale):
                 self._interrupted((op,), error)  # it may be in the queue, and its segments may not know
             raise
 
-    def enter_last(self, op: PendingOp) -> None:
+    def enter_last(self, op: Pending) -> None:
         """After ``end_if_idle``: put in the operation behind which nothing ever enters."""
         with self._lock:
             self._plain = False
@@ -124,7 +121,7 @@ class CommitQueue:
         with self._lock:
             op.written = True
 
-    def not_written(self, op: PendingOp, error: ChunkstoreError) -> None:
+    def not_written(self, op: Pending, error: ChunkstoreError) -> None:
         """With the lock of its one segment held: its data could not be written. It fails, and all behind it on its segment."""
         (state,) = op.segments
         with self._lock:
@@ -142,7 +139,7 @@ class CommitQueue:
 
     # Waiting
 
-    def wait(self, op: PendingOp, deadline: Deadline) -> None:
+    def wait(self, op: Pending, deadline: Deadline) -> None:
         """Wait until ``op`` is decided, committing what is queued while no other thread does. Raises its error, or ``OutcomeUnknown``
         when the deadline passes first."""
         if not op.decided and not self.wait_decided(op, deadline):
@@ -151,7 +148,7 @@ class CommitQueue:
         if op.error is not None:
             raise op.error.copy()
 
-    def wait_decided(self, op: PendingOp, deadline: Deadline) -> bool:
+    def wait_decided(self, op: Pending, deadline: Deadline) -> bool:
         """As ``wait``, but does not raise the operation's error. False when the deadline passed first."""
         while not op.decided:
             waiter = self._lead_or_wait(op)
@@ -179,9 +176,9 @@ class CommitQueue:
                 last = next_batch(self._queue)[-1] if lead else None
                 self._leading = self._leading or lead
             if last is not None:
-                self._lead(last)
+                self.lead(last)
 
-    def _lead_or_wait(self, op: PendingOp) -> Waiter | None:
+    def _lead_or_wait(self, op: Pending) -> Waiter | None:
         """Commit in this thread until ``op`` is decided, or return what its caller has to wait for."""
         background = self._environment.background
         waiter = None
@@ -194,8 +191,8 @@ class CommitQueue:
                         waiter = Waiter()
                         op.waiters = (*op.waiters, waiter)
                 # Without a thread to be had, it is led here, as it is where storages are local.
-                if lead and (not background or runtime.spawn_if_possible(self._lead, _BACKGROUND) is None):
-                    self._lead(op)
+                if lead and (not background or runtime.spawn_if_possible(self.lead, _BACKGROUND) is None):
+                    self.lead(op)
             except BaseException as error:
                 self._interrupted((), error)  # whether there is a leader is not certain
                 raise
@@ -209,8 +206,8 @@ class CommitQueue:
             op.waiters[0].wake()
             op.waiters = op.waiters[1:]
 
-    def _lead(self, op: PendingOp | None = None) -> None:
-        """Commit batch after batch: until ``op`` is decided, or nothing is ready."""
+    def lead(self, op: Pending | None = None) -> None:
+        """As the one leader, commit batch after batch: until ``op`` is decided, or nothing is ready."""
         try:
             while op is None or not op.decided:
                 if self._gathers:
@@ -228,7 +225,7 @@ class CommitQueue:
                 if self._queue:
                     self._hand_over()
 
-    def _interrupted(self, batch: Sequence[PendingOp], error: BaseException) -> None:
+    def _interrupted(self, batch: Sequence[Pending], error: BaseException) -> None:
         """Between two steps that belong together: the epoch ends, if it has not, and with it what is queued and ``batch``."""
         if not self.ended:
             self._environment.failed(FailedBatch(batch, self.head.lsn + 1, "build", error))
@@ -238,41 +235,42 @@ class CommitQueue:
     def _has_ready(self) -> bool:
         return bool(self._queue) and (self._plain or bool(next_batch(self._queue)))
 
-    def _take(self) -> Sequence[PendingOp]:
+    def _take(self) -> Sequence[Pending]:
         with self._lock:
             queue = self._queue
             if self._plain and len(queue) == 1:
-                self._taken = (queue[0],)
-                queue[0].taken = True
-                self._inline_bytes = 0
+                batch = self._taken = (queue.pop(),)
+                return batch
+            chosen = self._taken = next_batch(queue)
+            if len(chosen) == len(queue):
                 queue.clear()
-                return self._taken
-            batch = self._taken = next_batch(self._queue)
-            for op in batch:
-                op.taken = True
-            is_front = self._plain and bool(batch) and batch[-1] is queue[len(batch) - 1]
-            queue[:] = queue[len(batch) :] if is_front else [op for op in queue if not op.taken]
+            else:
+                taken = set(chosen)
+                queue[:] = [op for op in queue if op not in taken]
             self._plain = all(op.written and op.kind is RecordKind.OPS for op in queue)
-            self._inline_bytes = sum(op.inline_bytes for op in queue)
-            return batch
+            return chosen
 
-    def _commit(self, batch: Sequence[PendingOp]) -> None:
+    def _commit(self, batch: Sequence[Pending]) -> None:
         """Commit and decide a batch. Raises nothing but what interrupts a thread, and then, too, the batch is decided."""
         environment, previous = self._environment, self.head
         began_s = runtime.monotonic_s()
         step: CommitStep = "sync"
         try:
-            names: Sequence[str] = batch[0].sync_names
-            if len(batch) > 1:
-                names = tuple(dict.fromkeys(name for op in batch for name in op.sync_names))
-            if names:
-                environment.sync(names)
-            step = "build"
-            record = environment.build(batch, previous.lsn + 1)
-            step = "append"
-            position = environment.append(record)
+            if type(batch[0]) is PendingLine:
+                step = "append"
+                position, lines = environment.append_lines(batch)  # type: ignore[arg-type]  # the first says what all are
+                commit = _make(Commit, (position, previous.hash, None, (), (), lines))
+            else:
+                ops: Sequence[PendingOp] = batch  # type: ignore[assignment]
+                names = dict.fromkeys(name for op in ops for name in op.sync_names)
+                if names:
+                    environment.sync(tuple(names))
+                step = "build"
+                record = environment.build(ops, previous.lsn + 1)
+                step = "append"
+                position = environment.append(record)
+                commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
             step = "apply"
-            commit = Commit(position, previous.hash, record.digest, record.ops, record.rows)
             if not environment.apply((commit,)):
                 raise StorageUnavailable("the metadata cache does not match the journal; it is rebuilt")
             self.head = position
@@ -292,22 +290,23 @@ class CommitQueue:
     # Deciding
 
     @staticmethod
-    def _decide(batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int) -> None:
+    def _decide(batch: Sequence[Pending], error: ChunkstoreError | None, lsn: int) -> None:
         """With the lock held."""
         for op in batch:
             if op.decided:
                 continue
             op.lsn, op.error, op.decided = lsn, error, True
-            waiters, op.waiters = op.waiters, ()
-            for waiter in waiters:
-                waiter.wake()
+            if op.waiters:
+                waiters, op.waiters = op.waiters, ()
+                for waiter in waiters:
+                    waiter.wake()
 
-    def decide(self, batch: Sequence[PendingOp], error: ChunkstoreError | None, lsn: int = 0) -> None:
+    def decide(self, batch: Sequence[Pending], error: ChunkstoreError | None, lsn: int = 0) -> None:
         """Decide what is not decided yet: committed as part of record ``lsn``, or failed with ``error``."""
         with self._lock:
             self._decide(batch, error, lsn)
 
-    def fail(self, batch: Sequence[PendingOp], error: ChunkstoreError) -> None:
+    def fail(self, batch: Sequence[Pending], error: ChunkstoreError) -> None:
         """A batch did not happen, and the epoch goes on: it fails, and all that is queued behind it."""
         with self._lock:
             if self.generation != _ENDED:

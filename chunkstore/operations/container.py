@@ -39,16 +39,16 @@ from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
 from chunkstore.operations.looking import Look, audit, look
 from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
-from chunkstore.operations.pending import PendingOp, Stale, Undecided
+from chunkstore.operations.pending import Pending, PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
 from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 
-__all__ = ["OwnedContainer", "unexpected"]
+__all__ = ["SPACE_CHECK_S", "OwnedContainer", "unexpected"]
 
 T = TypeVar("T")
-_SPACE_CHECK_S: Final = 0.05
+SPACE_CHECK_S: Final = 0.05
 """So old may be what the disks have left when something is added. What adds nothing asks."""
 _RETIRED_MAX: Final = 16
 _STARTS_MAX: Final = 1024
@@ -89,7 +89,8 @@ class OwnedContainer:
         self.remote: bool = storage.capabilities.remote
         self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
-        self.inline_bytes, self._inline_bytes_behind = inline_limits(settings, storage.capabilities)
+        self.inline_bytes_behind: int
+        self.inline_bytes, self.inline_bytes_behind = inline_limits(settings, storage.capabilities)
         self.tail: TailCache = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s: float = 0.0  # of what writers commit (``append_window``)
         self.backlog: Backlog = Backlog(settings)
@@ -107,7 +108,7 @@ class OwnedContainer:
         self.released = False  # whether all resources are: what hung until then must not take over
         self.inherited: bool = False
         """Whether this is a forked child's copy: the container, the threads and the locks are its parent's."""
-        self._space_checked_s = -1.0
+        self.space_checked_s = -1.0
         self._retired: deque[tuple[float, MetadataStore]] = deque()  # stores of ended epochs, and when they ended
         processes.tell_in_child(self)
 
@@ -121,6 +122,7 @@ class OwnedContainer:
             failed=self.decide,
             committed=self._committed if self._tells_commits else self.changed,
             tail=self.tail,
+            backlog=self.backlog,
         )
         self.space.forget_quota()
         self.starts.append(EpochStart(self.current.queue.head.lsn, self.current.opened_s, self.current.opened_ms))
@@ -157,7 +159,7 @@ class OwnedContainer:
     def takes_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: BytesLike) -> bool:
         """Whether bytes that are appended behind ``tail`` go into the record: few, and spilling keeps up."""
         behind = tail is not None and tail.kind == KIND_INLINE
-        length_max = self._inline_bytes_behind if behind else self.inline_bytes
+        length_max = self.inline_bytes_behind if behind else self.inline_bytes
         return self.backlog.takes(data, min(length_max, segment.chunk_size_bytes_max))
 
     # The door
@@ -233,9 +235,9 @@ class OwnedContainer:
                 space.refuse()
             self.mend(deadline)
             self.check_owner()
-        if adds < 0 or deadline.end_s - self._space_checked_s > _SPACE_CHECK_S:
+        if adds < 0 or deadline.end_s - self.space_checked_s > SPACE_CHECK_S:
             space.look(self.current.store, adds)
-            self._space_checked_s = deadline.end_s
+            self.space_checked_s = deadline.end_s
         if adds >= 0 and space.watchful:
             space.admit(self.current.store, adds)
         return self.current
@@ -257,13 +259,15 @@ class OwnedContainer:
 
     def carry_out(
         self,
-        attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]],
+        attempt: Callable[[OwnedEpoch], tuple[Pending | None, T]],
         deadline: Deadline,
         adds: int = ADDS_NOTHING,
+        entered: tuple[OwnedEpoch, Pending | None, T] | None = None,
     ) -> T:
-        """``enter``, and wait, if there was anything to do; return the result."""
+        """``enter``, unless the first attempt has ``entered``, and wait, if there was anything to do; return the result."""
         while True:
-            owned, op, result = self.enter(attempt, deadline, adds)
+            owned, op, result = entered or self.enter(attempt, deadline, adds)
+            entered = None
             if op is None:
                 # An answer about the present state: a deposed owner must not give it.
                 self.check_fence()
@@ -276,20 +280,20 @@ class OwnedContainer:
             else:
                 return result
 
-    def wait(self, owned: OwnedEpoch, op: PendingOp, deadline: Deadline) -> None:
+    def wait(self, owned: OwnedEpoch, op: Pending, deadline: Deadline) -> None:
         """Wait until what has entered is decided. Raises the errors of commits; after ``CacheDamaged`` it can be planned anew."""
         try:
             owned.queue.wait(op, deadline)
-            if op.reshapes:
+            if isinstance(op, PendingOp) and op.reshapes:
                 self._reshaped(op)
         except OutcomeUnknown:
-            if op.reshapes:
+            if isinstance(op, PendingOp) and op.reshapes:
                 self._reshaped(op)
             raise
 
     def enter(
-        self, attempt: Callable[[OwnedEpoch], tuple[PendingOp | None, T]], deadline: Deadline, adds: int
-    ) -> tuple[OwnedEpoch, PendingOp | None, T]:
+        self, attempt: Callable[[OwnedEpoch], tuple[Pending | None, T]], deadline: Deadline, adds: int
+    ) -> tuple[OwnedEpoch, Pending | None, T]:
         """Let ``attempt`` plan and enter an operation, again while what it meets is undecided or gone. ``adds``: bytes of chunks, as
         ``serving``."""
         fetched: tuple[str, ...] = ()

@@ -16,8 +16,9 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
+from chunkstore.metadata.lines import LineFold, line_extents
 from chunkstore.metadata.pins import scan_pins
-from chunkstore.metadata.port import MetadataView, Op, RowChange
+from chunkstore.metadata.port import Lines, MetadataView, Op, Position, RowChange
 from chunkstore.names import NO_CHUNK, ContainerNames, confined
 from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
 from chunkstore.records import KIND_INLINE, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
@@ -52,8 +53,20 @@ class CutOff:
         self._others: dict[bytes, tuple[Op, int]] = {}
         self._created: dict[int, str] = {}
 
-    def add(self, lsn: int, ops: Sequence[Op], rows: Sequence[RowChange]) -> None:
-        """One record."""
+    def add(
+        self, lsn: int, ops: Sequence[Op], rows: Sequence[RowChange], placed: tuple[Position, Lines] | None = None
+    ) -> None:
+        """One record; ``placed``: its lines, and the point behind it."""
+        if placed is not None:
+            position, lines = placed
+            ops = [
+                (int(OpCode.APPEND), line.segment_id, line.offset, length, ((line.offset, identity),), 1)
+                for identity, line, length, _ in line_extents(position, lines.lines)
+            ]
+            with suppress(Damaged):  # what does not follow on the rows before is not kept
+                folding = LineFold(self._get)
+                folding.add(position, lines)
+                rows = [(key, value) for key, value, _ in folding.take().rows]
         self._rows.update(rows)
         for key, value in rows:
             if key[:1] == SEGMENT and value is not None:

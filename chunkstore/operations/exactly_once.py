@@ -1,8 +1,5 @@
 """Exactly-once appends: what each writer's last committed event was (protocol 3.5, "Retries by clients").
 
-Row value (metadata FORMAT.md, namespace ``!writers``): version u8 = 2, event number u64be, offset u64be, length u64be,
-CRC32C of the event's bytes u32be.
-
 Promises: the row commits in the same record as the append it describes, so both exist or neither; an event that is still
 undecided is waited for before a repetition of it is answered; the next one goes behind it into the queue, and fails with it.
 Leaves out: forgetting writers (rows go when their segment ends, through the collector).
@@ -10,40 +7,25 @@ Leaves out: forgetting writers (rows go when their segment ends, through the col
 
 from __future__ import annotations
 
-from struct import Struct
-
 from chunkstore.checksum import BytesLike, crc32c
-from chunkstore.errors import Conflict, Damaged
-from chunkstore.metadata.codec import decode_table
+from chunkstore.errors import Conflict
 from chunkstore.metadata.keys import writer_key
+from chunkstore.metadata.lines import WriterEvent, decode_writer_row, encode_writer_row
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Undecided, WriterEvent
+from chunkstore.operations.pending import PendingOp, PendingSegment, Stale, Undecided
 from chunkstore.records import SegmentRecord, TableRecord
 
-__all__ = ["decode_writer_row", "known_event", "remember_event", "require_same_event"]
-
-_ROW = Struct(">BQQQI")
-_VERSION = 2
+__all__ = ["known_event", "remember_event", "require_same_event"]
 
 
-def decode_writer_row(name: str, raw: bytes) -> WriterEvent:
-    """The writer row of segment ``name``. Raises ``Damaged``."""
-    value = decode_table(f"writer row of {name}", raw).value
-    if len(value) != _ROW.size or value[0] != _VERSION:
-        raise Damaged("not a writer row of a known version", object=f"writer row of {name}")
-    return WriterEvent(*_ROW.unpack(value)[1:])
-
-
-def known_event(
-    owned: OwnedEpoch, state: PendingSegment, segment: SegmentRecord, writer_id: bytes, event_number: int
-) -> WriterEvent | None:
+def known_event(owned: OwnedEpoch, state: PendingSegment, writer_id: bytes, event_number: int) -> WriterEvent | None:
     """The writer's last event; None for a new writer. ``event_number`` is what is about to be appended.
 
-    Called with ``state.lock`` held. Raises ``Undecided`` (that event has to be decided first), ``Stale``, ``Damaged``.
+    Called with ``state.lock`` held, its tip loaded. Raises ``Undecided`` (that event has to be decided first), ``Stale``, ``Damaged``.
     """
     pending = state.writers.get(writer_id)
     if pending is None:
-        raw = owned.store.get(writer_key(segment.id, writer_id))
+        raw = owned.store.get(writer_key(state.segment_id, writer_id))
         return None if raw is None else decode_writer_row(state.name, raw)
     event, op = pending
     if not op.decided and event_number <= event.number:
@@ -75,5 +57,5 @@ def remember_event(
 ) -> None:
     """Add the writer's row to the operation that appends ``data`` at ``segment.length``."""
     event = WriterEvent(event_number, segment.length, len(data), crc32c(data))
-    op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, _ROW.pack(_VERSION, *event))
+    op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, encode_writer_row(event))
     state.writers[writer_id] = (event, op)

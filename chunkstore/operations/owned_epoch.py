@@ -8,21 +8,32 @@ Leaves out: beginning and ending epochs (``recovery``), whether we still own the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.checksum import crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.journal import Batch, Journal, Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.metadata.port import MetadataStore, Position
+from chunkstore.metadata.port import Line, Lines, MetadataStore, Position
 from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_id, confined
+from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
-from chunkstore.operations.pending import PendingOp, PendingSegment, PendingSegments, PendingTables, Stale, Undecided
+from chunkstore.operations.pending import (
+    PendingLine,
+    PendingOp,
+    PendingSegment,
+    PendingSegments,
+    PendingTables,
+    Stale,
+    Undecided,
+)
 from chunkstore.operations.record_builder import RecordBuilder
 from chunkstore.records import ACTIVE, ChunkRecord
 from chunkstore.storage import ChunkStorage
@@ -39,6 +50,8 @@ class EpochStart(NamedTuple):
     at_ms: int
 
 
+_make = tuple.__new__  # what a NamedTuple's constructor does, without its argument handling
+_by_segment: Final = attrgetter("segment_id")
 _TOKEN_BYTES = 256
 """Of chance, drawn at a time for names of chunks."""
 
@@ -56,6 +69,7 @@ class OwnedEpoch:
         failed: Callable[[OwnedEpoch, FailedBatch], None],
         committed: Callable[[int], None],
         tail: TailCache,
+        backlog: Backlog,
     ) -> None:
         self.journal: Journal = ownership.journal
         self.store: MetadataStore = ownership.store
@@ -79,15 +93,17 @@ class OwnedEpoch:
         """By segment id, the one of them that another spill of that segment may write to, and where: the last write was committed, and
         nobody is at it. A spill grows no other segment's chunk, though a concat may have put one in front: it lies in another run."""
         self._tail = tail
+        self._backlog = backlog
         self._random = b""
-        builder = RecordBuilder(
-            self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
+        builder = self._builder = RecordBuilder(
+            lambda: self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
         )
         environment = CommitEnvironment(
             head=self.journal.head,
             sync=storage.sync,
             build=builder.build,
             append=self._append,
+            append_lines=self._append_lines,
             apply=partial(self.store.apply, verify=False),
             committed=committed,
             failed=partial(failed, self),
@@ -109,6 +125,30 @@ class OwnedEpoch:
         position = self.journal.append(batch)
         self._tail.put_record(batch.ops, batch.blob)
         return position
+
+    def _append_lines(self, batch: Sequence[PendingLine]) -> tuple[Position, Lines]:
+        """One record of appends. Those of one segment go on in one extent, as far as one may be long."""
+        if len(batch) > 1:
+            batch = sorted(batch, key=_by_segment)
+        came = self._backlog.came
+        lines: list[Line] = []
+        run = run_id = crc = 0
+        for op in batch:
+            data, segment_id, (state,) = op.data, op.segment_id, op.segments
+            length = len(data)
+            joined = segment_id == run_id and run + length <= state.extent_bytes_max
+            if joined:
+                run, crc = run + length, crc32c_of_more(crc, data)
+            else:
+                run, crc, run_id = length, crc32c_of_bytes(data), segment_id
+            lines.append(_make(Line, (segment_id, op.offset, length, crc, joined, state.encoded, op.event)))
+            # What is on its way is counted before it is committed.
+            came(state.name, length, not joined)
+        position, placed = self.journal.append_lines(lines, [op.data for op in batch], self._builder.label_lines())
+        put = self._tail.put
+        for op in batch:
+            put(op.segment_id, op.offset, op.data)
+        return position, placed
 
     # Rows and ids
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import CHUNK
+from chunkstore.metadata.lines import WriterEvent
 from chunkstore.metadata.port import Op
 from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = [
     "NOT_LOADED",
+    "Pending",
+    "PendingLine",
     "PendingOp",
     "PendingSegment",
     "PendingSegments",
@@ -28,7 +31,6 @@ __all__ = [
     "Stale",
     "Undecided",
     "Waiter",
-    "WriterEvent",
 ]
 
 RowRecord: TypeAlias = SegmentRecord | ChunkRecord | TableRecord | SessionRecord | GarbageRecord | PinRecord | None
@@ -39,15 +41,6 @@ NOT_LOADED: Final = 0
 """The generation of pending fields that are not loaded."""
 
 
-class WriterEvent(NamedTuple):
-    """The last event of a writer: its number, where its bytes are, and their CRC32C."""
-
-    number: int
-    offset: int
-    length: int
-    crc32c: int
-
-
 class Stale(Exception):
     """Planned on a state that is gone (its epoch ended, or a batch failed); nothing happened: plan again."""
 
@@ -55,7 +48,7 @@ class Stale(Exception):
 class Undecided(Exception):
     """An earlier operation has to be decided first: wait for ``op``, then plan again."""
 
-    def __init__(self, op: PendingOp) -> None:
+    def __init__(self, op: Pending) -> None:
         super().__init__("undecided")
         self.op = op
 
@@ -76,6 +69,40 @@ class Waiter:
     def wait(self, timeout_s: float) -> bool:
         """Wait for ``wake``; False when ``timeout_s`` passed first."""
         return self._lock.acquire(True, max(0.0, timeout_s))
+
+
+class PendingLine:
+    """One append whose bytes the record takes along, between reservation and decision (``PendingOp``). ``event``: the writer's id, event
+    number, and the CRC32C of ``data``."""
+
+    __slots__ = ("data", "decided", "error", "event", "generation", "lsn", "offset", "segment_id", "segments", "waiters")
+
+    kind: Final = RecordKind.OPS
+    written: Final = True
+
+    def __init__(
+        self,
+        state: PendingSegment,
+        segment_id: int,
+        offset: int,
+        data: bytes,
+        event: tuple[bytes, int, int] | None,
+        generation: int,
+    ) -> None:
+        self.segments = (state,)
+        self.segment_id = segment_id
+        self.offset = offset
+        self.data = data
+        self.event = event
+        self.generation = generation
+        self.decided: bool = False
+        self.error: ChunkstoreError | None = None
+        self.lsn: int = 0
+        self.waiters: tuple[Waiter, ...] = ()
+
+    def size_bytes_estimate(self) -> int:
+        """As ``PendingOp``: what an OPEN says of a moved extent included."""
+        return len(self.data) + 600
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -101,10 +128,6 @@ class PendingOp:
     """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one behind the other."""
     inline_bytes: int = 0
     """How many bytes that are."""
-    extends: PendingOp | None = None
-    """The operation in front of this one in the same extent: both are in one record."""
-    taken: bool = False
-    """Whether a batch has it: nothing extends its extent any more."""
     reshapes: bool = False
     """Whether its segments' lists of chunks may change by more than a longer last chunk."""
     decided: bool = False
@@ -125,6 +148,9 @@ class PendingOp:
         return total
 
 
+Pending: TypeAlias = PendingOp | PendingLine
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class PendingSegment:
     """The pending state of one segment name in one epoch. All fields change under ``lock``.
@@ -133,9 +159,11 @@ class PendingSegment:
     appends wait behind them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
     loaded or last advanced; they hold only while it is the same. ``segment`` is None while no segment of this name exists.
     ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``); ``open_row``: the pending value
-    of its last block row, empty while that is the committed one. ``writing``: the rows
+    of its last block row, empty while that is the committed one. An append by line changes none of these, but the *tip*, which holds while
+    ``tip_generation`` is the queue's: the id (0: no such segment), length and state of the segment, and how long a line and an extent may
+    be. ``writing``: the rows
     of the data write under way; if it does not succeed, its chunks are never written again (protocol A2), which ``unwritable``
-    remembers. ``last`` is the newest operation that entered the commit queue. ``inline``: the tail is an extent of that operation's record.
+    remembers. ``last`` is the newest operation that entered the commit queue.
     """
 
     name: str
@@ -149,13 +177,22 @@ class PendingSegment:
     open_row: bytes = b""
     writing: Mapping[bytes, RowRecord] | None = None
     unwritable: frozenset[bytes] = frozenset()
-    last: PendingOp | None = None
-    inline: bool = False
-    writers: dict[bytes, tuple[WriterEvent, PendingOp]] = field(default_factory=dict)
+    last: Pending | None = None
+    tip_generation: int = NOT_LOADED
+    segment_id: int = 0
+    length: int = 0
+    sealed: bool = False
+    line_bytes_max: int = 0
+    extent_bytes_max: int = 0
+    encoded: bytes = b""
+    writers: dict[bytes, tuple[WriterEvent, Pending]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.encoded = self.name.encode()
 
     def unload(self) -> None:
         """Forget the pending fields: the next operation loads the committed rows."""
-        self.generation = NOT_LOADED
+        self.generation = self.tip_generation = NOT_LOADED
         self.writers.clear()
 
     def settle_write(self) -> None:
@@ -179,11 +216,11 @@ class PendingSegment:
         self.tail_name = tail_name
         self.growing = growing
         self.open_row = open_row
-        self.inline = False
         self.writing = None
+        self.tip_generation = NOT_LOADED
         self.generation = generation
 
-    def undecided(self) -> PendingOp | None:
+    def undecided(self) -> Pending | None:
         """The newest operation that is not decided yet, or None when the pending state is the committed one."""
         last = self.last
         return last if last is not None and not last.decided else None

@@ -53,12 +53,12 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 
 
 class RecordBuilder:
-    """Builds the records of one epoch, which began at ``opened_s`` and ``opened_ms``, in a state of that ``digest``; ``old_row``
-    reads a committed row, ``place`` says where the bytes of the next record's extents will begin."""
+    """Builds the records of one epoch, which began at ``opened_s`` and ``opened_ms``; ``digest`` asks for the committed state's,
+    ``old_row`` reads a committed row, ``place`` says where the bytes of the next record's extents will begin."""
 
     def __init__(
         self,
-        digest: int,
+        digest: Callable[[], int],
         old_row: Callable[[bytes], bytes | None],
         opened_s: float,
         opened_ms: int,
@@ -67,28 +67,33 @@ class RecordBuilder:
         self._place = place
         self._places: dict[bytes, tuple[str, int]] = {}
         """Of extents that were built last, by the keys of their rows."""
-        self._digest = digest
+        self._committed_digest = digest
+        self._digest = digest()
+        self._lined = False
+        """Whether records of lines have changed rows since the record built last."""
         self._old_row = old_row
         self._began_ms = opened_ms - int(opened_s * 1000)
         self._time_ms = 0
         self._digests: dict[bytes, int] = {}
         """Of rows that were written last."""
-        self._built: tuple[int, int, list[tuple[bytes, int]]] = (0, digest, [])
+        self._built: tuple[int, int, list[tuple[bytes, int]]] = (0, self._digest, [])
         """The lsn of the record built last, the digest after it, and the digests of its rows (0: deleted)."""
 
     def build(self, batch: Sequence[PendingOp], lsn: int) -> Batch:
         """The record of a batch. To ask for the next lsn says that the record built before was committed; for the same one,
         that it was not."""
         built_lsn, built_digest, built_rows = self._built
-        if lsn == built_lsn + 1:
+        if self._lined:
+            self._digest = self._committed_digest()
+            self._digests.clear()
+            self._lined = False
+        elif lsn == built_lsn + 1:
             self._digest = built_digest
             self._digests.update(built_rows)
             if len(self._digests) > _DIGESTS_KEPT:
                 for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
                     del self._digests[key]
-        # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
-        aged_ms = self._began_ms + int(runtime.monotonic_s() * 1000)
-        time_ms = self._time_ms = max(self._time_ms, runtime.now_ms(), aged_ms)
+        time_ms = self._label_ms()
         first = batch[0]
         headers: Sequence[Op] = first.headers
         merged, garbage = first.rows, first.garbage
@@ -132,6 +137,17 @@ class RecordBuilder:
         digest %= DIGEST_MODULUS
         self._built = (lsn, digest, digests)
         return Batch(first.kind, headers, rows, digest, time_ms, first.notes, blob)
+
+    def label_lines(self) -> int:
+        """The label of time of a record of lines, which is committed next."""
+        self._lined = True
+        return self._label_ms()
+
+    def _label_ms(self) -> int:
+        # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
+        aged_ms = self._began_ms + int(runtime.monotonic_s() * 1000)
+        self._time_ms = max(self._time_ms, runtime.now_ms(), aged_ms)
+        return self._time_ms
 
     def _gather(self, batch: Sequence[PendingOp]) -> tuple[bytes, Container[bytes]]:
         """The bytes of the batch's extents, each in one piece, and their keys, which have no rows yet; where they will lie is kept."""

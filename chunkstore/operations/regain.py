@@ -21,12 +21,12 @@ from chunkstore.errors import Conflict, Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_session, decode_table
 from chunkstore.metadata.keys import REPAIR_KEY, SESSION, chunk_key, segment_key
+from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.names import NO_CHUNK, ContainerNames
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.cut_off import CutOff
-from chunkstore.operations.exactly_once import decode_writer_row
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pins import end_pins
 from chunkstore.operations.regain_bytes import clipped, is_stored, spill_again, with_copies

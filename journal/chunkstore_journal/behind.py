@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.port import Op, RowChange
+from chunkstore.metadata.port import Lines, Op, Position, RowChange
 from chunkstore_journal.extents import extents_of
 from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.lines import lines_of
 from chunkstore_journal.payloads import decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.repair import Diagnosis, has_records, list_slots, streams_of
@@ -30,6 +31,7 @@ class Behind(NamedTuple):
     rows: Sequence[RowChange]
     object: str
     position: int
+    lines: tuple[Position, Lines] | None = None
 
 
 class Unreadable(NamedTuple):
@@ -89,6 +91,11 @@ def _of_open(streams: Streams, epoch: int, lsn: int) -> Iterator[Behind | Unread
 
 def _behind(record: Record, name: str, position: int, begin: int | None) -> Behind | Unreadable:
     try:
+        lines = lines_of(record, begin, object=name, position=position)
+        if lines is not None:
+            header = record.header
+            here = Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
+            return Behind(header.lsn, (), (), name, position, (here, lines))
         ops, rows = decode_ops(record.payload, object=name, position=position)
         extents_of(record, ops, rows, begin=begin, object=name, position=position)
     except Damaged as damage:

@@ -8,7 +8,7 @@ reads them compares their CRC32C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -17,14 +17,16 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK, chunk_key
-from chunkstore.metadata.port import Op, RowChange
-from chunkstore.names import journal_place, parse_place
-from chunkstore.records import KIND_INLINE, ChunkRecord
+from chunkstore.metadata.lines import line_extents
+from chunkstore.metadata.port import Op, Position, RowChange
+from chunkstore.names import NO_CHUNK, journal_place, parse_place
+from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord
+from chunkstore_journal.lines import lines_of
 from chunkstore_journal.payloads import BLOB_AT, OpenPayload, blob_of, decode_ops, embedded_at
 from chunkstore_journal.record import HEADER_BYTES, Record
 from chunkstore_journal.wire import refuse
 
-__all__ = ["check_moved", "extents_of", "moved_extents"]
+__all__ = ["check_moved", "extents_of", "moved_extents", "place_in"]
 
 _APPEND = int(OpCode.APPEND)
 _NO_NAME = b"\xa0"
@@ -88,24 +90,39 @@ def _lies_before(chunk: ChunkRecord, epoch: int, index: int, begin: int | None) 
 
 
 def _embedded(payload: OpenPayload, record: Record, object: str, position: int) -> list[tuple[bytes, ChunkRecord]]:
+    """The extents of the embedded record; those of lines without their neighbours."""
+    lines = lines_of(record, payload.end_byte, object=object, position=position)
+    if lines is not None:
+        header, at, found = record.header, lines.at, list[tuple[bytes, ChunkRecord]]()
+        here = Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
+        for identity, line, length, crc in line_extents(here, lines.lines):
+            place = lines.object, at, length, crc, NO_CHUNK, NO_CHUNK, line.segment_id
+            found.append((chunk_key(identity), ChunkRecord(*place, header.epoch, CLOSED, KIND_INLINE, lines.time_ms)))
+            at += length
+        return found
     ops, rows = decode_ops(record.payload, object=object, position=position)
     return extents_of(record, ops, rows, begin=payload.end_byte, object=object, position=position)
 
 
-def _place_in(payload: OpenPayload) -> tuple[str, int]:
+def place_in(payload: OpenPayload) -> tuple[str, int]:
     """The ``object`` of extents that an OPEN embeds, and what to add to their offsets."""
     return journal_place(payload.epoch, 0), HEADER_BYTES + embedded_at(payload) - payload.end_byte
 
 
-def moved_extents(payload: OpenPayload, record: Record | None, *, object: str) -> tuple[list[RowChange], int]:
+def moved_extents(
+    payload: OpenPayload, record: Record | None, rows: Mapping[bytes, bytes | None], *, object: str
+) -> tuple[list[RowChange], int]:
     """What an OPEN says of the extents of the record that it embeds, which lies in ``object`` so far; and what that
-    adds to the state digest. Raises ``Damaged``."""
+    adds to the state digest. ``rows``: those that the record makes. Raises ``Damaged``."""
     if record is None or not blob_of(record.payload):
         return [], 0
     moved: list[RowChange] = []
     digest = 0
-    place, shift = _place_in(payload)
+    place, shift = place_in(payload)
     for key, chunk in _embedded(payload, record, object, payload.end_byte):
+        raw = rows.get(key)
+        if raw is not None:
+            chunk = decode_chunk(key, raw)
         after = encode_chunk(chunk.placed(place, chunk.object_offset + shift))
         moved.append((key, after))
         digest += row_digest(key, after) - row_digest(key, encode_chunk(chunk))
@@ -117,7 +134,7 @@ def check_moved(payload: OpenPayload, record: Record, *, object: str) -> None:
     if not blob_of(record.payload):
         return
     changed = dict(payload.rows)
-    place, shift = _place_in(payload)
+    place, shift = place_in(payload)
     extents = dict(_embedded(payload, record, object, 0))
     for key, chunk in extents.items():
         raw = changed.get(key, b"")

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.checksum import crc32c_of_bytes
+from chunkstore.checksum import crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import Settings
 from chunkstore.errors import (
     CacheDamaged,
@@ -198,7 +198,18 @@ class Follower:
         blob = None if self.tail.is_off or self._retired else blob_of(payload)
         if not blob:
             return
-        rows, begin = dict(commit.rows), 0
+        crc = 0
+        begin = 0
+        if commit.lines is not None:
+            for line in commit.lines.lines:
+                data = bytes(blob[begin : begin + line.length])
+                begin += line.length
+                # ``crc32c`` goes on from line to line of an extent.
+                crc = crc32c_of_more(crc, data) if line.joined else crc32c_of_bytes(data)
+                if crc == line.crc32c:
+                    self.tail.put(line.segment_id, line.offset, data)
+            return
+        rows = dict(commit.rows)
         for segment_id, offset, length, identity in extents_of(commit.ops, len(blob)):
             data = bytes(blob[begin : begin + length])
             begin += length

@@ -19,7 +19,15 @@ from chunkstore.runtime import Pool
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.objects import ContainerFormat
-from chunkstore_journal.payloads import OpenPayload, SealPayload, SnapshotLink, decode_open, decode_ops, decode_seal
+from chunkstore_journal.payloads import (
+    OpenPayload,
+    SealPayload,
+    SnapshotLink,
+    blob_end,
+    decode_open,
+    decode_ops,
+    decode_seal,
+)
 from chunkstore_journal.record import (
     HEADER_BYTES,
     MAGIC,
@@ -96,6 +104,8 @@ class Opened(NamedTuple):
             return False
         if self.embedded is None:
             return True
+        if blob_end(self.embedded.payload):
+            return False
         ops, rows = decode_ops(self.embedded.payload, object=self.object, position=0)
         return not ops and not rows
 

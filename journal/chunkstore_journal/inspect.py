@@ -17,11 +17,12 @@ from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import FUTURE_MS
 from chunkstore.journal import LeaseInfo, RecordKind
-from chunkstore.metadata.port import Head, Op, Position, RowChange
+from chunkstore.metadata.port import Head, Position, RowChange
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.ends import contradicts, missing
 from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams
 from chunkstore_journal.lease import read_lease
+from chunkstore_journal.lines import lines_of
 from chunkstore_journal.objects import Claim, decode_claim
 from chunkstore_journal.payloads import FLAG_REPAIR, SnapshotLink, blob_of, decode_ops
 from chunkstore_journal.record import Record
@@ -104,12 +105,16 @@ def describe_owner(streams: Streams) -> OwnerInfo:
 
 def _info(record: Record, *, embedded: bool, name: str, position: int) -> RecordInfo:
     header = record.header
-    ops: Sequence[Op] = ()
+    ops: Sequence[object] = ()
     rows: Sequence[RowChange] = ()
     inline_bytes = 0
     if header.kind not in (RecordKind.OPEN, RecordKind.SEAL):
-        ops, rows = decode_ops(record.payload, object=name, position=position)
         inline_bytes = len(blob_of(record.payload))
+        lines = lines_of(record, header.at, object=name, position=position)
+        if lines is None:
+            ops, rows = decode_ops(record.payload, object=name, position=position)
+        else:
+            ops = lines.lines
     return RecordInfo(
         header.epoch, header.index, header.lsn, header.kind.name, header.time_ms, len(ops), len(rows), record.size,
         record.hash, header.digest, embedded, name, position, inline_bytes,

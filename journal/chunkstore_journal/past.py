@@ -30,6 +30,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.container import read_format
 from chunkstore_journal.ends import require_held
+from chunkstore_journal.extents import place_in
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.record import RecordHeader
 from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise
@@ -263,6 +264,9 @@ def _materialise(streams: Streams, cache: MetadataCache, asked: Asked, moment: M
 def _moved(adopting: Opened, adopted: Commit) -> Commit:
     """The adopted record with the places of its extents that the OPEN gives them: what lies behind its cut may go."""
     there = dict(adopting.payload.rows)
+    if adopted.lines is not None:
+        slot, shift = place_in(adopting.payload)
+        return adopted._replace(lines=adopted.lines._replace(object=slot, at=adopted.lines.at + shift))
     rows = list[RowChange]()
     for key, value in adopted.rows:
         now = there.get(key) if key[:1] == CHUNK else None

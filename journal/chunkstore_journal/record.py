@@ -14,7 +14,7 @@ whether an invalid tail may be cut (recovery decides; ``LogReader.find_record_af
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from struct import Struct
 from typing import Literal, NamedTuple
@@ -23,11 +23,12 @@ from chunkstore.checksum import BytesLike, crc32c_of_bytes, crc32c_of_more
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import RecordKind
-from chunkstore_journal.payloads import BLOB_AT, blob_end
+from chunkstore_journal.payloads import BLOB_AT, LINES_HEAD, blob_end
 from chunkstore_journal.wire import HASH_BYTES
 
 __all__ = [
     "EMBEDDABLE_BYTES_MAX",
+    "FLAG_LINES",
     "FORMAT_VERSION",
     "HEADER_BYTES",
     "MAGIC",
@@ -38,6 +39,7 @@ __all__ = [
     "decode_record",
     "decode_slot",
     "decode_unproven",
+    "encode_lines_record",
     "encode_record",
     "intact_header",
     "peek_length",
@@ -56,6 +58,12 @@ _U32 = Struct(">I")
 
 HEADER_BYTES = _HEADER.size
 OVERHEAD_BYTES = HEADER_BYTES + HASH_BYTES
+FLAG_LINES = 1
+"""The payload is lines; the header states no digest (zeros)."""
+_NO_DIGEST = bytes(32)
+_LINES_FRONT = Struct(">4sBBBBI")
+_LINES_REST = Struct(">16sQQQQQ16s32s16sQI")
+"""The header before its own CRC, and behind it."""
 _PAYLOAD_BYTES_MAX = LIMITS.record_bytes_max - OVERHEAD_BYTES
 
 EMBEDDABLE_BYTES_MAX = LIMITS.record_bytes_max - MIB
@@ -151,6 +159,34 @@ def encode_record(header: RecordHeader, payload: bytes) -> tuple[bytes, bytes]:
     hashed = payload[:BLOB_AT] + payload[end:] if end else payload
     identity = blake2b(raw + hashed, digest_size=HASH_BYTES).digest()
     return b"".join((raw, payload, identity)), identity
+
+
+def encode_lines_record(
+    stream: tuple[bytes, int, bytes],
+    place: tuple[int, int, int, bytes],
+    time_ms: int,
+    data: Sequence[bytes],
+    raw_lines: bytes,
+) -> tuple[bytes, bytes]:
+    """As ``encode_record``, of appends. ``stream``: container, epoch, token; ``place``: index, byte, lsn of the record before and its hash;
+    ``data``: bytes of the appends, in the order of the lines, which ``raw_lines`` holds."""
+    container, epoch, token = stream
+    index, at, lsn, previous_hash = place
+    size = len(data[0]) if len(data) == 1 else sum(map(len, data))
+    count = len(raw_lines)
+    front = LINES_HEAD + size.to_bytes(4, "big")
+    back = (b"\xc4" + count.to_bytes(1, "big") if count < 256 else b"\xc6" + count.to_bytes(4, "big")) + raw_lines
+    crc = crc32c_of_bytes(front)
+    for piece in data:
+        crc = crc32c_of_more(crc, piece)
+    crc = crc32c_of_more(crc, back)
+    header = _LINES_FRONT.pack(
+        MAGIC, FORMAT_VERSION, RecordKind.OPS, CRC32C_ALGORITHM, FLAG_LINES, len(front) + size + len(back)
+    )
+    rest = _LINES_REST.pack(container, epoch, index, at, lsn + 1, lsn, previous_hash, _NO_DIGEST, token, time_ms, crc)
+    header += crc32c_of_more(crc32c_of_bytes(header), rest).to_bytes(4, "big") + rest
+    identity = blake2b(header + front + back, digest_size=HASH_BYTES).digest()
+    return b"".join((header, front, *data, back, identity)), identity
 
 
 def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Record:

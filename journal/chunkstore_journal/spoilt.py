@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from chunkstore.checksum import crc32c_combine, crc32c_extend, crc32c_of_bytes
 from chunkstore.errors import Damaged
+from chunkstore.metadata.lines import line_extents
+from chunkstore.metadata.port import GENESIS
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.extents import extents_of
 from chunkstore_journal.history import Streams
-from chunkstore_journal.payloads import decode_ops
+from chunkstore_journal.lines import lines_of
+from chunkstore_journal.payloads import BLOB_AT, decode_ops
 from chunkstore_journal.record import HEADER_BYTES, Record, decode_unproven, peek_length
 
 __all__ = ["spoilt_record"]
@@ -30,16 +33,23 @@ def spoilt_record(streams: Streams, name: str, begin: int | None) -> tuple[Recor
     if crc32c_of_bytes(record.payload) == crc:
         return None  # its hash is damaged, or what lies behind it
     try:
-        ops, rows = decode_ops(record.payload, object=name, position=position)
-        extents = extents_of(record, ops, rows, begin=begin, object=name, position=position)
+        lines = lines_of(record, begin, object=name, position=position)
+        if lines is None:
+            ops, rows = decode_ops(record.payload, object=name, position=position)
+            rows_of = extents_of(record, ops, rows, begin=begin, object=name, position=position)
+            extents = [(row.object_offset - position - HEADER_BYTES, row.length, row.crc32c or 0) for _, row in rows_of]
+        else:
+            starts, extents = BLOB_AT, []
+            for _, _, length, part in line_extents(GENESIS, lines.lines):
+                extents.append((starts, length, part))
+                starts += length
     except Damaged:
         return None
     proven, at = 0, 0
-    for _, chunk in extents:
-        start = chunk.object_offset - position - HEADER_BYTES
+    for start, length, part in extents:
         proven = crc32c_extend(proven, record.payload[at:start])
-        proven = crc32c_combine(proven, chunk.crc32c or 0, chunk.length)
-        at = start + chunk.length
+        proven = crc32c_combine(proven, part, length)
+        at = start + length
     if not extents or crc32c_extend(proven, record.payload[at:]) != crc:
         return None
     return record, Damaged("bytes of appends are damaged in this record", object=name, position=position)

@@ -10,19 +10,27 @@ Leaves out: how a record becomes durable and fenced (``slot_stream``, ``append_s
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, NoReturn, TypeVar
 
 from chunkstore.config import KIB, LIMITS, Settings
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.port import Line, Lines, Position
 from chunkstore.names import journal_place
 from chunkstore_journal.claim import is_seen, moved
 from chunkstore_journal.history import Opened, Streams
+from chunkstore_journal.lines import encode_lines
 from chunkstore_journal.payloads import BLOB_AT, encode_note, encode_ops
-from chunkstore_journal.record import EMBEDDABLE_BYTES_MAX, HEADER_BYTES, RecordHeader, encode_record
+from chunkstore_journal.record import (
+    EMBEDDABLE_BYTES_MAX,
+    HEADER_BYTES,
+    OVERHEAD_BYTES,
+    RecordHeader,
+    encode_lines_record,
+    encode_record,
+)
 from chunkstore_journal.slots import Backoff
 
 __all__ = ["OwnedStream", "encode_batch", "unavailable"]
@@ -80,6 +88,7 @@ class OwnedStream(Journal):
         self._container = streams.container
         self._mode = streams.mode
         self._token = opened.payload.token
+        self._stream = streams.container, opened.epoch, opened.payload.token
         self._log_place = journal_place(opened.epoch, None)
         self._deadline_s = settings.op_deadline_s
         self._time_ms = opened.header.time_ms
@@ -112,13 +121,30 @@ class OwnedStream(Journal):
     def records_written(self) -> int:
         return self.head.index - 1
 
+    def _refuse(self, end: ChunkstoreError) -> NoReturn:
+        if isinstance(end, (NotOwner, Closed)):
+            raise end.copy()
+        # Nothing of this call was written, whatever happened to the one that ended the stream.
+        raise JournalBroken(end.copy(), happened=False)
+
+    def append_lines(self, lines: Sequence[Line], data: Sequence[bytes], time_ms: int) -> tuple[Position, Lines]:
+        if self._end is not None:
+            self._refuse(self._end)
+        lsn, link, epoch, index, at = self.head
+        time_ms = max(time_ms, self._time_ms)
+        place = _make(Lines, (time_ms, *self.place, lines))
+        raw_lines = encode_lines(lines)
+        raw, identity = encode_lines_record(self._stream, (index, at, lsn, link), time_ms, data, raw_lines)
+        end_byte = self._commit(raw)
+        self._time_ms = time_ms
+        self._bytes_written += len(raw)
+        self._blob_bytes += len(raw) - len(raw_lines) - OVERHEAD_BYTES
+        self.head = position = _make(Position, (lsn + 1, identity, epoch, index + 1, end_byte))
+        return position, place
+
     def append(self, batch: Batch) -> Position:
-        end = self._end
-        if end is not None:
-            if isinstance(end, (NotOwner, Closed)):
-                raise end.copy()
-            # Nothing of this call was written, whatever happened to the one that ended the stream.
-            raise JournalBroken(end.copy(), happened=False)
+        if self._end is not None:
+            self._refuse(self._end)
         payload = encode_batch(batch)
         if batch.blob and len(payload) > _SURELY_FITS_BYTES:
             _require_room(batch, len(payload))

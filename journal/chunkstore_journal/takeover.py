@@ -16,7 +16,8 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import CacheDamaged, ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import LeaseInfo, Ownership, RecordKind, TakeOverReport
-from chunkstore.metadata.keys import is_row
+from chunkstore.metadata.keys import chunk_key, is_row
+from chunkstore.metadata.lines import LineFold, line_extents
 from chunkstore.metadata.port import GENESIS, MetadataCache, MetadataStore, MetadataView, Position, RowChange, furthest
 from chunkstore_journal.append_stream import AppendStream, read_tail
 from chunkstore_journal.claim import (
@@ -40,11 +41,10 @@ from chunkstore_journal.payloads import (
     BaseLink,
     OpenPayload,
     SnapshotLink,
-    decode_ops,
     encode_open,
 )
 from chunkstore_journal.record import RecordHeader, encode_record
-from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, materialise
+from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, commit_of_embedded, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
@@ -265,7 +265,7 @@ class TakeOver:
         last_lsn, last_hash = end.lsn, end.hash
         with found.store.view() as view:
             digest = view.head.digest
-            digest_after = digest if closed.embedded is None else self._digest_after(view, closed)
+            digest_after, changed = (digest, {}) if closed.embedded is None else self._embedded(view, closed)
             digest_of_rows = _sum_of(view, rows)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         # Before the first OPEN there is what the container begins with: nothing, or a state (protocol 3.11).
@@ -304,7 +304,7 @@ class TakeOver:
             rows=rows,
         )
         log = self._names.log(previous.epoch) if previous is not None else ""
-        moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, object=log)
+        moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, changed, object=log)
         payload = payload._replace(rows=(*rows, *moved_rows))
         digest = (digest + digest_of_rows + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
@@ -313,23 +313,36 @@ class TakeOver:
         )  # fmt: skip
         return encode_record(header, encode_open(payload))[0]
 
-    def _digest_after(self, view: MetadataView, closed: ClosedStream) -> int:
-        """The digest behind the embedded record, recomputed: it is not applied before our OPEN makes it history (A12)."""
+    def _embedded(self, view: MetadataView, closed: ClosedStream) -> tuple[int, dict[bytes, bytes | None]]:
+        """The digest behind the embedded record, recomputed: it is not applied before our OPEN makes it history (A12). And its rows."""
         assert closed.embedded is not None
-        digest = view.head.digest
-        if view.head.position.lsn == closed.embedded.header.lsn:
-            return digest  # its owner has applied it, and the state comes from its snapshot or its cache
-        name = self._names.log(closed.embedded.header.epoch)
-        _, rows = decode_ops(closed.embedded.payload, object=name, position=closed.end.byte)
-        digest = (digest + _sum_of(view, list(dict(rows).items()))) % DIGEST_MODULUS
-        if digest != closed.embedded.header.digest:
+        digest, at = view.head.digest, view.head.position
+        header = closed.embedded.header
+        name = self._names.log(header.epoch)
+        here = Position(header.lsn, closed.embedded.hash, header.epoch, header.index + 1, 0)
+        commit = commit_of_embedded(closed.embedded, closed.end.byte, here, object=name, at=closed.end.byte)
+        # Its owner may have applied it, and the state comes from its snapshot or its cache.
+        applied = at.lsn == header.lsn
+        if commit.lines is None:
+            rows = dict(commit.rows)
+        elif applied:
+            keys = [chunk_key(identity) for identity, _, _, _ in line_extents(here, commit.lines.lines)]
+            rows = {key: view.get(key) for key in keys}
+        else:
+            lines = LineFold(view.get)
+            lines.add(here, commit.lines)
+            rows = {key: value for key, value, _ in lines.take().rows}
+        if applied:
+            return digest, rows
+        digest = (digest + _sum_of(view, list(rows.items()))) % DIGEST_MODULUS
+        if commit.digest not in (None, digest):
             raise Damaged(
                 f"the record with lsn {closed.embedded.header.lsn} does not lead to the state it names; if the local cache "
                 "is at fault, deleting it helps",
                 object=name,
                 position=closed.end.byte,
             )
-        return digest
+        return digest, rows
 
     def _newest_snapshot(self, previous: Opened | None, found: Materialised, end: StreamEnd) -> SnapshotLink | None:
         """What our OPEN names: readers start there, and the collector of this epoch never passes it (A10)."""

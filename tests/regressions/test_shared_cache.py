@@ -48,7 +48,7 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
         go.set()
         assert applied.wait(60)
 
-    digest_after = TakeOver._digest_after
+    digest_after = TakeOver._embedded
     digests: list[Any] = []
 
     def meanwhile(self: TakeOver, *arguments: Any) -> Any:
@@ -58,7 +58,7 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
         let_it_apply()
         return digests[-1]
 
-    monkeypatch.setattr(TakeOver, "_digest_after", meanwhile)
+    monkeypatch.setattr(TakeOver, "_embedded", meanwhile)
     second = world.open()
     assert digests
     thread.join(60)

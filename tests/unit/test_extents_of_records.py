@@ -108,7 +108,7 @@ def test_a_blob_that_is_longer_than_the_record_says_is_damage() -> None:
 def opened(record: Record, rows: Any = ()) -> Any:
     embedded = encode_record(record.header, record.payload)[0]
     payload = OPEN._replace(previous_epoch=EPOCH, end_byte=BEGIN, embedded=embedded, rows=list(rows))
-    moved, _ = moved_extents(payload, record, object="log.a")
+    moved, _ = moved_extents(payload, record, {}, object="log.a")
     return payload._replace(rows=[*rows, *moved])
 
 

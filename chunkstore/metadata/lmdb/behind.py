@@ -15,7 +15,7 @@ from chunkstore.metadata.totals import grown
 
 __all__ = ["Behind", "StoredHead"]
 
-_COMMITS_MAX: Final = 64
+_COMMITS_MAX: Final = 128
 _ROWS_MAX: Final = 1024
 
 
@@ -28,23 +28,27 @@ class StoredHead(NamedTuple):
 
 
 class Behind:
-    """Commits behind the head that is stored, in order, their rows, and the totals after them. ``rows`` may be read without a lock."""
+    """Commits behind the head that is stored, in order, their rows, and the totals after them (None: to be counted). ``rows`` may be read
+    without a lock, unless there are ``lines``: their rows are derived when they are written."""
 
-    __slots__ = ("commits", "full", "position", "rows", "totals")
+    __slots__ = ("commits", "full", "lines", "position", "rows", "totals")
 
     def __init__(self, position: Position | None = None, totals: Totals = NO_TOTALS) -> None:
         """``position``: where the store stands, None: nobody knows, and nothing waits; ``totals``: there."""
         self.commits: list[Commit] = []
         self.rows: dict[bytes, bytes | None] = {}
         self.position = position
-        self.totals: Totals = totals
+        self.totals: Totals | None = totals
+        self.lines = 0
+        """How many."""
         self.full: bool = False
         """Whether they are to be written before another one comes."""
 
     @property
     def head(self) -> Head:
-        """Where the state stands with them; there is one at least."""
+        """Where the state stands with them; there is one at least, and no lines."""
         last = self.commits[-1]
+        assert last.digest is not None
         return Head(last.position, last.digest)
 
     def add(self, commit: Commit) -> bool:
@@ -52,11 +56,16 @@ class Behind:
         last = self.position
         if last is None or commit.previous_hash != last.hash or commit.position.lsn != last.lsn + 1:
             return False
-        totals = grown(self.totals, commit.ops)
-        if totals is None:
-            return False
-        self.rows.update(commit.rows)
-        self.totals, self.position = totals, commit.position
+        if commit.lines is not None:
+            self.totals = None
+            self.lines += len(commit.lines.lines)
+        else:
+            totals = grown(self.totals or NO_TOTALS, commit.ops)
+            if totals is None:
+                return False
+            self.rows.update(commit.rows)
+            self.totals = totals if self.totals is not None else None
+        self.position = commit.position
         self.commits.append(commit)
-        self.full = len(self.commits) >= _COMMITS_MAX or len(self.rows) >= _ROWS_MAX
+        self.full = len(self.commits) >= _COMMITS_MAX or len(self.rows) + self.lines >= _ROWS_MAX
         return True

@@ -141,6 +141,16 @@ class _WriteTransaction:
         if self.counts and key[0] in COUNTED:
             self.counted.append((key[0], None if old is None else old[:-SEAL_BYTES], value))
 
+    def put_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        crcs = [crc32c_of_bytes(key + value) for key, value in pairs]
+        items = [(pair[0], pair[1] + crc.to_bytes(SEAL_BYTES, "little")) for pair, crc in zip(pairs, crcs, strict=True)]
+        if self._cursor is None:
+            self._cursor = self._txn.cursor()
+        if self._cursor.putmulti(items, overwrite=False)[1] != len(items):
+            raise RowDamaged(pairs[0][0])
+        self.crcs += sum(crcs)
+        self.entries += len(items)
+
     def delete(self, key: bytes) -> None:
         old = self._pop(key)
         if old is not None:
@@ -311,7 +321,9 @@ class LmdbMetadataStore(MetadataStore):
         environment = self._check()
         environment.check()
         behind = environment.behind
-        if behind.commits:
+        if behind.lines:
+            self.settle()
+        elif behind.commits:
             return behind.head
         if environment.at is None:
             with defer_interrupt(), environment.writing, _OpenView(environment, self._uuid) as view:
@@ -331,6 +343,8 @@ class LmdbMetadataStore(MetadataStore):
     def get(self, key: bytes) -> bytes | None:
         environment = self._check()
         # Looked at first: what is not behind any more when the transaction begins is in it.
+        if environment.behind.lines:
+            self.settle()
         rows = environment.behind.rows
         if key in rows:
             environment.check()

@@ -1,0 +1,131 @@
+"""Short appends as lines of the next record: from the arguments to the acknowledgement (protocol 3.7; docs/architecture.md, "One append").
+
+Promises
+* Nothing is written before the record, so nothing can be left half written; lines of one segment are committed in the order they enter.
+* ``append_line`` does all of an append where nothing has to be looked up, waited for or refused; else it does nothing, and ``append``
+  goes the general way, which enters lines by ``enter_line``, too.
+* What a line changes is derived when it is needed (``metadata.lines``); the segment's *tip* is all that the next line has to know.
+Leaves out: what is not plain (``append``), the record (``OwnedEpoch``), group commit (``commit_queue``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chunkstore import runtime
+from chunkstore.blocks import BLOCK_BYTES
+from chunkstore.checksum import BytesLike, crc32c_of_bytes
+from chunkstore.deadline import Deadline
+from chunkstore.metadata.lines import WriterEvent
+from chunkstore.operations.container import SPACE_CHECK_S, OwnedContainer
+from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingSegment, Stale
+from chunkstore.records import FLAG_SEALED, KIND_INLINE
+
+__all__ = ["OFFSET_MAX", "append_line", "enter_line", "load_tip"]
+
+OFFSET_MAX: Final = (1 << 63) - 1
+_NAME_BYTES_MAX: Final = 255
+"""What a line has room for."""
+
+
+def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment) -> None:
+    """With the lock held: what the next line has to know. Raises as ``OwnedEpoch.load``."""
+    if state.generation != owned.queue.generation:
+        owned.load(state)
+    segment, tail = state.segment, state.tail
+    state.segment_id = 0
+    if segment is not None:
+        behind = tail is not None and tail.kind == KIND_INLINE
+        fits = len(state.encoded) <= _NAME_BYTES_MAX
+        longest = container.inline_bytes_behind if behind else container.inline_bytes
+        state.segment_id, state.length = segment.id, segment.length
+        state.sealed = bool(segment.flags & FLAG_SEALED)
+        state.line_bytes_max = min(longest, segment.chunk_size_bytes_max) if fits else 0
+        state.extent_bytes_max = min(BLOCK_BYTES, segment.chunk_size_bytes_max)
+    state.tip_generation = state.generation
+
+
+def enter_line(
+    container: OwnedContainer,
+    owned: OwnedEpoch,
+    state: PendingSegment,
+    data: BytesLike,
+    writer_id: bytes | None,
+    event_number: int,
+    *,
+    to_lead: bool = False,
+) -> tuple[PendingLine, bool]:
+    """With the lock held and the tip loaded: put an admitted append into the queue; and whether its caller leads now. Raises ``Stale``."""
+    if type(data) is not bytes:
+        data = bytes(data)
+    offset, length, event = state.length, len(data), None
+    if writer_id is not None:
+        event = writer_id, event_number, crc32c_of_bytes(data)
+    op = PendingLine(state, state.segment_id, offset, data, event, state.tip_generation)
+    lead = owned.queue.enter(op, to_lead=to_lead)
+    if event is not None:
+        state.writers[event[0]] = WriterEvent(event_number, offset, length, event[2]), op
+    state.length = offset + length
+    # The records of segment and tail follow from the committed lines, if anything else wants them.
+    state.generation = NOT_LOADED
+    state.line_bytes_max = min(container.inline_bytes_behind, state.extent_bytes_max)
+    return op, lead
+
+
+def append_line(
+    container: OwnedContainer,
+    name: str,
+    identity: int | None,
+    data: BytesLike,
+    expected_offset: int | None,
+    writer_id: bytes | None,
+    event_number: int,
+    deadline: Deadline,
+) -> tuple[OwnedEpoch, PendingLine] | None:
+    """Enter an append, and commit it if no other thread leads; the caller waits until it is decided. None: nothing was entered."""
+    owned = container.current
+    queue = owned.queue
+    state = owned.segments.by_name.get(name)
+    if (
+        state is None
+        or state.tip_generation != queue.generation
+        or container.closed
+        or container.fence.error is not None
+        or container.space.watchful
+        or deadline.end_s - container.space_checked_s > SPACE_CHECK_S
+    ):
+        return None
+    with runtime.defer_interrupt():
+        # Only where nobody has to be waited for: waiting has a deadline, on the general way.
+        if not state.turn.acquire(False):
+            return None
+        held = state.lock.acquire(False)
+        state.turn.release()
+        if not held:
+            return None
+        try:
+            if (
+                container.draining
+                or owned.segments.by_name.get(name) is not state
+                or state.tip_generation != queue.generation
+                or state.sealed
+                or not 0 < len(data) <= OFFSET_MAX - state.length
+                or not container.backlog.takes(data, state.line_bytes_max)
+                or (identity is not None and identity != state.segment_id)
+                or not state.segment_id
+                or (expected_offset is not None and expected_offset != state.length)
+            ):
+                return None
+            if writer_id is not None:
+                known = state.writers.get(writer_id)
+                if known is None or known[0].number >= event_number or known[1].error is not None:
+                    return None
+            op, lead = enter_line(container, owned, state, data, writer_id, event_number, to_lead=True)
+        except Stale:
+            return None
+        finally:
+            state.lock.release()
+        if lead:
+            queue.lead(op)
+    return owned, op
