@@ -14,9 +14,10 @@ from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
+from chunkstore.metadata.lines import WriterEvent
 from chunkstore.operations.exactly_once import known_event
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import PendingOp, PendingSegment, WriterEvent
+from chunkstore.operations.pending import PendingOp, PendingSegment
 from tests.faults.scenarios import is_opening, is_record
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
