@@ -258,8 +258,11 @@ class Store(ReadableContainer, UpkeepCalls):
         ``SegmentSealed``, ``BadOffset``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``,
         ``DeadlineExceeded``, ``Damaged``. Retry after ``OutcomeUnknown``: safe with an offset or event number; else it may append twice.
         """
-        name, identity = resolve_writable(segment)
-        payload = check_data(data)
+        if type(segment) is str and segment in self._container.current.segments.by_name and "\0" not in segment:
+            name, identity = segment, None  # checked when it was used first
+        else:
+            name, identity = resolve_writable(segment)
+        payload = data if type(data) is bytes else check_data(data)
         if expected_offset is not None:
             check_number(expected_offset, "expected_offset")
         writer = None

@@ -148,7 +148,7 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
             if answer is not None:
                 return None, answer
             if container.backlog.takes(data, state.line_bytes_max):
-                line, _ = enter_line(container, owned, state, data, request.writer_id, request.event_number)
+                line, _ = enter_line(container, state, data, request.writer_id, request.event_number, queue.enter)
                 return line, line.offset
             if state.generation != queue.generation:
                 owned.load(state)

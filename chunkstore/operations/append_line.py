@@ -10,7 +10,8 @@ Leaves out: what is not plain (``append``), the record (``OwnedEpoch``), group c
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.blocks import BLOCK_BYTES
@@ -19,11 +20,12 @@ from chunkstore.deadline import Deadline
 from chunkstore.metadata.lines import WriterEvent
 from chunkstore.operations.container import SPACE_CHECK_S, OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingSegment, Stale
+from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingSegment, Stale, Waiter
 from chunkstore.records import FLAG_SEALED, KIND_INLINE
 
 __all__ = ["OFFSET_MAX", "append_line", "enter_line", "load_tip"]
 
+T = TypeVar("T")
 OFFSET_MAX: Final = (1 << 63) - 1
 _NAME_BYTES_MAX: Final = 255
 """What a line has room for."""
@@ -48,29 +50,27 @@ def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment
 
 def enter_line(
     container: OwnedContainer,
-    owned: OwnedEpoch,
     state: PendingSegment,
     data: BytesLike,
     writer_id: bytes | None,
     event_number: int,
-    *,
-    to_lead: bool = False,
-) -> tuple[PendingLine, bool]:
-    """With the lock held and the tip loaded: put an admitted append into the queue; and whether its caller leads now. Raises ``Stale``."""
+    enter: Callable[[PendingLine], T],
+) -> tuple[PendingLine, T]:
+    """With the lock held and the tip loaded: put an admitted append into the queue by ``enter``. Raises ``Stale``."""
     if type(data) is not bytes:
         data = bytes(data)
     offset, length, event = state.length, len(data), None
     if writer_id is not None:
         event = writer_id, event_number, crc32c_of_bytes(data)
     op = PendingLine(state, state.segment_id, offset, data, event, state.tip_generation)
-    lead = owned.queue.enter(op, to_lead=to_lead)
+    entered = enter(op)
     if event is not None:
         state.writers[event[0]] = WriterEvent(event_number, offset, length, event[2]), op
     state.length = offset + length
     # The records of segment and tail follow from the committed lines, if anything else wants them.
     state.generation = NOT_LOADED
     state.line_bytes_max = min(container.inline_bytes_behind, state.extent_bytes_max)
-    return op, lead
+    return op, entered
 
 
 def append_line(
@@ -83,7 +83,7 @@ def append_line(
     event_number: int,
     deadline: Deadline,
 ) -> tuple[OwnedEpoch, PendingLine] | None:
-    """Enter an append, and commit it if no other thread leads; the caller waits until it is decided. None: nothing was entered."""
+    """Enter an append, and commit it or wait; it is decided, or the deadline has passed. None: nothing was entered."""
     owned = container.current
     queue = owned.queue
     state = owned.segments.by_name.get(name)
@@ -121,11 +121,13 @@ def append_line(
                 known = state.writers.get(writer_id)
                 if known is None or known[0].number >= event_number or known[1].error is not None:
                     return None
-            op, lead = enter_line(container, owned, state, data, writer_id, event_number, to_lead=True)
+            op, entered = enter_line(container, state, data, writer_id, event_number, queue.enter_line)
         except Stale:
             return None
         finally:
             state.lock.release()
-        if lead:
-            queue.lead(op)
+        if type(entered) is tuple:
+            queue.lead(op, entered)
+    if isinstance(entered, Waiter):
+        queue.wait_decided(op, deadline, entered)
     return owned, op

@@ -121,7 +121,7 @@ class AppendWindow:
         if underway.planned is not None and not op.decided:
             try:
                 write_pieces(self._container, underway.planned, request.data, request.deadline)
-                owned.queue.written(op)
+                owned.queue.written(op)  # type: ignore[arg-type]  # only lines have nothing to write
             except BaseException as error:
                 fail_unwritten(owned, op, error)
                 raise

@@ -50,8 +50,8 @@ class CommitEnvironment(NamedTuple):
     sync: Callable[[Sequence[str]], None]
     build: Callable[[Sequence[PendingOp], int], Batch]
     append: Callable[[Batch], Position]
-    append_lines: Callable[[Sequence[PendingLine]], tuple[Position, Lines]]
-    """As ``build`` and ``append``, of a batch of lines."""
+    append_lines: Callable[[Sequence[PendingLine], float], tuple[Position, Lines]]
+    """As ``build`` and ``append``, of a batch of lines, now."""
     apply: Callable[[Sequence[Commit]], bool]
     """False: a newer owner has the cache."""
     committed: Callable[[int], None]
@@ -86,11 +86,8 @@ class CommitQueue:
         """Whether nothing can enter any more."""
         return self.generation == _ENDED
 
-    def enter(self, op: Pending, *, to_lead: bool = False) -> bool:
-        """Put an operation into the queue, under the locks of its segments. Raises ``Stale``: it is not in the queue.
-
-        ``to_lead``: its caller ``lead``s at once if this returns True.
-        """
+    def enter(self, op: Pending) -> None:
+        """Put an operation into the queue, under the locks of its segments. Raises ``Stale``: it is not in the queue."""
         try:
             with self._lock:
                 if op.generation != self.generation or self.generation == _ENDED:
@@ -102,12 +99,38 @@ class CommitQueue:
                 self._queue.append(op)
                 if self._window.waiting is not None:
                     self._window.arrived()
-                lead = to_lead and self._plain and not self._leading and not self._environment.background
-                self._leading = self._leading or lead
-                return lead
         except BaseException as error:
             if not isinstance(error, Stale):
                 self._interrupted((op,), error)  # it may be in the queue, and its segments may not know
+            raise
+
+    def enter_line(self, op: PendingLine) -> Sequence[Pending] | Waiter | None:
+        """As ``enter``, of a line whose caller goes on with it at once: it leads, with the batch returned, or waits with its waiter; or,
+        with None, it ``wait``s."""
+        try:
+            with self._lock:
+                if op.generation != self.generation:
+                    raise Stale
+                op.segments[0].last = op
+                queue = self._queue
+                if self._leading or self._environment.background:
+                    queue.append(op)
+                    if self._window.waiting is not None:
+                        self._window.arrived()
+                    if not self._leading:
+                        return None
+                    waiter = Waiter()
+                    op.waiters = (waiter,)
+                    return waiter
+                self._leading = True
+                if queue or self._gathers:
+                    queue.append(op)
+                    return ()
+                self._taken = batch = (op,)
+                return batch
+        except BaseException as error:
+            if not isinstance(error, Stale):
+                self._interrupted((op,), error)
             raise
 
     def enter_last(self, op: Pending) -> None:
@@ -148,10 +171,11 @@ class CommitQueue:
         if op.error is not None:
             raise op.error.copy()
 
-    def wait_decided(self, op: Pending, deadline: Deadline) -> bool:
-        """As ``wait``, but does not raise the operation's error. False when the deadline passed first."""
-        while not op.decided:
-            waiter = self._lead_or_wait(op)
+    def wait_decided(self, op: Pending, deadline: Deadline, waiter: Waiter | None = None) -> bool:
+        """As ``wait``, but does not raise the operation's error. False when the deadline passed first. ``waiter``: one that the operation
+        has."""
+        while not op.decided or waiter is not None:
+            waiter = waiter or self._lead_or_wait(op)
             if waiter is None:
                 continue
             in_time = False
@@ -165,6 +189,7 @@ class CommitQueue:
                         self._hand_over()
             if not in_time:
                 return op.decided
+            waiter = None
         return True
 
     def lead_if_forsaken(self) -> None:
@@ -206,16 +231,18 @@ class CommitQueue:
             op.waiters[0].wake()
             op.waiters = op.waiters[1:]
 
-    def lead(self, op: Pending | None = None) -> None:
-        """As the one leader, commit batch after batch: until ``op`` is decided, or nothing is ready."""
+    def lead(self, op: Pending | None = None, batch: Sequence[Pending] = ()) -> None:
+        """As the one leader, commit batch after batch: until ``op`` is decided, or nothing is ready. ``batch``: what is taken already."""
         try:
             while op is None or not op.decided:
-                if self._gathers:
-                    self._window.gather()
-                batch = self._take()
                 if not batch:
-                    return
+                    if self._gathers:
+                        self._window.gather()
+                    batch = self._take()
+                    if not batch:
+                        return
                 self._commit(batch)
+                batch = ()
         except BaseException as error:
             self._interrupted(self._taken, error)
             raise
@@ -258,7 +285,7 @@ class CommitQueue:
         try:
             if type(batch[0]) is PendingLine:
                 step = "append"
-                position, lines = environment.append_lines(batch)  # type: ignore[arg-type]  # the first says what all are
+                position, lines = environment.append_lines(batch, began_s)  # type: ignore[arg-type]  # the first says what all are
                 commit = _make(Commit, (position, previous.hash, None, (), (), lines))
             else:
                 ops: Sequence[PendingOp] = batch  # type: ignore[assignment]

@@ -126,12 +126,13 @@ class OwnedEpoch:
         self._tail.put_record(batch.ops, batch.blob)
         return position
 
-    def _append_lines(self, batch: Sequence[PendingLine]) -> tuple[Position, Lines]:
+    def _append_lines(self, batch: Sequence[PendingLine], now_s: float) -> tuple[Position, Lines]:
         """One record of appends. Those of one segment go on in one extent, as far as one may be long."""
         if len(batch) > 1:
             batch = sorted(batch, key=_by_segment)
         came = self._backlog.came
         lines: list[Line] = []
+        pieces: list[bytes] = []
         run = run_id = crc = 0
         for op in batch:
             data, segment_id, (state,) = op.data, op.segment_id, op.segments
@@ -141,14 +142,16 @@ class OwnedEpoch:
                 run, crc = run + length, crc32c_of_more(crc, data)
             else:
                 run, crc, run_id = length, crc32c_of_bytes(data), segment_id
+            pieces.append(data)
             lines.append(_make(Line, (segment_id, op.offset, length, crc, joined, state.encoded, op.event)))
             # What is on its way is counted before it is committed.
             came(state.name, length, not joined)
-        position, placed = self.journal.append_lines(lines, [op.data for op in batch], self._builder.label_lines())
+        self._builder.lined = True
+        done = self.journal.append_lines(lines, pieces, self._builder.label(now_s))
         put = self._tail.put
         for op in batch:
             put(op.segment_id, op.offset, op.data)
-        return position, placed
+        return done
 
     # Rows and ids
 

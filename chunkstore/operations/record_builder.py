@@ -69,7 +69,7 @@ class RecordBuilder:
         """Of extents that were built last, by the keys of their rows."""
         self._committed_digest = digest
         self._digest = digest()
-        self._lined = False
+        self.lined: bool = False
         """Whether records of lines have changed rows since the record built last."""
         self._old_row = old_row
         self._began_ms = opened_ms - int(opened_s * 1000)
@@ -83,17 +83,17 @@ class RecordBuilder:
         """The record of a batch. To ask for the next lsn says that the record built before was committed; for the same one,
         that it was not."""
         built_lsn, built_digest, built_rows = self._built
-        if self._lined:
+        if self.lined:
             self._digest = self._committed_digest()
             self._digests.clear()
-            self._lined = False
+            self.lined = False
         elif lsn == built_lsn + 1:
             self._digest = built_digest
             self._digests.update(built_rows)
             if len(self._digests) > _DIGESTS_KEPT:
                 for key in list(self._digests)[: _DIGESTS_KEPT // 2]:
                     del self._digests[key]
-        time_ms = self._label_ms()
+        time_ms = self.label(runtime.monotonic_s())
         first = batch[0]
         headers: Sequence[Op] = first.headers
         merged, garbage = first.rows, first.garbage
@@ -138,16 +138,12 @@ class RecordBuilder:
         self._built = (lsn, digest, digests)
         return Batch(first.kind, headers, rows, digest, time_ms, first.notes, blob)
 
-    def label_lines(self) -> int:
-        """The label of time of a record of lines, which is committed next."""
-        self._lined = True
-        return self._label_ms()
-
-    def _label_ms(self) -> int:
+    def label(self, now_s: float) -> int:
+        """The label of time of the next record; ``now_s`` on the monotonic clock."""
         # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
-        aged_ms = self._began_ms + int(runtime.monotonic_s() * 1000)
-        self._time_ms = max(self._time_ms, runtime.now_ms(), aged_ms)
-        return self._time_ms
+        aged_ms, now_ms = self._began_ms + int(now_s * 1000), runtime.now_ms()
+        self._time_ms = time_ms = max(self._time_ms, now_ms, aged_ms)
+        return time_ms
 
     def _gather(self, batch: Sequence[PendingOp]) -> tuple[bytes, Container[bytes]]:
         """The bytes of the batch's extents, each in one piece, and their keys, which have no rows yet; where they will lie is kept."""

@@ -353,23 +353,17 @@ class LmdbMetadataStore(MetadataStore):
             return view.get(key)
 
     def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
-        if not commits or (len(commits) == 1 and not verify and self._put_off(commits[0])):
-            return True
-        return self._write(lambda txn: self._apply(txn, commits, verify, None))
-
-    def _put_off(self, commit: Commit) -> bool:
-        """Let appends wait for others, if the store is where they follow."""
         environment = self._environment
-        if not self._open or environment.inherited or environment.damage is not None:
-            return False
-        if environment.behind.full:
-            self.settle()
-        with environment.writing:
-            environment.at = None
-            added = environment.behind.add(commit)
-            if added:
-                environment.at = commit.position
-            return added
+        if len(commits) == 1 and not verify and self._open and not environment.inherited and environment.damage is None:
+            # Appends wait for others, if the store is where they follow.
+            if environment.behind.full:
+                self.settle()
+            with environment.writing:
+                environment.at = None
+                if environment.behind.add(commits[0]):
+                    environment.at = commits[0].position
+                    return True
+        return not commits or self._write(lambda txn: self._apply(txn, commits, verify, None))
 
     def _apply(
         self, txn: lmdb.Transaction[bytes], commits: Sequence[Commit], verify: bool, after: Totals | None
