@@ -119,7 +119,7 @@ class _Folding:
         """Apply all of them; the digest behind them."""
         for commit in commits:
             if commit.lines is not None:
-                self._lines.add(commit.position, commit.lines)
+                self._lines.add(commit.lines)
                 continue
             self._derive()
             self._change(commit)

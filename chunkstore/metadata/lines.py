@@ -8,7 +8,7 @@ Leaves out: the bytes themselves, storing (``fold``), how a record holds its lin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from chunkstore.metadata.codec import (
     pack_chunks,
 )
 from chunkstore.metadata.keys import CHUNK, SEGMENT, writer_key
-from chunkstore.metadata.port import Line, Lines, Position
+from chunkstore.metadata.port import Line, Lines
 from chunkstore.names import NO_CHUNK, line_chunk_id
 from chunkstore.records import CLOSED, FLAG_SEALED, KIND_INLINE, ChunkRecord, SegmentRecord, TableRecord
 
@@ -56,10 +56,9 @@ def decode_writer_row(name: str, raw: bytes) -> WriterEvent:
     return WriterEvent(*_EVENT.unpack(value)[1:])
 
 
-def line_extents(position: Position, lines: Sequence[Line]) -> Iterator[tuple[bytes, Line, int, int]]:
+def line_extents(placed: Lines) -> Iterator[tuple[bytes, Line, int, int]]:
     """The extents of a record: chunk id, first line, whole length in bytes, and CRC32C of each, in the order of their bytes."""
-    number = 0
-    at = 0
+    lines, number, at = placed.lines, 0, 0
     while at < len(lines):
         first = lines[at]
         length, crc = first.length, first.crc32c
@@ -67,7 +66,7 @@ def line_extents(position: Position, lines: Sequence[Line]) -> Iterator[tuple[by
         while at < len(lines) and lines[at].joined:
             length, crc = length + lines[at].length, lines[at].crc32c
             at += 1
-        yield line_chunk_id(first.segment_id, position.epoch, position.lsn, number), first, length, crc
+        yield line_chunk_id(first.segment_id, placed.epoch, placed.lsn, number), first, length, crc
         number += 1
 
 
@@ -123,10 +122,9 @@ class LineFold:
         self._events: dict[bytes, TableRecord] = {}
         self._epoch = 0
 
-    def add(self, position: Position, lines: Lines) -> None:
+    def add(self, lines: Lines) -> None:
         """The lines of one record. Raises ``Damaged``; what was added before must not be taken then."""
-        lsn, _, epoch, _, _ = position
-        time_ms, place, at, items = lines
+        epoch, lsn, time_ms, place, at, items = lines
         segments = self._segments
         number, run = 0, -1
         self._epoch = epoch

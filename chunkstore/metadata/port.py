@@ -111,8 +111,11 @@ class Line(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The appends of one record, in the order of their bytes, which begin at byte ``at`` of ``object`` (``names.journal_place``)."""
+    """The appends of one record, which was written as ``lsn`` in ``epoch``, in the order of their bytes; these begin at byte ``at`` of
+    ``object`` (``names.journal_place``)."""
 
+    epoch: int
+    lsn: int
     time_ms: int
     object: str
     at: int

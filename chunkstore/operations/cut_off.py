@@ -18,7 +18,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
 from chunkstore.metadata.lines import LineFold, line_extents
 from chunkstore.metadata.pins import scan_pins
-from chunkstore.metadata.port import Lines, MetadataView, Op, Position, RowChange
+from chunkstore.metadata.port import Lines, MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK, ContainerNames, confined
 from chunkstore.operations.repair_plan import ChunkLink, SegmentPlan, Source, TablePlan
 from chunkstore.records import KIND_INLINE, AttributeValue, ChunkRecord, PinRecord, SegmentRecord
@@ -54,18 +54,17 @@ class CutOff:
         self._created: dict[int, str] = {}
 
     def add(
-        self, lsn: int, ops: Sequence[Op], rows: Sequence[RowChange], placed: tuple[Position, Lines] | None = None
+        self, lsn: int, ops: Sequence[Op], rows: Sequence[RowChange], lines: Lines | None = None
     ) -> None:
-        """One record; ``placed``: its lines, and the point behind it."""
-        if placed is not None:
-            position, lines = placed
+        """One record."""
+        if lines is not None:
             ops = [
                 (int(OpCode.APPEND), line.segment_id, line.offset, length, ((line.offset, identity),), 1)
-                for identity, line, length, _ in line_extents(position, lines.lines)
+                for identity, line, length, _ in line_extents(lines)
             ]
             with suppress(Damaged):  # what does not follow on the rows before is not kept
                 folding = LineFold(self._get)
-                folding.add(position, lines)
+                folding.add(lines)
                 rows = [(key, value) for key, value, _ in folding.take().rows]
         self._rows.update(rows)
         for key, value in rows:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.port import Lines, Op, Position, RowChange
+from chunkstore.metadata.port import Lines, Op, RowChange
 from chunkstore_journal.extents import extents_of
 from chunkstore_journal.history import Opened, Streams
 from chunkstore_journal.lines import lines_of
@@ -31,7 +31,7 @@ class Behind(NamedTuple):
     rows: Sequence[RowChange]
     object: str
     position: int
-    lines: tuple[Position, Lines] | None = None
+    lines: Lines | None = None
 
 
 class Unreadable(NamedTuple):
@@ -93,9 +93,7 @@ def _behind(record: Record, name: str, position: int, begin: int | None) -> Behi
     try:
         lines = lines_of(record, begin, object=name, position=position)
         if lines is not None:
-            header = record.header
-            here = Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
-            return Behind(header.lsn, (), (), name, position, (here, lines))
+            return Behind(record.header.lsn, (), (), name, position, lines)
         ops, rows = decode_ops(record.payload, object=name, position=position)
         extents_of(record, ops, rows, begin=begin, object=name, position=position)
     except Damaged as damage:

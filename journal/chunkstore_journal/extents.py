@@ -18,7 +18,7 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK, chunk_key
 from chunkstore.metadata.lines import line_extents
-from chunkstore.metadata.port import Op, Position, RowChange
+from chunkstore.metadata.port import Op, RowChange
 from chunkstore.names import NO_CHUNK, journal_place, parse_place
 from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord
 from chunkstore_journal.lines import lines_of
@@ -94,8 +94,7 @@ def _embedded(payload: OpenPayload, record: Record, object: str, position: int) 
     lines = lines_of(record, payload.end_byte, object=object, position=position)
     if lines is not None:
         header, at, found = record.header, lines.at, list[tuple[bytes, ChunkRecord]]()
-        here = Position(header.lsn, record.hash, header.epoch, header.index + 1, 0)
-        for identity, line, length, crc in line_extents(here, lines.lines):
+        for identity, line, length, crc in line_extents(lines):
             place = lines.object, at, length, crc, NO_CHUNK, NO_CHUNK, line.segment_id
             found.append((chunk_key(identity), ChunkRecord(*place, header.epoch, CLOSED, KIND_INLINE, lines.time_ms)))
             at += length

@@ -81,4 +81,4 @@ def lines_of(record: Record, begin: int | None, *, object: str, position: int) -
         refuse("the payload is not an array of a version, bytes and lines", object, position)
     lines = decode_lines(value[2], end - BLOB_AT, object=object, position=position)
     here = journal_place(header.epoch, header.index if begin is None else None)
-    return Lines(header.time_ms, here, (begin or 0) + HEADER_BYTES + BLOB_AT, lines)
+    return Lines(header.epoch, header.lsn, header.time_ms, here, (begin or 0) + HEADER_BYTES + BLOB_AT, lines)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from chunkstore.checksum import crc32c_combine, crc32c_extend, crc32c_of_bytes
 from chunkstore.errors import Damaged
 from chunkstore.metadata.lines import line_extents
-from chunkstore.metadata.port import GENESIS
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.extents import extents_of
 from chunkstore_journal.history import Streams
@@ -40,7 +39,7 @@ def spoilt_record(streams: Streams, name: str, begin: int | None) -> tuple[Recor
             extents = [(row.object_offset - position - HEADER_BYTES, row.length, row.crc32c or 0) for _, row in rows_of]
         else:
             starts, extents = BLOB_AT, []
-            for _, _, length, part in line_extents(GENESIS, lines.lines):
+            for _, _, length, part in line_extents(lines):
                 extents.append((starts, length, part))
                 starts += length
     except Damaged:

@@ -133,7 +133,7 @@ class OwnedStream(Journal):
         lsn, link, epoch, index, at = self.head
         time_ms = max(time_ms, self._time_ms)
         here = (self._log_place, at + HEADER_BYTES + BLOB_AT) if self._mode == "append" else self.place
-        place = _make(Lines, (time_ms, *here, lines))
+        place = _make(Lines, (epoch, lsn + 1, time_ms, *here, lines))
         raw_lines = encode_lines(lines)
         raw, identity = encode_lines_record(self._stream, (index, at, lsn, link), time_ms, data, raw_lines)
         end_byte = self._commit(raw)

@@ -326,11 +326,11 @@ class TakeOver:
         if commit.lines is None:
             rows = dict(commit.rows)
         elif applied:
-            keys = [chunk_key(identity) for identity, _, _, _ in line_extents(here, commit.lines.lines)]
+            keys = [chunk_key(identity) for identity, _, _, _ in line_extents(commit.lines)]
             rows = {key: view.get(key) for key in keys}
         else:
             lines = LineFold(view.get)
-            lines.add(here, commit.lines)
+            lines.add(commit.lines)
             rows = {key: value for key, value, _ in lines.take().rows}
         if applied:
             return digest, rows
