@@ -13,7 +13,7 @@ from struct import error as StructError  # noqa: N812  (it is a class, and is us
 
 from chunkstore.metadata.port import Line, Lines
 from chunkstore.names import journal_place
-from chunkstore_journal.payloads import BLOB_AT, blob_end
+from chunkstore_journal.payloads import BLOB_AT, LINES_HEAD, blob_end
 from chunkstore_journal.record import FLAG_LINES, HEADER_BYTES, Record
 from chunkstore_journal.wire import refuse, unpack
 
@@ -75,10 +75,15 @@ def lines_of(record: Record, begin: int | None, *, object: str, position: int) -
     if not header.flags & FLAG_LINES:
         return None
     end = blob_end(payload)
-    # Without the bytes, which are none of what msgpack has to look at.
-    value = unpack(payload[:1] + payload[1:2] + b"\xc4\0" + payload[end:], object, position) if end else None
-    if type(value) is not tuple or len(value) < 3 or type(value[2]) is not bytes:
-        refuse("the payload is not an array of a version, bytes and lines", object, position)
-    lines = decode_lines(value[2], end - BLOB_AT, object=object, position=position)
+    back = payload[end : end + 2]
+    if end and payload[0] == LINES_HEAD[0] and back[:1] == b"\xc4" and end + 2 + back[-1] == len(payload):
+        raw = payload[end + 2 :]
+    else:
+        # Without the bytes of appends, which are none of what msgpack has to look at.
+        value = unpack(payload[:2] + b"\xc4\0" + payload[end:], object, position) if end else None
+        if type(value) is not tuple or len(value) < 3 or value[0] != LINES_HEAD[1] or type(value[2]) is not bytes:
+            refuse("the payload is not an array of a version, bytes and lines", object, position)
+        raw = value[2]
+    lines = decode_lines(raw, end - BLOB_AT, object=object, position=position)
     here = journal_place(header.epoch, header.index if begin is None else None)
     return Lines(header.epoch, header.lsn, header.time_ms, here, (begin or 0) + HEADER_BYTES + BLOB_AT, lines)

@@ -62,7 +62,6 @@ _OPEN_HEAD_BYTES = 3
 _BLOB_HEAD = b"\x94\x02\xc6"
 LINES_HEAD = b"\x93\x03\xc6"
 """How the payload of a record of lines begins: version 3, then bytes of appends."""
-_BLOB_HEADS = frozenset((_BLOB_HEAD[1:], LINES_HEAD[1:]))
 _HEAD_MAX = 0x9F
 """Of an array of 15 elements."""
 _HOST_CHARACTERS_MAX = 255
@@ -278,7 +277,8 @@ def blob_of(payload: bytes) -> memoryview:
 def blob_end(payload: bytes) -> int:
     """Where those bytes end in it; 0 where it has none. The record's hash leaves them out."""
     # A newer minor version has more elements, of which the head tells.
-    if payload[1 : len(_BLOB_HEAD)] not in _BLOB_HEADS or not LINES_HEAD[0] <= payload[0] <= _HEAD_MAX:
+    kind = payload[1:3]
+    if (kind != b"\x03\xc6" and kind != b"\x02\xc6") or not LINES_HEAD[0] <= payload[0] <= _HEAD_MAX:
         return 0
     end = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
     return end if end <= len(payload) else 0
