@@ -278,7 +278,7 @@ def blob_end(payload: bytes) -> int:
     """Where those bytes end in it; 0 where it has none. The record's hash leaves them out."""
     # A newer minor version has more elements, of which the head tells.
     kind = payload[1:3]
-    if (kind != b"\x03\xc6" and kind != b"\x02\xc6") or not LINES_HEAD[0] <= payload[0] <= _HEAD_MAX:
+    if kind not in (b"\x03\xc6", b"\x02\xc6") or not LINES_HEAD[0] <= payload[0] <= _HEAD_MAX:
         return 0
     end = BLOB_AT + int.from_bytes(payload[len(_BLOB_HEAD) : BLOB_AT], "big")
     return end if end <= len(payload) else 0
