@@ -133,7 +133,7 @@ CEILINGS = {
     "tests/chaos": 2_386,
     "tests/cli": 2_845,
     "tests/contract": 1_787,
-    "tests/engine": 12_438,
+    "tests/engine": 12_437,
     "tests/faults": 5_160,
     "tests/fuzz": 1_984,
     "tests/golden": 305,
@@ -150,7 +150,7 @@ CEILINGS = {
     "tests/simulation": 4_769,
     "tests/simulator": 9_331,
     "tests/spark": 2_647,
-    "tests/support": 8_370,
+    "tests/support": 8_205,
     "tests/unit": 11_182,
 }
 CEILING_SLACK = 100

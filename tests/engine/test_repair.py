@@ -16,7 +16,6 @@ from chunkstore.changes import Append, Create, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import ChunkstoreError, Damaged
 from chunkstore.following import open_replica
-from tests.support.append_floor import settle_cache
 from tests.support.merging import merge
 from tests.support.repairing import Place, broken
 
@@ -82,7 +81,7 @@ def test_a_machine_that_has_seen_what_a_repair_cuts_off_goes_on(
         store.create("a")
         for number in range(5):
             store.append("a", b"%d" % number)
-        settle_cache(store)
+        store._container.current.store.settle()  # type: ignore[attr-defined]
         seen, settings = store._container.current.queue.head.lsn, place.settings(fresh=False)
         shutil.copytree(settings.cache_dir, tmp_path / "copied")  # type: ignore[arg-type]
         store.append("a", b"5")
