@@ -13,9 +13,8 @@ from typing import NamedTuple
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Lines, Op, RowChange
-from chunkstore_journal.extents import extents_of
+from chunkstore_journal.extents import extents_of, lines_of
 from chunkstore_journal.history import Opened, Streams
-from chunkstore_journal.lines import lines_of
 from chunkstore_journal.payloads import decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.repair import Diagnosis, has_records, list_slots, streams_of

@@ -11,9 +11,8 @@ from chunkstore.checksum import crc32c_combine, crc32c_extend, crc32c_of_bytes
 from chunkstore.errors import Damaged
 from chunkstore.metadata.lines import line_extents
 from chunkstore.storage import ChunkHandle
-from chunkstore_journal.extents import extents_of
+from chunkstore_journal.extents import extents_of, lines_of
 from chunkstore_journal.history import Streams
-from chunkstore_journal.lines import lines_of
 from chunkstore_journal.payloads import BLOB_AT, decode_ops
 from chunkstore_journal.record import HEADER_BYTES, Record, decode_unproven, peek_length
 

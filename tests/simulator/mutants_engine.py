@@ -23,7 +23,7 @@ _GO_ON_WHEN_FULL: Final = Patch(
 )
 """No bug: a full disk fails its batch, and the epoch goes on. Else nearly every failure of a batch ends the epoch."""
 
-_WINDOW: Final = "chunkstore.operations.append_window:AppendWindow"
+_WINDOW: Final = "chunkstore.operations.append:AppendWindow"
 _WRITER: Final = "chunkstore.writer:StorageWriter"
 _ENTERS: Final = Patch(
     f"{_WINDOW}._check", "if before is not None and before.op.decided and before.op.error is not None:", "if False:"
