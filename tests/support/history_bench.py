@@ -15,7 +15,7 @@ from chunkstore.metadata.lines import LineFold
 from chunkstore.metadata.port import Head, Line, Lines, Op, Position, RowChange
 from chunkstore.names import ContainerNames, chunk_id, journal_place
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord
-from chunkstore_journal.lines import encode_lines
+from chunkstore_journal.extents import encode_lines
 from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
 from chunkstore_journal.payloads import (
     BLOB_AT,

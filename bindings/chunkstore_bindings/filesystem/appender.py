@@ -65,7 +65,8 @@ class FileAppender(LogAppender):
             os.stat(self._rest, dir_fd=folder.fd, follow_symlinks=False)
         except FileNotFoundError:
             try:
-                return posix.identity_of(os.stat(self._path, follow_symlinks=False)) == self._seen
+                own = os.stat(self._path, follow_symlinks=False)
+                return (own.st_dev, own.st_ino, own.st_mtime_ns) == self._seen  # as ``posix.identity_of``
             except OSError:
                 return False
         except OSError:
