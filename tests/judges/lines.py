@@ -1,7 +1,7 @@
 """Appends by lines, by a plain model: the operations and rows that a record of them makes (protocol 3.7).
 
-Promises: as ``stored_records``, what it shares with the engine is the text of the two FORMAT.md. Rows are made one line after the other, each
-from the rows as the line before has left them. A line that its bytes, or the rows, contradict raises ``Unreadable``.
+Promises: as ``stored_records``, what it shares with the engine is the text of the two FORMAT.md. Rows are made one line after the
+other, each from the rows as the line before has left them. A line that its bytes, or the rows, contradict raises ``Unreadable``.
 Leaves out: which records are history, and comparing (``stored_history``, ``step_invariants``).
 """
 

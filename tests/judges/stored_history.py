@@ -54,10 +54,9 @@ _MODULUS: Final = 1 << 256
 class Entry:
     """One record of H.
 
-    ``digest``: the state digest behind it. ``end``: where it ends in log.a. ``written``: when it became visible, by the clock of the recorder. ``ops``: its operations;
-    ``data``: for each of them the bytes that the storage held for it: what was appended, what was put (None: nothing, or not
-    there, or put over in the same record).
-    ``undo``: what to put back should it turn out not to be in H.
+    ``digest``: the state digest behind it. ``end``: where it ends in log.a. ``written``: when it became visible, by the clock of the
+    recorder. ``ops``: its operations; ``data``: for each of them the bytes that the storage held for it: what was appended, what was put
+    (None: nothing, or not there, or put over in the same record). ``undo``: what to put back should it turn out not to be in H.
     """
 
     lsn: int

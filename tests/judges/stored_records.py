@@ -141,15 +141,38 @@ def decode_record(data: bytes, container: bytes, at: int = 0) -> Record:
     """The record that these bytes, from byte ``at`` of their object on, are to the last one."""
     if record_size(data, 0) != len(data):
         raise Unreadable("not one record, whole")
-    _, version, kind, algorithm, flags, _, _, uuid, epoch, index, place, lsn, _, previous, digest, token, time_ms, crc = (
-        _HEADER.unpack_from(data)
-    )
+    (
+        _,
+        version,
+        kind,
+        algorithm,
+        flags,
+        _,
+        _,
+        uuid,
+        epoch,
+        index,
+        place,
+        lsn,
+        _,
+        previous,
+        digest,
+        token,
+        time_ms,
+        crc,
+    ) = _HEADER.unpack_from(data)
     payload, identity = data[_HEADER.size : -_HASH_BYTES], data[-_HASH_BYTES:]
     if (version, algorithm, uuid, place) != (1, 1, container, at) or kind not in _KINDS:
         raise Unreadable(f"version {version}, CRC {algorithm}, type {kind} of container {uuid.hex()}, byte {place}")
     values = _unpack(payload)
     hashed, appended = payload, None
-    if kind == 3 and values[:1] in ([2], [3]) and len(values) >= 3 and type(values[1]) is bytes and payload[2:3] == b"\xc6":
+    if (
+        kind == 3
+        and values[:1] in ([2], [3])
+        and len(values) >= 3
+        and type(values[1]) is bytes
+        and payload[2:3] == b"\xc6"
+    ):
         hashed = payload[:7] + payload[7 + len(values[1]) :]
         if values[0] == 2:
             values = [1, *values[2:4]]  # the bytes of extents, which rows lead to

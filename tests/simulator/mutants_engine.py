@@ -43,7 +43,7 @@ ENGINE_MUTANTS: Final = (
         "the journal names bytes that are not durable yet",
         POSIX,
         f"{_QUEUE}._commit",
-        "environment.sync(names)",
+        "environment.sync(tuple(names))",
         "pass",
     ),
     single(
@@ -75,10 +75,10 @@ ENGINE_MUTANTS: Final = (
         (
             Patch(
                 f"{_QUEUE}._commit",
-                "        position = environment.append(record)",
-                "        environment.append.__self__.journal.early = lambda position: environment.apply(\n"
-                "                (Commit(position, previous.hash, record.digest, record.ops, record.rows),))\n"
-                "        position = environment.append(record)",
+                "            position = environment.append(record)",
+                "            environment.append.__self__.journal.early = lambda position: environment.apply(\n"
+                "                    (Commit(position, previous.hash, record.digest, record.ops, record.rows),))\n"
+                "            position = environment.append(record)",
             ),
             Patch(
                 "chunkstore_journal.stream:OwnedStream.append",
@@ -113,7 +113,7 @@ ENGINE_MUTANTS: Final = (
         "    try:\n"
         "            owned.queue.wait(op, deadline)\n"
         "        except __import__('chunkstore').OutcomeUnknown:\n"
-        "            for key in op.rows:\n"
+        "            for key in getattr(op, 'rows', ()):\n"
         "                if key[:1] == b'C' and op.headers[0][0] == 2:\n"
         "                    self.storage.delete(self.names.chunk(key[1:]))\n"
         "            raise",
@@ -186,7 +186,7 @@ ENGINE_MUTANTS: Final = (
         "a sealed segment takes appends",
         EVERYWHERE,
         "chunkstore.operations.append:_admit",
-        "if segment.flags & FLAG_SEALED:",
+        "if state.sealed:",
         "if False:",
     ),
     single(
