@@ -134,7 +134,7 @@ CEILINGS = {
     "tests/contract": 1_852,
     "tests/engine": 12_445,
     "tests/faults": 5_161,
-    "tests/fuzz": 1_984,
+    "tests/fuzz": 2_063,
     "tests/golden": 320,
     "tests/hdfs": 1_835,
     "tests/integration": 389,
