@@ -16,7 +16,7 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, chunk_key, pin_key, segment_key, session_key, table_key, writer_key
-from chunkstore.metadata.lines import LineFold, line_extents
+from chunkstore.metadata.lines import LineFold, by_segment, line_extents
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import Lines, MetadataView, Op, RowChange
 from chunkstore.names import NO_CHUNK, ContainerNames, confined
@@ -62,10 +62,15 @@ class CutOff:
                 (int(OpCode.APPEND), line.segment_id, line.offset, length, ((line.offset, identity),), 1)
                 for identity, line, length, _ in line_extents(lines)
             ]
-            with suppress(Damaged):  # what does not follow on the rows before is not kept
-                folding = LineFold(self._get)
-                folding.add(lines)
-                rows = [(key, value) for key, value, _ in folding.take().rows]
+            derived: list[RowChange] = []
+            for number, run in by_segment(lines):
+                with suppress(Damaged):  # what does not follow on the rows before is not kept
+                    folding = LineFold(self._get)
+                    folding.add(run, number)
+                    made = [(key, value) for key, value, _ in folding.take().rows]
+                    self._rows.update(made)
+                    derived += made
+            rows = derived
         self._rows.update(rows)
         for key, value in rows:
             if key[:1] == SEGMENT and value is not None:

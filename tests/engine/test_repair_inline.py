@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from chunkstore.changes import Concat, Seal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.operations import regain
 from tests.engine.test_repair import MODES, zero
+from tests.support.hooked import in_thread, replace_steps, wait_for
 from tests.support.repairing import Place, broken
 
 
@@ -70,6 +74,53 @@ def test_extents_behind_the_cut_are_copied(mode: str, tmp_path: Path) -> None:
     with place.open() as store:
         assert contents(store) == expected
         store.append("a", b"goes on")
+        assert broken(store.check("deep")) == []
+
+
+def append_together(store: ChunkedSegmentStorage, first: tuple[str, bytes], *others: tuple[str, bytes]) -> None:
+    """A record of one append, and one of the others."""
+    began, go = threading.Event(), threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        began.set()
+        assert go.wait(60)
+        return before.append_lines(*arguments)
+
+    before = replace_steps(store, append_lines=held)
+    queue = store._container.current.queue
+    lsn = queue.head.lsn
+    threads = [in_thread(partial(store.append, *first))]
+    assert began.wait(60)
+    for number, other in enumerate(others):
+        threads.append(in_thread(partial(store.append, *other)))
+        wait_for(lambda wanted=number + 1: len(queue._queue) == wanted)  # type: ignore[misc]
+    replace_steps(store, append_lines=before.append_lines)
+    go.set()
+    for thread, _ in threads:
+        thread.join(60)
+    assert queue.head.lsn == lsn + 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_lost_of_one_segment_costs_no_other_in_the_same_records(mode: str, tmp_path: Path) -> None:
+    place = Place(mode, tmp_path, inline=True)
+    store = place.open()
+    for name in "abc":
+        store.create(name)
+        store.append(name, b"kept;")
+    cut = store._container.current.queue.head.lsn
+    store.append("b", b"lost;")
+    for number in range(3):
+        append_together(
+            store, ("c", b"%d;" % number), ("c", b"c"), ("b", b"after that;"), ("a", b"%d;" % number), ("c", b";")
+        )
+    store.close()
+    zero(place, cut + 1, random.Random(1))
+    report = place.repair()
+    assert report.last_lsn == cut
+    assert {item.segment for item in report.segments if item.lost} == {"b"}
+    with place.open() as store:
+        assert contents(store) == {"a": b"kept;0;1;2;", "b": b"kept;", "c": b"kept;0;c;1;c;2;c;"}
         assert broken(store.check("deep")) == []
 
 
