@@ -294,7 +294,7 @@ def _decode_log(data: bytes, gate: Gate) -> None:
         return
     assert reader.offset == size
     assert reader.ended == ("tail" if reader.tail_bytes else "clean")
-    assert size + reader.tail_bytes == len(data)
+    assert not data[size + reader.tail_bytes :].strip(b"\0")
     if reader.tail_bytes:
         behind = reader.find_record_after(size, lsn=lsn, token=TOKEN)
         if behind is not None:
