@@ -16,8 +16,9 @@ from tests.support.paths import ROOT
 __all__ = ["GENERATED", "PAGES", "commands"]
 
 GENERATED: Final = "<!-- python -m tests.support.reference writes what follows -->"
-_MODULES: Final = " aio arrow backup changes kafka metrics observer pulsar spark spark.jobs spark.errors storage".split(
-    " "
+_MODULES: Final = (
+    *("", ".aio", ".arrow", ".backup", ".changes", ".kafka", ".metrics", ".observer"),
+    *(".pulsar", ".spark", ".spark.jobs", ".spark.errors", ".storage"),
 )
 _SHARED_BY: Final = 5
 
@@ -71,7 +72,7 @@ def _signature(name: str, thing: Callable[..., object]) -> str:
 
 def _api() -> Iterator[str]:
     yield "# API"
-    for module in [import_module(f"chunkstore.{name}".rstrip(".")) for name in _MODULES]:
+    for module in [import_module(f"chunkstore{name}") for name in _MODULES]:
         yield f"## {module.__name__}\n\n{_first(module)}"
         for name in sorted(module.__all__):
             thing = getattr(module, name)
