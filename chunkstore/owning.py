@@ -1,7 +1,7 @@
-"""Claiming a container and serving it: what opening, promoting, importing and repairing end in.
+"""Claiming a container and serving it: what opening and importing end in.
 
 Promises: everything that was opened here is closed if anything on the way fails; concrete parts are imported inside functions.
-Leaves out: which storage and which container (``assembly``, ``backup.target``, ``repair``).
+Leaves out: which storage and which container (``assembly``, ``backup.target``).
 """
 
 from __future__ import annotations
