@@ -1,8 +1,9 @@
-"""Durable appends: against a bare write+fdatasync of the same size, and in processor time against a floor. Many threads, and what others
-take for the same, are ``bench_peers``.
+"""Durable appends of one thread: to a bare write and fdatasync of the same bytes, on disk and in memory, and to those of another checkout.
 
-Engine and bare loop alternate append by append in random order, because the disk's own speed drifts by far more than what
-is measured. ``python -m benchmarks.bench_append [--dir DIR] [--quick]``.
+On disk the clock counts. In memory (``/dev/shm``), where a sync takes nothing, the processor time counts: that is our own work. Many
+threads, and what others take for the same, are ``bench_peers``.
+
+``python -m benchmarks.bench_append [--dir DIR] [--quick] [--against CHECKOUT ...]``.
 """
 
 from __future__ import annotations
@@ -11,142 +12,133 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.harness import Report, median, scratch, time_s
+from benchmarks.harness import Report, scratch
+from benchmarks.turns import Contender, Operation, parse_options, take_turns, with_others
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
-from chunkstore_bindings.memory import MemoryChunkStorage
-from tests.support.append_floor import Floor
+from chunkstore_bindings.filesystem import FilesystemChunkStorage
+from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 
-__all__ = ["main"]
+__all__ = ["bare", "main", "ours"]
 
-FAST_BLOCK_BYTES_PER_S = 1e9
-
-
-def settings(path: Path, **more: object) -> chunkstore.Settings:
-    return chunkstore.Settings(cache_dir=str(path / "cache"), journal_mode="append", lease_s=0, **more)  # type: ignore[arg-type]
+MEMORY = Path("/dev/shm")
+UNSPILLED = {"spill_s": 86_400.0, "spill_bytes": 1 << 30}
 
 
-def against_bare(report: Report, path: Path, size: int, count: int, target_fast: float, target_slow: float) -> None:
-    """Medians of engine and bare appends of one size, alternating in random order."""
-    data = os.urandom(size)
-    store = chunkstore.open(f"file://{path}/root", settings=settings(path))
-    store.create("s", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=64 * MIB))
-    bare_file = 0
-    fd = os.open(path / f"bare-{bare_file}", os.O_CREAT | os.O_WRONLY)
-    written = 0
-    engine_s: list[float] = []
-    bare_s: list[float] = []
-    order = random.Random(1)
-    for number in range(count + 10):
-        turns = ["engine", "bare"]
-        order.shuffle(turns)
-        for turn in turns:
-            if turn == "bare" and written + size > 64 * MIB:
-                # A new file for each 64 MiB, like the engine's chunks.
-                os.close(fd)
-                bare_file += 1
-                fd = os.open(path / f"bare-{bare_file}", os.O_CREAT | os.O_WRONLY)
-                written = 0
-            began = time_s()
-            if turn == "engine":
-                store.append("s", data)
-            else:
-                os.write(fd, data)
-                os.fdatasync(fd)
-                written += size
-            took = time_s() - began
-            if number >= 10:
-                (engine_s if turn == "engine" else bare_s).append(took)
-    os.close(fd)
-    store.close()
-    bare = median(bare_s)
-    fast = size < MIB or size / bare > FAST_BLOCK_BYTES_PER_S
-    report.add(
-        f"append {size // KIB} KiB, ratio of medians to bare",
-        bare / median(engine_s),
-        "ratio",
-        at_least=target_fast if fast else target_slow,
-        detail=f"engine {median(engine_s) * 1e3:.3f} ms, bare {bare * 1e3:.3f} ms, {'fast' if fast else 'slow'} blocks",
-    )
+def ours(path: Path, sizes: list[int], segments: int = 1, sync_s: float = 0, **settings: Any) -> Operation:
+    """Appends of these sizes by turns; each sync takes ``sync_s`` longer, as on slower disks."""
+    if sync_s:
+        sync = os.fdatasync
 
+        def slow_sync(file: int) -> None:
+            sync(file)
+            time.sleep(sync_s)
 
-def against_floor(report: Report, path: Path, rounds: int) -> None:
-    """Processor time of the engine to that of the same stored bytes made by hand (``append_floor``), in alternating blocks."""
-    data = os.urandom(KIB)
-    names = [f"b{number}" for number in range(64)]
-    together = [Append(name, data) for name in names]
-    source = MemoryChunkStorage("memory://bench-append")
-    store = open_store_on(source, settings=settings(path, inline_bytes_max=0))
+        os.fdatasync = slow_sync  # type: ignore[assignment]
+    given = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, **settings)
+    store = chunkstore.open(f"file://{path}/root", settings=given)
+    names = [f"s{number}" for number in range(segments)]
     for name in names:
         store.create(name)
-        store.append(name, data)
-    cache: Any = store._container.current.store
-    floor = Floor(source, MemoryChunkStorage("memory://bench-append-floor"), cache, path / "floor")
-    tails = [floor.tail(name) for name in names]
-    one = tails[:1]
-    sides: dict[str, tuple[int, Callable[[], object], Callable[[], object]]] = {
-        "single": (
-            200,
-            lambda: store.append("b0", data),
-            lambda: floor.append(one, data, time.time_ns() // 1_000_000),
-        ),
-        "together": (
-            10,
-            lambda: store.commit(together),
-            lambda: floor.append(tails, data, time.time_ns() // 1_000_000),
-        ),
+    pieces = cycle([os.urandom(size) for size in sizes])
+    return lambda thread: store.append(names[thread % segments], next(pieces))
+
+
+def bare(path: Path, size: int) -> Operation:
+    """A file for each thread. No checksum, no fence, no index."""
+    data = os.urandom(size)
+    files: dict[int, int] = {}
+
+    def append(thread: int) -> None:
+        file = files.get(thread)
+        if file is None:
+            file = files[thread] = os.open(path / f"{thread}", os.O_CREAT | os.O_WRONLY)
+        os.write(file, data)
+        os.fdatasync(file)
+
+    return append
+
+
+def by_size(report: Report, path: Path, others: dict[str, Path], scale: int) -> None:
+    """On disk."""
+    for size, at_least in ((KIB, 0.4), (16 * KIB, 0.4), (64 * KIB, 0.5), (MIB, 0.65), (8 * MIB, 0.92)):
+        each = min(128, 32 * MIB // size)
+        engines = with_others({"ours": Contender(ours, {"sizes": [size]}, each=each)}, others)
+        contenders = {**engines, "bare": Contender(bare, {"size": size}, each=each)}
+        turns = take_turns(path, contenders, 40 // scale)
+        _, *peers = contenders
+        for peer in reversed(peers):
+            target = at_least if peer == "bare" else None
+            turns.speed(report, f"append {size // KIB} KiB, to {peer}", "ours", peer, at_least=target)
+
+
+def in_memory(report: Report, others: dict[str, Path], scale: int) -> None:
+    """Our own work, in processor time and in Python calls."""
+    engines = with_others({"ours": Contender(ours, {"sizes": [KIB]})}, others)
+    turns = take_turns(MEMORY, {**engines, "bare": Contender(bare, {"size": KIB})}, 200 // scale)
+    _, *peers = turns.calls
+    for peer in reversed(peers):
+        turns.cost(report, f"append 1 KiB in memory, to {peer}", "ours", peer)
+    for name in engines:
+        report.add(f"Python calls of an append, {name}", turns.calls[name], "calls")
+
+
+def in_long_slices(report: Report, path: Path, scale: int) -> None:
+    """What happens now and then (spilling) is in each slice."""
+    mixed = random.Random(1).choices((100, 1_000, 4_000, 30_000), k=1_000)
+    cases: dict[str, tuple[list[int], dict[str, Any]]] = {
+        "append 1 KiB beside spilling, to none": ([KIB], UNSPILLED),
+        "appends of 100 B to 30 kB, to none in records": (mixed, {"inline_bytes_max": 0}),
     }
-    engine_us: dict[str, list[float]] = {kind: [] for kind in sides}
-    floor_us: dict[str, list[float]] = {kind: [] for kind in sides}
-    for number in range(-2, rounds):
-        for kind, (count, by_engine, by_floor) in sides.items():
-            turns = [(by_engine, engine_us[kind]), (by_floor, floor_us[kind])]
-            for action, took in turns if number % 2 else reversed(turns):
-                began = time.process_time()
-                for _ in range(count):
-                    action()
-                if number >= 0:
-                    took.append((time.process_time() - began) / count * 1e6)
-    store.close()
-    floor.lmdb.close()
-    for kind, name, each, at_most in (
-        ("single", "append 1 KiB, engine to floor in processor time", 1, 4.0),
-        ("together", "append 1 KiB, 64 in one commit, engine to floor", 64, 2.0),
-    ):
-        report.add(
-            name,
-            median([a / b for a, b in zip(engine_us[kind], floor_us[kind], strict=True)]),
-            "ratio",
-            at_most=at_most,
-            detail=f"engine {median(engine_us[kind]) / each:.1f} us, floor {median(floor_us[kind]) / each:.1f} us",
-        )
+    for figure, (sizes, settings) in cases.items():
+        each = 4096 // scale
+        contenders = {
+            "ours": Contender(ours, {"sizes": sizes}, each=each),
+            "other": Contender(ours, {"sizes": sizes, **settings}, each=each),
+        }
+        turns = take_turns(path, contenders, 8)
+        turns.speed(report, figure, "ours", "other")
+        turns.cost(report, figure, "ours", "other")
+
+
+def bytes_written(report: Report, path: Path, appends: int) -> None:
+    """What reaches the storage for the user's bytes: in the journal, and until everything is spilled."""
+    data = os.urandom(KIB)
+    for batch, at_most in ((1, 2.8), (32, 2.1)):
+        root = path / f"written-{batch}"
+        root.mkdir()
+        storage = MeteredChunkStorage(FilesystemChunkStorage(str(root / "store")))
+        settings = chunkstore.Settings(cache_dir=str(root / "cache"), lease_s=0, **UNSPILLED)  # type: ignore[arg-type]
+        with open_store_on(storage, settings=settings) as store, storage.counting() as counting:
+            store.create("s")
+            for _ in range(appends // batch):
+                if batch == 1:
+                    store.append("s", data)
+                else:
+                    store.commit([Append("s", data)] * batch)
+            size_bytes = store.info("s").length
+            what = f"to data, {batch} in a record"
+            report.add(f"journal bytes {what}", counting.total.sent_bytes / size_bytes, "ratio")
+            store.spill()
+            report.add(f"all bytes {what}", counting.total.sent_bytes / size_bytes, "ratio", at_most=at_most)
 
 
 def main() -> None:
     """Run all and save ``results/append.json``."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", help="a directory on the disk to measure")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, to see that it runs")
-    options = parser.parse_args()
+    options = parse_options(argparse.ArgumentParser(description=__doc__))
     scale = 10 if options.quick else 1
     report = Report("append-quick" if options.quick else "append")
     with scratch(options.dir) as path:
-        for size, count, fast, slow in (
-            (KIB, 4000, 0.4, 0.4),
-            (64 * KIB, 2000, 0.5, 0.5),
-            (MIB, 600, 0.65, 0.65),
-            (8 * MIB, 200, 0.85, 0.92),
-        ):
-            sub = path / f"size-{size}"
-            sub.mkdir()
-            against_bare(report, sub, size, count // scale, fast, slow)
-        against_floor(report, path, 40 // scale)
+        by_size(report, path, options.others, scale)
+        in_memory(report, options.others, scale)
+        in_long_slices(report, path, scale)
+        bytes_written(report, path, 8_000 // scale)
     report.save()
 
 

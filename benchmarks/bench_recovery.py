@@ -1,4 +1,4 @@
-"""Opening: with an intact cache, from a snapshot, from the journal; memory; 25,000 active segments.
+"""Opening: with an intact cache, from a snapshot, from the journal; with many extents; memory; 25,000 active segments.
 
 ``python -m benchmarks.bench_recovery [--dir DIR] [--quick]``.
 """
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import chunkstore
 from benchmarks.big import build, open_big, settings_for
 from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, peak_resident_kib, scratch, time_s
+from benchmarks.turns import add_ratio
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append, Create
 from chunkstore_bindings.memory import MemoryChunkStorage
@@ -91,26 +93,56 @@ def child_hold(path: str) -> None:
 
 
 def beside_a_zombie(report: Report, path: Path, many: int, rounds: int) -> None:
-    """Taking over while the former owner, on this machine, lives: its cache is its own, and is copied."""
+    """Taking over while the former owner, on this machine, lives: its cache is its own, and another is built."""
     command = [sys.executable, "-m", "benchmarks.bench_recovery", "--child", "hold", str(path)]
-    for what, number in (("stopped", signal.SIGSTOP), ("serving", None)):
+    for what, number in (("stopped", signal.SIGSTOP), ("serving", signal.SIGCONT)):
         opened = []
         for _ in range(rounds):
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as zombie:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as zombie, ExitStack() as stack:
+                stack.callback(zombie.kill)  # a stopped one would be waited for for ever
                 assert zombie.stdout is not None
                 assert zombie.stdout.readline()
-                if number is not None:
-                    zombie.send_signal(number)
+                zombie.send_signal(number)
                 began = time_s()
                 store = open_big(path)
                 opened.append(time_s() - began)
-                assert store.report.source == "cache"
                 store.delete("held")
-                copied: Any = store._container.current.store
+                built: Any = store._container.current.store
                 store.close()
-                shutil.rmtree(copied.path)  # so that the next round finds one store, too
-                zombie.kill()
+                shutil.rmtree(built.path)  # so that the next round finds one store, too
         report.add(f"take-over beside a {what} owner, {many:,} chunks", median(opened), "s", at_most=2)
+
+
+def take_overs(report: Report, path: Path, extents: int, rounds: int) -> None:
+    """With so many live extents, to none (the same bytes in chunks): by turns, from the journal without a cache, and with it."""
+    kinds: dict[str, dict[str, Any]] = {"extents": {}, "chunks": {"inline_bytes_max": 0}}
+    took: dict[tuple[str, str], list[float]] = {}
+
+    def opened(kind: str, cache: str, **more: Any) -> chunkstore.ChunkedSegmentStorage:
+        settings = chunkstore.Settings(
+            cache_dir=str(path / cache / kind), lease_s=0, spill_s=86_400.0, spill_bytes=1 << 30, **more
+        )
+        return chunkstore.open(f"file://{path}/{kind}", settings=settings)
+
+    for kind, more in kinds.items():
+        with opened(kind, "warm", **more) as store:
+            names = [f"s{number}" for number in range(100)]
+            store.commit([Create(name) for name in names])
+            for _ in range(extents // len(names)):
+                store.commit([Append(name, b"x" * 128) for name in names])
+    for number in range(rounds):
+        for kind in sorted(kinds, reverse=bool(number % 2)):
+            for cache in ("warm", "cold"):
+                began = time_s()
+                store = opened(kind, cache)
+                took.setdefault((kind, cache), []).append(time_s() - began)
+                store.close()
+            shutil.rmtree(path / "cold" / kind)
+    for cache in ("warm", "cold"):
+        with_extents, without = took["extents", cache], took["chunks", cache]
+        detail = f"; {median(with_extents):.3f} s, {median(without):.3f} s"
+        figure = f"take-over, {cache} cache, {extents} extents to none"
+        add_ratio(report, figure, with_extents, without, detail, at_most=1.5)
 
 
 def journal_replay(report: Report, path: Path, operations: int) -> None:
@@ -201,6 +233,8 @@ def main() -> None:
         reopen(report, path, 20_000 if options.quick else 1_000_000, 3 if options.quick else 9)
         beside_a_zombie(report, path / "many", 20_000 if options.quick else 1_000_000, 3 if options.quick else 9)
         journal_replay(report, path, 6_400 if options.quick else 256_000)
+        (path / "take-over").mkdir()
+        take_overs(report, path / "take-over", 10_000 if options.quick else 100_000, 3 if options.quick else 9)
         (path / "segments").mkdir()
         active_segments(report, path / "segments", 1_000 if options.quick else 25_000)
     report.save()

@@ -1,5 +1,5 @@
-"""S3 at a distance: appends alone and in crowds, a ``StorageWriter``, ``append_many``, reading along and ranged reads, each beside plain
-boto3 behind the same delay; and take-overs with many live extents beside ones with none.
+"""S3 at a distance: appends alone and in crowds, a ``StorageWriter``, ``append_many`` and reading along, each beside plain boto3
+behind the same delay; and take-overs with many live extents beside ones with none.
 
 Part of ``bench_s3``. The delay is a proxy's (``benchmarks.delay``), also at 0 ms, so that its own cost is in every figure.
 Leaves out: bandwidth, which is loopback's.
@@ -30,12 +30,10 @@ __all__ = ["DELAYS_MS", "far", "md5_of"]
 
 DELAYS_MS = (0, 5, 30, 100)
 PIECE_BYTES = 8 * MIB
-RANGE_BYTES = 1 * MIB
 STREAM_TIMES, LONG_STREAM_TIMES = 2, 6
 """A stream has so many times what the plain loop has on its way at once: else there is no loop, and beginnings are compared."""
 WAYS = 8
 CROWD = 32
-READERS = 4
 
 
 def md5_of(data: bytes) -> str:
@@ -116,7 +114,6 @@ class _Place:
             "plain boto3 with one connection": _Plain(server, self.bucket, port, 1),
             "plain boto3 with eight connections": _Plain(server, self.bucket, port, WAYS),
         }
-        self.four = _Plain(server, self.bucket, port, READERS)
         self.pieces = [random.Random(number).randbytes(PIECE_BYTES) for number in range(2 if quick else 8)]
         self.rounds = 1 if quick else 3
 
@@ -129,7 +126,7 @@ class _Place:
         return chunkstore.Settings(cache_dir=self.cache, io_workers=WAYS, default_rolling=rolling)
 
     def close(self) -> None:
-        for plain in (*self.plain.values(), self.four):
+        for plain in self.plain.values():
             plain.close()
 
 
@@ -230,39 +227,6 @@ def _streams(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStor
     _compare(report, f"{behind}: StorageReader", size, "ours", _taken_s(calls, place.rounds))
 
 
-def _ranges(report: Report, place: _Place, store: chunkstore.ChunkedSegmentStorage, behind: str) -> None:
-    """Ranges of 1 MiB at random places of what ``_streams`` left, by four threads each."""
-    chance = random.Random(2)
-    count = len(place.pieces)
-    spots = [
-        (chance.randrange(count), chance.randrange(PIECE_BYTES - RANGE_BYTES), RANGE_BYTES) for _ in range(8 * count)
-    ]
-    peer = "plain boto3 with four connections"
-    pool = ThreadPoolExecutor(READERS)
-
-    def reading(container: chunkstore.ChunkedSegmentStorage) -> Callable[[], object]:
-        def get(spot: tuple[int, int, int]) -> int:
-            return len(container.read("whole", spot[0] * PIECE_BYTES + spot[1], spot[2]))
-
-        def read() -> None:
-            assert sum(pool.map(get, spots)) == len(spots) * RANGE_BYTES
-
-        return read
-
-    size = len(spots) * RANGE_BYTES
-    loop = partial(place.four.get, "plain", spots)
-    taken = _taken_s({"ours": reading(store), peer: loop}, place.rounds)
-    _compare(report, f"{behind}: ranged reads of 1 MiB by the owner (fenced)", size, "ours", taken)
-    store.close()
-    # A range is read with the rest of the blocks of 64 KiB that it touches: a sixteenth more. What that costs, the last row tells.
-    tail = replace(place.settings(), read_fence="tail")
-    for what, settings, target in (("tail", tail, 0.95), ("tail, unverified", replace(tail, verify="off"), None)):
-        with chunkstore.open(place.root, settings=settings) as owner:
-            taken = _taken_s({"ours": reading(owner), peer: loop}, place.rounds)
-        _compare(report, f"{behind}: ranged reads of 1 MiB by the owner ({what})", size, "ours", taken, at_least=target)
-    pool.shutdown()
-
-
 def _take_overs(report: Report, server: Rgw, path: Path, port: int, behind: str, quick: bool) -> None:
     """With many live extents, to none: the same appends spilled."""
     extents, rounds = (10_000, 1) if quick else (100_000, 5)
@@ -305,7 +269,6 @@ def far(report: Report, server: Rgw, path: Path, delay_ms: int, *, quick: bool) 
             with chunkstore.open(place.root, settings=place.settings()) as store:
                 _appends(report, place, store, f"{delay_ms} ms", quick)
                 _streams(report, place, store, f"{delay_ms} ms")
-                _ranges(report, place, store, f"{delay_ms} ms")
             if place.is_far:
                 _take_overs(report, server, path / f"take-over-{delay_ms}", port, f"{delay_ms} ms", quick)
         finally:

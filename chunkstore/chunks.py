@@ -1,13 +1,18 @@
-"""Plain data of the chunk storage port: what a storage can do, and what its calls take and return.
+"""Parts of the chunk storage port: plain data that its calls take and return, and what appends to a journal's log.
 
-Promises: named tuples and frozen dataclasses, without resources; they may be pickled.
+Promises: plain data has no resources and may be pickled. ``LogAppender`` makes the storage's own public calls, so whatever wraps a
+storage sees each of them; a binding may make the same calls by descriptors that it holds.
 Leaves out: what the calls mean (``storage``, under whose name all of this is imported).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
+
+from chunkstore.checksum import BytesLike
+from chunkstore.errors import ChunkstoreError, StorageFull, StorageUnavailable
 
 __all__ = [
     "COMPOSE_RANGES_MAX",
@@ -18,6 +23,7 @@ __all__ = [
     "Composed",
     "ConcatArgument",
     "ListPage",
+    "LogAppender",
     "ReadRange",
 ]
 
@@ -106,3 +112,49 @@ class Composed(NamedTuple):
 
     length: int
     carried_bytes: int
+
+
+class _Storage(Protocol):
+    """The calls of ``ChunkStorage`` that are made here."""
+
+    def exists(self, name: str) -> bool: ...
+    def identity(self, name: str) -> bytes: ...
+    def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int: ...
+    def sync(self, names: Sequence[str]) -> None: ...
+
+
+class LogAppender:
+    """See ``ChunkStorage.log_appender``. Only one thread appends; another one may ``close``."""
+
+    def __init__(self, storage: _Storage, name: str, absent: str, present: str, identity: bytes) -> None:
+        self._storage = storage
+        self._handle = ChunkHandle(name, True)
+        self._absent = absent
+        self._present = present
+        self._identity = identity
+
+    def write_durable(self, offset: int, data: bytes) -> None:
+        """Write ``data`` at ``offset``, which must be the chunk's length, and sync it.
+
+        Raises: ``StorageFull``, ``InvalidOffset``: the write was refused, and what there is of it is incomplete. Any other error: it
+        may be there, durable or not. Retry: never, nor another call behind an error.
+        """
+        self._storage.write(self._handle, offset, data)
+        try:
+            self._storage.sync((self._handle.name,))
+        except StorageFull as error:
+            raise StorageUnavailable(str(error), object=self._handle.name) from error
+
+    def look(self) -> bool:
+        """Whether ``absent`` does not exist and, seen after that, ``present`` is the object of ``identity``.
+
+        False also where that cannot be learned: the storage's own calls tell why.
+        """
+        storage, identity = self._storage, self._identity
+        try:
+            return not storage.exists(self._absent) and (not identity or storage.identity(self._present) == identity)
+        except ChunkstoreError:
+            return False
+
+    def close(self) -> None:
+        """Give back what is set aside for further appends; there are none. What was written stays. Safe to repeat."""

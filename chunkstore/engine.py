@@ -43,8 +43,7 @@ from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
 from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
-from chunkstore.operations.append import append, settle
-from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.append import AppendWindow, append, settle
 from chunkstore.operations.attach import plan_open_session
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -268,15 +267,7 @@ class Store(ReadableContainer, UpkeepCalls):
         writer = None
         if writer_id is not None or event_number is not None:
             writer = check_writer(writer_id, event_number)
-        return append(
-            self._container,
-            name,
-            identity,
-            payload,
-            expected_offset=expected_offset,
-            writer_id=writer,
-            event_number=event_number or 0,
-        )
+        return append(self._container, name, identity, payload, expected_offset, writer, event_number or 0)
 
     def append_many(
         self, segment: SegmentRef, buffers: Sequence[BytesLike], *, expected_offset: int | None = None

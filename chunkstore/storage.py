@@ -27,15 +27,10 @@ from chunkstore.chunks import (
     Composed,
     ConcatArgument,
     ListPage,
+    LogAppender,
     ReadRange,
 )
-from chunkstore.errors import (
-    ChunkExists,
-    Closed,
-    InvalidArgument,
-    InvalidOffset,
-    Unsupported,
-)
+from chunkstore.errors import ChunkExists, Closed, InvalidArgument, InvalidOffset, Unsupported
 from chunkstore.foreign import OURS, translated, translating
 from chunkstore.names import check_object_name, check_object_text
 
@@ -50,6 +45,7 @@ __all__ = [
     "Composed",
     "ConcatArgument",
     "ListPage",
+    "LogAppender",
     "ReadRange",
     "iter_listing",
     "translated",
@@ -139,6 +135,13 @@ class ChunkStorage(ABC):
         keep ``data``. Retry: not safe.
         """
 
+    def log_appender(self, name: str, *, absent: str, present: str, identity: bytes) -> LogAppender:
+        """What appends to ``name`` only, and looks at two names: is ``absent`` still absent, has ``present`` its ``identity``, if any?
+
+        Nobody else writes to ``name`` any more. Raises as ``open_write``.
+        """
+        return LogAppender(self, name, absent, present, identity)
+
     @abstractmethod
     def sync(self, names: Sequence[str]) -> None:
         """Make everything written to these chunks durable, their names included. No-op where writes are durable.
@@ -227,7 +230,7 @@ def iter_listing(storage: ChunkStorage, prefix: str = "", *, after: str | None =
 
 
 class BaseChunkStorage(ChunkStorage):
-    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*`` and nothing else."""
+    """Argument checks around ``do_*`` methods, as PDP-34 names them. Bindings override ``do_*``, and ``log_appender`` at will."""
 
     _closed = False
 

@@ -26,7 +26,7 @@ from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.framing import Framing, framed
 from chunkstore.handles import SegmentHandle
-from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.append import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
 from chunkstore.writer_batch import Batch, Waiting, superseded

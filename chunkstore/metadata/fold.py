@@ -9,23 +9,23 @@ Leaves out: transactions (the stores), and what changes mean (the engine).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import OpCode
+from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.index import (
-    DROPPING,
     INDEXED,
     IndexTransaction,
     add_extents,
     apply_operation,
-    collected_runs,
-    drop_dead_extents,
+    run_range,
 )
-from chunkstore.metadata.keys import ROW_KINDS
+from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, ROW_KINDS, chunk_key
 from chunkstore.metadata.lines import LineFold
-from chunkstore.metadata.port import Commit, Head
+from chunkstore.metadata.port import Commit, Head, RowChange
+from chunkstore.names import CHUNK_ID_BYTES, chunk_segment
 
 __all__ = ["KEY_BYTES_MAX", "fold", "may_follow"]
 
@@ -33,6 +33,9 @@ KEY_BYTES_MAX = 511
 """LMDB's limit; the memory store keeps it too."""
 
 _APPEND = int(OpCode.APPEND)
+_DROPPING = frozenset((int(OpCode.COLLECT), int(OpCode.SPILL)))
+"""Opcodes whose rows of chunks go."""
+_DROP_SLACK = 64
 _NO_CHUNKS = ((),)
 """What stands behind the lengths of an append into the last chunk, which changes nothing in the index: nearly every operation."""
 
@@ -73,8 +76,8 @@ def _bad_key(key: bytes, commit: Commit) -> Damaged:
 
 def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
     ops = commit.ops
-    collects = ops[0][0] in DROPPING if len(ops) == 1 else any(op[0] in DROPPING for op in ops)
-    runs, count_max = collected_runs(txn.get, commit.rows) if collects else (set(), 0)
+    collects = ops[0][0] in _DROPPING if len(ops) == 1 else any(op[0] in _DROPPING for op in ops)
+    runs, count_max = _collected_runs(txn.get, commit.rows) if collects else (set(), 0)
     for key, value in commit.rows:
         if not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS:
             raise _bad_key(key, commit)
@@ -86,7 +89,7 @@ def _fold_one(txn: IndexTransaction, commit: Commit) -> None:
         if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
             apply_operation(txn, op)
     if runs:
-        drop_dead_extents(txn, runs, count_max)
+        _drop_dead_extents(txn, runs, count_max)
 
 
 class _Folding:
@@ -153,8 +156,8 @@ class _Folding:
 
     def _change(self, commit: Commit) -> None:
         rows, ops, summands = self._rows, commit.ops, self._summands
-        collects = ops[0][0] in DROPPING if len(ops) == 1 else any(op[0] in DROPPING for op in ops)
-        runs, count_max = collected_runs(self.get, commit.rows) if collects else (set(), 0)
+        collects = ops[0][0] in _DROPPING if len(ops) == 1 else any(op[0] in _DROPPING for op in ops)
+        runs, count_max = _collected_runs(self.get, commit.rows) if collects else (set(), 0)
         digest = self._digest
         for key, value in commit.rows:
             if key not in rows and (not 0 < len(key) <= KEY_BYTES_MAX or key[0] not in ROW_KINDS):
@@ -181,4 +184,45 @@ class _Folding:
             if op[0] in INDEXED and not (op[0] == _APPEND and op[4:] == _NO_CHUNKS):
                 apply_operation(self, op, self._claimed)
         if runs:
-            drop_dead_extents(self, runs, count_max)
+            _drop_dead_extents(self, runs, count_max)
+
+
+# What is dropped from the index
+
+
+def _collected_runs(get: Callable[[bytes], bytes | None], rows: Sequence[RowChange]) -> tuple[set[int], int]:
+    """The runs that the chunks deleted by ``rows`` belong to, and how many extents may be dropped for them.
+
+    To be asked *before* the rows are changed: a session's chunk names its segment only in its row.
+    """
+    runs: set[int] = set()
+    count = 0
+    for key, value in rows:
+        if value is None and key[:1] == CHUNK and len(key) == 1 + CHUNK_ID_BYTES:
+            count += 1
+            segment_id = chunk_segment(key[1:])
+            if segment_id is None:
+                old = get(key)
+                if old is None:
+                    continue
+                segment_id = decode_chunk(key, old).segment_id
+            runs.add(segment_id)
+    return runs, 2 * count + _DROP_SLACK
+
+
+def _drop_dead_extents(txn: IndexTransaction, runs: set[int], count_max: int) -> None:
+    """Drop extents from the low end of ``runs`` while their chunks' rows are gone, at most ``count_max`` in all.
+
+    An extent is put by the commit that makes its chunk's row, so an extent without row is dead for ever. The bound is
+    twice what the commit forgets: collections that were held up (by a pin) are caught up with, and no commit is slow.
+    """
+    for run in sorted(runs):
+        for kind in (EXTENT, INLINE):
+            dead: list[bytes] = []
+            for key, identity in txn.scan(*run_range(kind, run)):
+                if len(dead) >= count_max or txn.get(chunk_key(identity)) is not None:
+                    break
+                dead.append(key)
+            for key in dead:
+                txn.delete(key)
+            count_max -= len(dead) if kind == EXTENT else 0

@@ -38,12 +38,11 @@ from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN, SEGMENT, chunk_key
-from chunkstore.metadata.port import Op, RowChange
-from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, chunk_segment
+from chunkstore.metadata.port import Op
+from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK
 from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = [
-    "DROPPING",
     "INDEXED",
     "IndexBeside",
     "IndexFinding",
@@ -52,13 +51,12 @@ __all__ = [
     "add_extents",
     "apply_operation",
     "check_index",
-    "collected_runs",
     "count_chunks",
-    "drop_dead_extents",
     "extent_entries",
     "locate",
     "rebuild_index",
     "run_entry",
+    "run_range",
     "walk",
 ]
 
@@ -69,7 +67,6 @@ _U64 = Struct(">Q")
 _PREFIX_BYTES = _PREFIX.size
 _U64_MAX = (1 << 64) - 1
 _OFFSET_MAX = (1 << 63) - 1
-_DROP_SLACK = 64
 
 Floor: TypeAlias = Callable[[bytes], tuple[bytes, bytes] | None]
 Pair: TypeAlias = tuple[bytes, bytes]
@@ -178,6 +175,11 @@ def count_chunks(
     except StructError as error:
         raise _malformed(segment_id) from error
     return count
+
+
+def run_range(kind: bytes, run: int) -> tuple[bytes, bytes]:
+    """Where the entries of a kind that a run has begin, and where they end."""
+    return _KEY.pack(kind, run, 0), _KEY.pack(kind, run, _U64_MAX)
 
 
 def _extent_stop(run: int, offset: int) -> bytes:
@@ -323,46 +325,6 @@ _CHANGES: dict[object, Callable[[IndexTransaction, Op], None]] = {
 }
 INDEXED = frozenset(_CHANGES)
 """Opcodes that ``apply_operation`` answers to."""
-DROPPING = frozenset((int(OpCode.COLLECT), int(OpCode.SPILL)))
-"""Opcodes whose rows of chunks go."""
-
-
-def collected_runs(get: Callable[[bytes], bytes | None], rows: Sequence[RowChange]) -> tuple[set[int], int]:
-    """The runs that the chunks deleted by ``rows`` belong to, and how many extents may be dropped for them.
-
-    To be asked *before* the rows are changed: a session's chunk names its segment only in its row.
-    """
-    runs: set[int] = set()
-    count = 0
-    for key, value in rows:
-        if value is None and key[:1] == CHUNK and len(key) == 1 + CHUNK_ID_BYTES:
-            count += 1
-            segment_id = chunk_segment(key[1:])
-            if segment_id is None:
-                old = get(key)
-                if old is None:
-                    continue
-                segment_id = decode_chunk(key, old).segment_id
-            runs.add(segment_id)
-    return runs, 2 * count + _DROP_SLACK
-
-
-def drop_dead_extents(txn: IndexTransaction, runs: set[int], count_max: int) -> None:
-    """Drop extents from the low end of ``runs`` while their chunks' rows are gone, at most ``count_max`` in all.
-
-    An extent is put by the commit that makes its chunk's row, so an extent without row is dead for ever. The bound is
-    twice what the commit forgets: collections that were held up (by a pin) are caught up with, and no commit is slow.
-    """
-    for run in sorted(runs):
-        for kind in (EXTENT, INLINE):
-            dead: list[bytes] = []
-            for key, identity in txn.scan(_KEY.pack(kind, run, 0), _KEY.pack(kind, run, _U64_MAX)):
-                if len(dead) >= count_max or txn.get(chunk_key(identity)) is not None:
-                    break
-                dead.append(key)
-            for key in dead:
-                txn.delete(key)
-            count_max -= len(dead) if kind == EXTENT else 0
 
 
 # ---- against the list

@@ -4,6 +4,8 @@ Promises
 * Nothing is written before the record, so nothing can be left half written; lines of one segment are committed in the order they enter.
 * ``append_line`` does all of an append where nothing has to be looked up, waited for or refused; else it does nothing, and ``append``
   goes the general way, which enters lines by ``enter_line``, too.
+* Exactly once (protocol 3.5): the row of a writer's last event commits in the same record as the append it describes. An undecided event
+  is waited for before a repetition of it is answered; the next one goes behind it into the queue, and fails with it.
 * What a line changes is derived when it is needed (``metadata.lines``); the segment's *tip* is all that the next line has to know.
 Leaves out: what is not plain (``append``), the record (``OwnedEpoch``), group commit (``commit_queue``).
 """
@@ -15,15 +17,17 @@ from typing import Final, TypeVar
 
 from chunkstore import runtime
 from chunkstore.blocks import BLOCK_BYTES
-from chunkstore.checksum import BytesLike, crc32c_of_bytes
+from chunkstore.checksum import BytesLike, crc32c, crc32c_of_bytes
 from chunkstore.deadline import Deadline
-from chunkstore.metadata.lines import WriterEvent
+from chunkstore.errors import Conflict
+from chunkstore.metadata.keys import writer_key
+from chunkstore.metadata.lines import WriterEvent, decode_writer_row, encode_writer_row
 from chunkstore.operations.container import SPACE_CHECK_S, OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
-from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingSegment, Stale, Waiter
-from chunkstore.records import FLAG_SEALED, KIND_INLINE
+from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingOp, PendingSegment, Stale, Undecided, Waiter
+from chunkstore.records import FLAG_SEALED, KIND_INLINE, SegmentRecord, TableRecord
 
-__all__ = ["OFFSET_MAX", "append_line", "enter_line", "load_tip"]
+__all__ = ["OFFSET_MAX", "append_line", "enter_line", "known_event", "load_tip", "remember_event", "require_same_event"]
 
 T = TypeVar("T")
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -131,3 +135,49 @@ def append_line(
     if isinstance(entered, Waiter):
         queue.wait_decided(op, deadline, entered)
     return owned, op
+
+
+# Exactly once
+
+
+def known_event(owned: OwnedEpoch, state: PendingSegment, writer_id: bytes, event_number: int) -> WriterEvent | None:
+    """The writer's last event; None for a new writer. ``event_number`` is what is about to be appended.
+
+    Called with ``state.lock`` held, its tip loaded. Raises ``Undecided`` (that event has to be decided first), ``Stale``, ``Damaged``.
+    """
+    pending = state.writers.get(writer_id)
+    if pending is None:
+        raw = owned.store.get(writer_key(state.segment_id, writer_id))
+        return None if raw is None else decode_writer_row(state.name, raw)
+    event, op = pending
+    if not op.decided and event_number <= event.number:
+        raise Undecided(op)
+    if op.error is not None:
+        # Its batch failed a moment ago, and this state with it.
+        raise Stale
+    return event
+
+
+def require_same_event(name: str, event: WriterEvent, event_number: int, data: BytesLike) -> None:
+    """Raise ``Conflict`` if event ``event_number`` of segment ``name`` had other bytes.
+
+    Of lower numbers the row does not say it, nor of fewer bytes: these may be the last event of a batch (``writer``)."""
+    if event_number < event.number or len(data) < event.length:
+        return
+    if (len(data), crc32c(data)) != (event.length, event.crc32c):
+        what = f"event {event_number} of a writer of segment {name!r} is stored with other bytes; length and CRC32C"
+        raise Conflict(
+            what,
+            expected=f"{event.length}, {event.crc32c:08x}",
+            found=f"{len(data)}, {crc32c(data):08x}",
+            remedy="number new events from last_event_number + 1 on, or use another writer_id",
+        )
+
+
+def remember_event(
+    state: PendingSegment, op: PendingOp, segment: SegmentRecord, writer_id: bytes, event_number: int, data: BytesLike
+) -> None:
+    """Add the writer's row to the operation that appends ``data`` at ``segment.length``."""
+    event = WriterEvent(event_number, segment.length, len(data), crc32c(data))
+    op.rows[writer_key(segment.id, writer_id)] = TableRecord(0, encode_writer_row(event))
+    state.writers[writer_id] = (event, op)

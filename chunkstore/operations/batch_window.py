@@ -23,7 +23,7 @@ __all__ = ["BatchWindow", "next_batch"]
 
 _GATHER_SHARE: Final = 0.2
 _GATHER_S_MAX: Final = 0.02
-_COMPANY_SHARE: Final = 0.9
+_COMPANY_SHARE: Final = 0.95
 _PASSED_OVER_MAX: Final = 8
 """Commits without a wait behind one that was in vain."""
 

@@ -92,7 +92,7 @@ class OwnedContainer:
         self.inline_bytes_behind: int
         self.inline_bytes, self.inline_bytes_behind = inline_limits(settings, storage.capabilities)
         self.tail: TailCache = TailCache(settings.tail_cache_bytes)
-        self.pace_bytes_s: float = 0.0  # of what writers commit (``append_window``)
+        self.pace_bytes_s: float = 0.0  # of what writers commit (``AppendWindow``)
         self.backlog: Backlog = Backlog(settings)
         self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.io_workers)
         self.fence: Fence = Fence(service, lambda: self.current, self._deposed)

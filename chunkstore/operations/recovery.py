@@ -63,7 +63,7 @@ class Recovery:
             owned.queue.decide(
                 failure.batch, OutcomeUnknown("interrupted while the journal was being recovered; it may still happen")
             )
-        if not isinstance(failure.error, NotOwner):  # of that the fence has told
+        if not isinstance(failure.error, (NotOwner, OutcomeUnknown)):  # of these the fence has told
             self._container.observer.failed(_reason(failure.error))
 
     def _decide(self, owned: OwnedEpoch, failure: FailedBatch) -> None:

@@ -113,6 +113,40 @@ class ChunkStorageContract(StorageComposing):
         assert storage.stat(name).length == 6
         assert [item.name for item in storage.list(self.prefix).items] == [name]
 
+    # The journal's log
+
+    def test_a_log_is_appended_to_and_two_names_are_looked_at(self, storage: ChunkStorage) -> None:
+        if not storage.capabilities.append:
+            pytest.skip("this storage does not append")
+        log, own, newer, other = (self.name(tail) for tail in ("log", "epoch/1", "epoch/2", "other"))
+        handle = self.filled(storage, b"", "log")
+        for name in (own, other):
+            storage.create_if_absent(name, name.encode())
+        identity = storage.identity(own)
+        appender = storage.log_appender(log, absent=newer, present=own, identity=identity)
+        for offset, data in ((0, b"first "), (6, b"second")):
+            appender.write_durable(offset, data)
+            assert storage.read(handle, 0, 12) == b"first second"[: offset + 6]
+            assert appender.look()
+        storage.create_if_absent(newer, b"theirs")
+        assert not appender.look()
+        storage.delete(newer)
+        assert appender.look()
+        another = storage.log_appender(log, absent=newer, present=own, identity=storage.identity(other))
+        assert another.look() is (identity == b"")
+        for wrong in (0, 11, 13):
+            with pytest.raises(InvalidOffset):
+                appender.write_durable(wrong, b"x")
+        storage.delete(own)
+        assert appender.look() is (identity == b"")
+        appender.close()
+        appender.close()
+        assert self.raw_read(log) == b"first second"
+        storage.close()
+        with pytest.raises(Closed):
+            another.write_durable(12, b"x")
+        assert not another.look()
+
     # Listing
 
     def test_list_in_order_with_pages(self, storage: ChunkStorage) -> None:

@@ -1,4 +1,4 @@
-"""APPEND streams: records in one file, write-then-check as the fence (protocol 3.4 T3, 3.5 C0 to C4, P5, P6, A15).
+"""APPEND streams: records in one file, write-then-check as the fence (protocol 3.4 T3, 3.5 C1 to C4, P5, P6, A15).
 
 Promises: a record is acknowledged only after it was durable *and* the next epoch was seen unclaimed after that, in the tree
 where our own claim lies (P10); so a successor that claims, reads the tail and records where it ends cannot miss an
@@ -31,38 +31,32 @@ class AppendStream(OwnedStream):
     def __init__(self, streams: Streams, opened: Opened, settings: Settings, claim: bytes) -> None:
         super().__init__(streams, opened, settings, claim)
         self._log = streams.names.log(opened.epoch)
-        self._handle = ChunkHandle(self._log, True)
-        self._synced = (self._log,)
+        self._appender = self._storage.log_appender(
+            self._log, absent=self._fence_name, present=self._claim_name, identity=claim
+        )
 
     def _commit(self, data: bytes) -> int:
-        storage = self._storage
         start = self.head.end
-        # C0: for the error's sake only. Seen now, nothing was written and the outcome is "did not happen".
-        try:
-            fenced = storage.exists(self._fence_name)
-        except ChunkstoreError as error:
-            raise self._broken(unavailable(error, self._log), happened=False) from error
-        if fenced:
-            raise self._fenced(self.epoch + 1)
         # C3: one write of the whole record, then durable.
         try:
-            storage.write(self._handle, start, data)
+            self._appender.write_durable(start, data)
         except (StorageFull, InvalidOffset) as error:
             # Nothing, or a part: an incomplete record never becomes valid, because nothing is written here again.
             failure = error if isinstance(error, StorageFull) else unavailable(error, self._log)
             raise self._broken(failure, happened=False) from error
         except ChunkstoreError as error:
-            raise self._broken(unavailable(error, self._log), happened=None) from error
-        try:
-            storage.sync(self._synced)
-        except ChunkstoreError as error:
             # What reached the disk is unknown for ever, and a later sync may lie (protocol 2.3): never again here.
             raise self._broken(unavailable(error, self._log), happened=None) from error
         # C4, never before C3: checking first would let a successor read the tail between check and write.
-        refusal = self._answer(self._refusal, self._log)
-        if refusal is not None:
-            raise refusal
+        if not self._appender.look():
+            refusal = self._answer(self._refusal, self._log)
+            if refusal is not None:
+                raise refusal
         return start + len(data)
+
+    def close(self) -> None:
+        super().close()
+        self._appender.close()
 
     def _refusal(self) -> Exception | None:
         """Why a durable record is not acknowledged: a newer claim, or a look at another tree. Raises what the storage raises."""

@@ -1,9 +1,11 @@
-"""Extents of a record: the rows that lead to the bytes it begins with, and what becomes of them when an OPEN embeds it (protocol 3.7).
+"""Bytes of appends in a record: its lines, or the rows that lead to them, and what becomes of them when an OPEN embeds it (protocol 3.7).
 
-Promises: pure. A row that a record brings for one of its extents leads into that record's own bytes, between their bounds, and none to what
+Promises: pure. Encoding of lines is canonical (FORMAT.md beside this file, "Lines"); ``decode_lines`` returns what ``encode_lines`` was
+given, raises ``Damaged`` for garbage, and never trusts a length. Lines account for every byte of appends in the record, one after the
+other. A row that a record brings for one of its extents leads into that record's own bytes, between their bounds, and none to what
 another's does; a row of any other extent leads to what lies in front of the record. The extents that an OPEN embeds lie in its slot from
 then on. So bytes of one segment are never shown as another's, whatever a record says. Leaves out: whether they are what was recorded: who
-reads them compares their CRC32C.
+reads them compares their CRC32C; what lines change (``chunkstore.metadata.lines``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from struct import Struct
+from struct import error as StructError  # noqa: N812  (it is a class, and is used like one)
 
 from chunkstore.checksum import row_digest
 from chunkstore.errors import Damaged
@@ -18,19 +22,86 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK, chunk_key
 from chunkstore.metadata.lines import line_extents
-from chunkstore.metadata.port import Op, RowChange
+from chunkstore.metadata.port import Line, Lines, Op, RowChange
 from chunkstore.names import NO_CHUNK, journal_place, parse_place
 from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord
-from chunkstore_journal.lines import lines_of
-from chunkstore_journal.payloads import BLOB_AT, OpenPayload, blob_of, decode_ops, embedded_at
-from chunkstore_journal.record import HEADER_BYTES, Record
-from chunkstore_journal.wire import refuse
+from chunkstore_journal.payloads import BLOB_AT, LINES_HEAD, OpenPayload, blob_end, blob_of, decode_ops, embedded_at
+from chunkstore_journal.record import FLAG_LINES, HEADER_BYTES, Record
+from chunkstore_journal.wire import refuse, unpack
 
-__all__ = ["check_moved", "extents_of", "moved_extents", "place_in"]
+__all__ = ["check_moved", "decode_lines", "encode_lines", "extents_of", "lines_of", "moved_extents", "place_in"]
 
 _APPEND = int(OpCode.APPEND)
 _NO_NAME = b"\xa0"
 """What the fourth byte is of nearly all rows of chunks, which have objects of their own."""
+_LINE = Struct(">QQIIBB")
+_EVENT = Struct(">QI")
+_JOINED = 0x80
+_OFFSET_MAX = (1 << 63) - 1
+_make = tuple.__new__  # what a NamedTuple's constructor does, without its argument handling
+_pack_line, _pack_event = _LINE.pack, _EVENT.pack
+
+
+def encode_lines(lines: Sequence[Line]) -> bytes:
+    """The lines of a record, one behind the other."""
+    parts: list[bytes] = []
+    for segment_id, offset, length, crc, joined, name, event in lines:
+        flags = _JOINED if joined else 0
+        if event is None:
+            parts.append(_pack_line(segment_id, offset, length, crc, len(name), flags) + name)
+        else:
+            writer_id, number, event_crc = event
+            front = _pack_line(segment_id, offset, length, crc, len(name), flags | len(writer_id))
+            parts.append(front + name + _pack_event(number, event_crc) + writer_id)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def decode_lines(raw: bytes, size_bytes: int, *, object: str, position: int) -> list[Line]:
+    """The lines in ``raw``, which account for ``size_bytes`` bytes. Raises ``Damaged``."""
+    lines: list[Line] = []
+    at, end, left, before = 0, len(raw), size_bytes, -1
+    try:
+        while at < end:
+            segment_id, offset, length, crc, name_length, flags = _LINE.unpack_from(raw, at)
+            at += _LINE.size + name_length
+            name = raw[at - name_length : at]
+            event = None
+            if writer_length := flags & ~_JOINED:
+                number, event_crc = _EVENT.unpack_from(raw, at)
+                at += _EVENT.size + writer_length
+                event = raw[at - writer_length : at], number, event_crc
+            joined = flags >= _JOINED
+            left -= length
+            if at > end or not length or offset + length > _OFFSET_MAX or not name or (joined and before != segment_id):
+                refuse(f"line {len(lines)} of the record cannot be", object, position)
+            before = segment_id
+            lines.append(_make(Line, (segment_id, offset, length, crc, joined, name, event)))
+    except StructError:
+        refuse("the record's lines are cut short", object, position)
+    if left or not lines:
+        refuse(f"the record's lines do not account for its {size_bytes} bytes of appends", object, position)
+    return lines
+
+
+def lines_of(record: Record, begin: int | None, *, object: str, position: int) -> Lines | None:
+    """What a record of lines says; None: it is of another form. ``begin``: the byte of the log where it is, or was before it was embedded;
+    None: in a slot of its own. Raises ``Damaged``."""
+    header, payload = record.header, record.payload
+    if not header.flags & FLAG_LINES:
+        return None
+    end = blob_end(payload)
+    back = payload[end : end + 2]
+    if end and payload[0] == LINES_HEAD[0] and back[:1] == b"\xc4" and end + 2 + back[-1] == len(payload):
+        raw = payload[end + 2 :]
+    else:
+        # Without the bytes of appends, which are none of what msgpack has to look at.
+        value = unpack(payload[:2] + b"\xc4\0" + payload[end:], object, position) if end else None
+        if type(value) is not tuple or len(value) < 3 or value[0] != LINES_HEAD[1] or type(value[2]) is not bytes:
+            refuse("the payload is not an array of a version, bytes and lines", object, position)
+        raw = value[2]
+    lines = decode_lines(raw, end - BLOB_AT, object=object, position=position)
+    here = journal_place(header.epoch, header.index if begin is None else None)
+    return Lines(header.epoch, header.lsn, header.time_ms, here, (begin or 0) + HEADER_BYTES + BLOB_AT, lines)
 
 
 def extents_of(

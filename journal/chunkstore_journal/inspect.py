@@ -20,9 +20,9 @@ from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.port import Head, Position, RowChange
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.ends import contradicts, missing
+from chunkstore_journal.extents import lines_of
 from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams
 from chunkstore_journal.lease import read_lease
-from chunkstore_journal.lines import lines_of
 from chunkstore_journal.objects import Claim, decode_claim
 from chunkstore_journal.payloads import SnapshotLink, blob_of, decode_ops
 from chunkstore_journal.record import Record

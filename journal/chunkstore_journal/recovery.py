@@ -20,9 +20,8 @@ from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, StorageFull
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, Position
 from chunkstore_journal.claim import read_latest
-from chunkstore_journal.extents import check_moved, extents_of
+from chunkstore_journal.extents import check_moved, extents_of, lines_of
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.lines import lines_of
 from chunkstore_journal.payloads import BaseLink, SnapshotLink, decode_note, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, read_snapshot_header
@@ -34,7 +33,6 @@ __all__ = [
     "Progress",
     "bring",
     "commit_of",
-    "commit_of_embedded",
     "commits_of_open",
     "materialise",
     "records_of_leg",
@@ -162,23 +160,16 @@ def _inside(at: Position, leg: Leg) -> _Step:
     return _Step(leg, None, False, False, at)
 
 
-def commit_of(record: Record, position: Position, *, object: str, at: int) -> Commit:
-    """The commit that a record of any kind but OPEN and SEAL makes, which lies in front of ``position``. Raises ``Damaged``."""
-    begin = position.end - record.size if position.end else None
-    commit = commit_of_embedded(record, begin, position, object=object, at=at)
-    if commit.lines is None:
-        extents_of(record, commit.ops, commit.rows, begin=begin, object=object, position=at)
-    return commit
-
-
-def commit_of_embedded(record: Record, begin: int | None, position: Position, *, object: str, at: int) -> Commit:
-    """As ``commit_of``, of a record that lies, or lay before it was embedded, at byte ``begin`` of its log (None: in a slot of its own);
-    where its rows lead is not looked at. Raises ``Damaged``."""
+def commit_of(record: Record, position: Position, *, object: str, at: int, embedded: bool = False) -> Commit:
+    """The commit that a record of any kind but OPEN and SEAL makes, which ends at ``position``, or is embedded. Raises ``Damaged``."""
     header = record.header
+    begin = header.at if position.end or embedded else None
     lines = lines_of(record, begin, object=object, position=at)
     if lines is not None:
         return Commit(position, header.previous_hash, None, (), (), lines)
     ops, rows = decode_ops(record.payload, object=object, position=at)
+    if not embedded:
+        extents_of(record, ops, rows, begin=begin, object=object, position=at)
     return Commit(position, header.previous_hash, header.digest, ops, rows)
 
 
@@ -189,8 +180,7 @@ def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
     if inner is not None:
         check_moved(opened.payload, inner, object=opened.object)
         if embedded:
-            begin = opened.payload.end_byte
-            commits.append(commit_of_embedded(inner, begin, opened.before_open, object=opened.object, at=0))
+            commits.append(commit_of(inner, opened.before_open, object=opened.object, at=0, embedded=True))
     commits.append(Commit(opened.position, header.previous_hash, header.digest, (), opened.payload.rows))
     return commits
 

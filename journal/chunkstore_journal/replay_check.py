@@ -21,7 +21,7 @@ from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import Finding
 from chunkstore_journal.payloads import SnapshotLink, decode_note, decode_open
 from chunkstore_journal.record import Record
-from chunkstore_journal.recovery import commit_of, commit_of_embedded, commits_of_open
+from chunkstore_journal.recovery import commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, verify_snapshot
 from chunkstore_journal.walk import (
     collected_max,
@@ -208,4 +208,5 @@ def _commit(streams: Streams, record: Record, name: str, position: int) -> Commi
     at = Position(header.lsn, record.hash, header.epoch, header.index + 1, position + record.size if is_log else 0)
     if streams.mode == "slot" or is_log:
         return commit_of(record, at, object=name, at=position)
-    return commit_of_embedded(record, record.header.at, at, object=name, at=position)  # its OPEN is looked at with it
+    # Embedded: its OPEN is looked at with it.
+    return commit_of(record, at, object=name, at=position, embedded=True)

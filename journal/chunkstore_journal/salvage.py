@@ -22,10 +22,9 @@ from chunkstore.metadata.lines import line_extents
 from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, Position
 from chunkstore.storage import ChunkHandle, iter_listing
 from chunkstore_journal.ends import contradicts, missing
-from chunkstore_journal.extents import extents_of
+from chunkstore_journal.extents import extents_of, lines_of
 from chunkstore_journal.history import Opened, StreamEnd, Streams, check_link
 from chunkstore_journal.lease import read_lease
-from chunkstore_journal.lines import lines_of
 from chunkstore_journal.payloads import BLOB_AT, decode_ops
 from chunkstore_journal.record import HEADER_BYTES, Record, decode_unproven, peek_length
 from chunkstore_journal.recovery import commit_of, commits_of_open

@@ -20,8 +20,8 @@ from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Line, Lines, Position
 from chunkstore.names import journal_place
 from chunkstore_journal.claim import is_seen, moved
+from chunkstore_journal.extents import encode_lines
 from chunkstore_journal.history import Opened, Streams
-from chunkstore_journal.lines import encode_lines
 from chunkstore_journal.payloads import BLOB_AT, encode_note, encode_ops
 from chunkstore_journal.record import (
     EMBEDDABLE_BYTES_MAX,

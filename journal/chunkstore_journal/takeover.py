@@ -44,7 +44,7 @@ from chunkstore_journal.payloads import (
     encode_open,
 )
 from chunkstore_journal.record import RecordHeader, encode_record
-from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, commit_of_embedded, materialise
+from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, commit_of, materialise
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
@@ -312,7 +312,7 @@ class TakeOver:
         header = closed.embedded.header
         name = self._names.log(header.epoch)
         here = Position(header.lsn, closed.embedded.hash, header.epoch, header.index + 1, 0)
-        commit = commit_of_embedded(closed.embedded, closed.end.byte, here, object=name, at=closed.end.byte)
+        commit = commit_of(closed.embedded, here, object=name, at=closed.end.byte, embedded=True)
         # Its owner may have applied it, and the state comes from its snapshot or its cache.
         applied = at.lsn == header.lsn
         if commit.lines is None:

@@ -231,10 +231,10 @@ def test_bytes_of_a_record_that_failed_are_nobodys_to_read(world: World) -> None
         store.append("log", b"before;")
         journal = store._container.current.journal
 
-        def broken(_batch: object) -> None:
+        def broken(*_batch: object) -> None:
             raise JournalBroken(StorageUnavailable("planted", object="log"), happened=False)
 
-        journal.append = broken  # type: ignore[assignment, method-assign]
+        journal.append_lines = broken  # type: ignore[assignment, method-assign]
         with pytest.raises(StorageUnavailable):
             store.append("log", b"what failed;")
         assert store.read("log", 0, 100) == b"before;"

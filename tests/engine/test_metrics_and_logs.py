@@ -125,10 +125,10 @@ def test_lines_of_an_owners_life(caplog: pytest.LogCaptureFixture) -> None:
         store.snapshot()
         lsn, epoch = store._container.current.queue.head.lsn, store.epoch
 
-        def fail(_batch: object) -> Any:
+        def fail(*_batch: object) -> Any:
             raise JournalBroken(StorageUnavailable("planted", object="orders/j/log.a"), happened=None)
 
-        replace_steps(store, append=fail)
+        replace_steps(store, append_lines=fail)
         with pytest.raises(StorageUnavailable):
             store.append("a", b"fails")
     forget_memory(ROOT)

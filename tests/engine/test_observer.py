@@ -55,10 +55,10 @@ def test_it_is_called_and_whatever_it_raises_is_ignored(kind: type[Noting]) -> N
         store.snapshot()
         store.collect()
 
-        def fail(_batch: object) -> Any:
+        def fail(*_batch: object) -> Any:
             raise JournalBroken(StorageUnavailable("planted"), happened=None)
 
-        replace_steps(store, append=fail)
+        replace_steps(store, append_lines=fail)
         with pytest.raises(StorageUnavailable):
             store.append("s", b"lost")
         assert store.read("s", 0, 9) == b"kept"

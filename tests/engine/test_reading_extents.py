@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chunkstore.changes import Append
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, StorageUnavailable
 from chunkstore.metadata.index import walk
@@ -196,23 +197,31 @@ def follower(world: World, **settings: Any) -> tuple[Replica, Reads]:
     return world.replica(wrap=wrap, **{**INLINE, **settings}), made[-1]
 
 
-def test_a_replica_keeps_nothing_that_its_row_does_not_confirm(world: World) -> None:
+@pytest.mark.parametrize("by_line", [True, False])
+def test_a_replica_keeps_nothing_that_its_row_does_not_confirm(world: World, by_line: bool) -> None:
     store, _ = opened(world)
     store.create("a")
     replica, _ = follower(world)
     tail = replica._context.tail
     assert tail is not None
     identity = store.info("a").id
-    store.append("a", b"0123456789")
+    if by_line:
+        store.append("a", b"0123456789")
+    else:
+        store.commit([Append("a", b"0123456789")])
     keep = replica._follower._keep  # type: ignore[attr-defined]
     seen: list[tuple[Commit, bytes]] = []
     replica._follower._keep = lambda commit, payload: seen.append((commit, payload))  # type: ignore[attr-defined]
     replica.refresh()
-    ((commit, payload),) = [item for item in seen if item[0].ops]
+    ((commit, payload),) = [item for item in seen if item[0].ops or item[0].lines]
+    unconfirmed = commit._replace(rows=())
+    if commit.lines is not None:
+        (line,) = commit.lines.lines
+        unconfirmed = commit._replace(lines=commit.lines._replace(lines=[line._replace(crc32c=line.crc32c ^ 1)]))
     assert tail.find(identity, 0, 10) is None
     keep(commit, payload.replace(b"0123", b"0124"))
     assert tail.find(identity, 0, 10) is None
-    keep(commit._replace(rows=()), payload)
+    keep(unconfirmed, payload)
     assert tail.find(identity, 0, 10) is None
     keep(commit, payload)
     assert tail.find(identity, 0, 10) == [b"0123456789"]

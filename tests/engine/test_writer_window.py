@@ -24,8 +24,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import Batch, JournalBroken
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.operations.append import Underway
-from chunkstore.operations.append_window import AppendWindow
+from chunkstore.operations.append import AppendWindow, Underway
 from chunkstore.operations.pending import PendingOp
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused

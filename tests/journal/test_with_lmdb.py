@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from chunkstore.config import MIB, Settings
-from chunkstore.errors import NotOwner
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore_journal.follower import Follower
 from chunkstore_journal.service import ContainerJournal
@@ -35,7 +34,7 @@ def test_a_life_with_lmdb(memory_world: World, tmp_path: Path) -> None:
     first.snapshot()
     second = machine(world, tmp_path / "one").open()
     assert second.report.source == "snapshot", "the first one holds the cache"
-    with pytest.raises(NotOwner):
+    with pytest.raises(world.told_when_fenced):
         first.put("zombie")
     second.put("second")
     third = machine(world, tmp_path / "two").open()

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
 from chunkstore.config import Settings
+from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown
 from chunkstore.journal import Batch, Journal, OpCode, Ownership, RecordKind, TakeOverReport
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -82,6 +83,8 @@ class World:
         self.streams = Streams(storage, self.names, self.format)
         assert self.format.mode == mode
         self.mode = mode
+        self.told_when_fenced: type[ChunkstoreError] = NotOwner if mode == "slot" else OutcomeUnknown
+        """What the first record of a deposed owner raises; for later ones it is ``NotOwner`` (protocol A5)."""
 
     def process(self, shelf: MemoryShelf | None = None, settings: Settings | None = None) -> Process:
         """A process on the machine of ``shelf`` (default: a machine of its own, with an empty cache)."""

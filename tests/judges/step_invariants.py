@@ -397,7 +397,7 @@ class StepInvariants:
         lsn, identity = head.position.lsn, head.position.hash
         if not self.history.holds(lsn, identity):
             self._report(12, f"the cache of {process} stands at lsn {lsn}, which is not a point of history")
-        elif lsn == self.history.lsn and head.digest != self.history.digest:
+        elif lsn and head.digest != self.history.digest_at(lsn):
             self._report(10, f"the cache of {process} has another digest at lsn {lsn} than history")
         if head.position.epoch > self.history.last_claim:
             self._report(12, f"the cache of {process} stands in epoch {head.position.epoch}, which nobody has claimed")
@@ -414,8 +414,11 @@ class StepInvariants:
         if wrong:
             self._report(10, f"the cache of {process} holds other rows at lsn {position.lsn} than history: {wrong[:3]}")
 
-    def replica_at(self, name: str, lsn: int, identity: bytes) -> None:
-        """Where a replica stands (invariant 13)."""
+    def replica_at(self, name: str, head: Head) -> None:
+        """Where a replica stands (invariants 13 and 10)."""
+        lsn, identity = head.position.lsn, head.position.hash
+        if lsn and self.history.holds(lsn, identity) and head.digest != self.history.digest_at(lsn):
+            self._report(10, f"replica {name} has another digest at lsn {lsn} than history")
         if not self.history.holds(lsn, identity):
             self._report(13, f"replica {name} stands at lsn {lsn}, which is not a point of history")
         elif lsn > self._shown[0]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from chunkstore.names import ContainerNames, chunk_epoch
 from tests.judges.extents import SPILL, Extents
+from tests.judges.lines import appended
 from tests.judges.stored_records import (
     CHUNK_FIELDS,
     GARBAGE_FIELDS,
@@ -53,14 +54,14 @@ _MODULUS: Final = 1 << 256
 class Entry:
     """One record of H.
 
-    ``end``: where it ends in log.a. ``written``: when it became visible, by the clock of the recorder. ``ops``: its operations;
-    ``data``: for each of them the bytes that the storage held for it: what was appended, what was put (None: nothing, or not
-    there, or put over in the same record).
-    ``undo``: what to put back should it turn out not to be in H.
+    ``digest``: the state digest behind it. ``end``: where it ends in log.a. ``written``: when it became visible, by the clock of the
+    recorder. ``ops``: its operations; ``data``: for each of them the bytes that the storage held for it: what was appended, what was put
+    (None: nothing, or not there, or put over in the same record). ``undo``: what to put back should it turn out not to be in H.
     """
 
     lsn: int
     hash: bytes
+    digest: int
     epoch: int
     index: int
     end: int
@@ -152,6 +153,10 @@ class StoredHistory:
     def point(self, lsn: int) -> tuple[int, bytes]:
         """The point of H at an lsn that it has."""
         return (lsn, self.entries[lsn - 1].hash) if lsn else (0, _NO_HASH)
+
+    def digest_at(self, lsn: int) -> int:
+        """The state digest behind a record of H; 0 where H begins."""
+        return self.entries[lsn - 1].digest if lsn else 0
 
     def rows_at(self, lsn: int) -> dict[bytes, bytes]:
         """The rows behind a record of H."""
@@ -339,7 +344,16 @@ class StoredHistory:
         if self.entries and record.time_ms < self.entries[-1].time_ms:
             self.report(30, f"{where} says {record.time_ms} ms, the record before it {self.entries[-1].time_ms}")
         self._undo = []
-        if opened is None:
+        ops: list[Any]
+        rows: Sequence[Any]
+        snapshot: tuple[str, int] | None
+        if record.appended is not None:
+            ops, rows, snapshot = [], [], None
+            try:
+                ops, rows = appended(self.rows, record, append=self.append)
+            except Unreadable as wrong:
+                self.report(10, f"{where}: {wrong}")
+        elif opened is None:
             ops, rows, snapshot = decode_payload(record)
         else:
             ops, rows, snapshot = [], opened.rows, opened.snapshot
@@ -354,12 +368,12 @@ class StoredHistory:
             self._stored_value(op, last=number == lasts[op[1], op[2]]) if op[0] in _TABLES else self._stored_bytes(op)
             for number, op in enumerate(ops)
         ]
-        if self.digest != record.digest:
+        if record.appended is None and self.digest != record.digest:
             self.report(10, f"{where} states another digest than its state has")
         self.entries.append(
             Entry(
-                record.lsn, record.hash, record.epoch, record.index, end, record.time_ms, embedded, written, ops, data,
-                self._undo,
+                record.lsn, record.hash, self.digest, record.epoch, record.index, end, record.time_ms, embedded, written, ops,
+                data, self._undo,
             )
         )  # fmt: skip
         self.extents.judge(self.arrived, f"lsn {record.lsn}")

@@ -75,6 +75,10 @@ class Record(NamedTuple):
     payload: list[Any]
     hash: bytes
     size: int
+    at: int
+    """The byte of its object at which it was written."""
+    appended: tuple[bytes, bytes] | None
+    """The bytes of appends, and the lines that say whose they are, of a record of lines."""
 
 
 class Claim(NamedTuple):
@@ -137,23 +141,49 @@ def decode_record(data: bytes, container: bytes, at: int = 0) -> Record:
     """The record that these bytes, from byte ``at`` of their object on, are to the last one."""
     if record_size(data, 0) != len(data):
         raise Unreadable("not one record, whole")
-    _, version, kind, algorithm, _, _, _, uuid, epoch, index, place, lsn, _, previous, digest, token, time_ms, crc = (
-        _HEADER.unpack_from(data)
-    )
+    (
+        _,
+        version,
+        kind,
+        algorithm,
+        flags,
+        _,
+        _,
+        uuid,
+        epoch,
+        index,
+        place,
+        lsn,
+        _,
+        previous,
+        digest,
+        token,
+        time_ms,
+        crc,
+    ) = _HEADER.unpack_from(data)
     payload, identity = data[_HEADER.size : -_HASH_BYTES], data[-_HASH_BYTES:]
     if (version, algorithm, uuid, place) != (1, 1, container, at) or kind not in _KINDS:
         raise Unreadable(f"version {version}, CRC {algorithm}, type {kind} of container {uuid.hex()}, byte {place}")
     values = _unpack(payload)
-    hashed = payload
-    if values[:1] == [2] and kind == 3 and len(values) >= 4 and type(values[1]) is bytes and payload[2:3] == b"\xc6":
+    hashed, appended = payload, None
+    if (
+        kind == 3
+        and values[:1] in ([2], [3])
+        and len(values) >= 3
+        and type(values[1]) is bytes
+        and payload[2:3] == b"\xc6"
+    ):
         hashed = payload[:7] + payload[7 + len(values[1]) :]
-        values = [1, *values[2:4]]  # the bytes of extents, which rows lead to
+        if values[0] == 2:
+            values = [1, *values[2:4]]  # the bytes of extents, which rows lead to
+        elif flags & 1 and type(values[2]) is bytes and not any(digest):
+            appended, values = (values[1], values[2]), [1, [], []]
     if _crc(payload) != crc or blake2b(data[: _HEADER.size] + hashed, digest_size=_HASH_BYTES).digest() != identity:
         raise Unreadable("its checksums are wrong")
     if _fields(values, int) != [1]:
         raise Unreadable(f"payload version {values[:1]}")
     number = int.from_bytes(digest)
-    return Record(kind, epoch, index, lsn, previous, number, token, time_ms, values, identity, len(data))
+    return Record(kind, epoch, index, lsn, previous, number, token, time_ms, values, identity, len(data), at, appended)
 
 
 def _changes(ops: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -164,7 +164,7 @@ class Owner:
         """Held: its next record is decided, and it is about to hear of it (the look behind its write, or the put itself)."""
         if self.scene.slot:
             return self.process.until_record("reply")
-        return self.process.until(op="exists", name=self.scene.names.epoch(self.epoch + 1), stage="reply", skip=1)
+        return self.process.until(op="exists", name=self.scene.names.epoch(self.epoch + 1), stage="reply")
 
     def run(self, call: Callable[[ChunkedSegmentStorage], T]) -> T:
         """Let it do something and answer."""

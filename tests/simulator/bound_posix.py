@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from chunkstore.storage import Capabilities, ChunkStorage
 from chunkstore_bindings.filesystem import (
     FilesystemChunkStorage,
+    appender,
     atomic,
     chunk_files,
     copying,
@@ -35,11 +36,11 @@ from tests.simulator.wire import Call, Surroundings, Wire, WiredProcess
 __all__ = ["BoundPosixBackend"]
 
 _ROOT: Final = "/simulated"
-_MODULES: Final = (atomic, chunk_files, copying, file_cache, folders, held, mounts, posix, storage, tree)
+_MODULES: Final = (appender, atomic, chunk_files, copying, file_cache, folders, held, mounts, posix, storage, tree)
 _CLOSING: Final = (held.Held, file_cache.OpenFile)
 """Classes that keep the system's ``close`` for their end."""
-_OF_STEPS: Final = {"fsync": "sync", "fsync-folder": "sync"}
-"""What a step belongs to that a thread of the binding's own makes."""
+_OF_STEPS: Final = {"fsync": "sync", "fsync-folder": "sync", "pwrite": "write"}
+"""What a step belongs to that a thread of the binding's own makes, or an appender."""
 
 
 class BoundPosixBackend(PosixFaults):

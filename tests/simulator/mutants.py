@@ -24,6 +24,7 @@ from tests.simulator.mutants_distrust import DISTRUST_MUTANTS
 from tests.simulator.mutants_engine import ENGINE_MUTANTS
 from tests.simulator.mutants_inline import INLINE_MUTANTS
 from tests.simulator.mutants_journal import JOURNAL_MUTANTS
+from tests.simulator.mutants_lines import LINE_MUTANTS
 from tests.simulator.mutants_upkeep import UPKEEP_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "MutantError", "Patch", "planted"]
@@ -38,6 +39,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         *BINDING_MUTANTS,
         *DISTRUST_MUTANTS,
         *INLINE_MUTANTS,
+        *LINE_MUTANTS,
     )
 }
 """Every planted bug, by name."""

@@ -23,7 +23,7 @@ _GO_ON_WHEN_FULL: Final = Patch(
 )
 """No bug: a full disk fails its batch, and the epoch goes on. Else nearly every failure of a batch ends the epoch."""
 
-_WINDOW: Final = "chunkstore.operations.append_window:AppendWindow"
+_WINDOW: Final = "chunkstore.operations.append:AppendWindow"
 _WRITER: Final = "chunkstore.writer:StorageWriter"
 _ENTERS: Final = Patch(
     f"{_WINDOW}._check", "if before is not None and before.op.decided and before.op.error is not None:", "if False:"
@@ -43,7 +43,7 @@ ENGINE_MUTANTS: Final = (
         "the journal names bytes that are not durable yet",
         POSIX,
         f"{_QUEUE}._commit",
-        "environment.sync(names)",
+        "environment.sync(tuple(names))",
         "pass",
     ),
     single(
@@ -75,10 +75,10 @@ ENGINE_MUTANTS: Final = (
         (
             Patch(
                 f"{_QUEUE}._commit",
-                "        position = environment.append(record)",
-                "        environment.append.__self__.journal.early = lambda position: environment.apply(\n"
-                "                (Commit(position, previous.hash, record.digest, record.ops, record.rows),))\n"
-                "        position = environment.append(record)",
+                "            position = environment.append(record)",
+                "            environment.append.__self__.journal.early = lambda position: environment.apply(\n"
+                "                    (Commit(position, previous.hash, record.digest, record.ops, record.rows),))\n"
+                "            position = environment.append(record)",
             ),
             Patch(
                 "chunkstore_journal.stream:OwnedStream.append",
@@ -113,7 +113,7 @@ ENGINE_MUTANTS: Final = (
         "    try:\n"
         "            owned.queue.wait(op, deadline)\n"
         "        except __import__('chunkstore').OutcomeUnknown:\n"
-        "            for key in op.rows:\n"
+        "            for key in getattr(op, 'rows', ()):\n"
         "                if key[:1] == b'C' and op.headers[0][0] == 2:\n"
         "                    self.storage.delete(self.names.chunk(key[1:]))\n"
         "            raise",
@@ -186,7 +186,7 @@ ENGINE_MUTANTS: Final = (
         "a sealed segment takes appends",
         EVERYWHERE,
         "chunkstore.operations.append:_admit",
-        "if segment.flags & FLAG_SEALED:",
+        "if state.sealed:",
         "if False:",
     ),
     single(

@@ -12,7 +12,7 @@ from tests.simulator.mutant import APPEND, EVERYWHERE, SLOT, Mutant, Patch, sing
 
 __all__ = ["JOURNAL_MUTANTS"]
 
-_APPEND_STREAM: Final = "chunkstore_journal.append_stream"
+_COMMIT: Final = "chunkstore_journal.append_stream:AppendStream._commit"
 _SLOT_STREAM: Final = "chunkstore_journal.slot_stream"
 _CLAIM: Final = "chunkstore_journal.claim"
 _TAKE_OVER: Final = "chunkstore_journal.takeover:TakeOver"
@@ -22,17 +22,18 @@ JOURNAL_MUTANTS: Final = (
         "nocheck",
         "an owner does not look for a newer claim after it has written its record",
         APPEND,
-        f"{_APPEND_STREAM}:AppendStream._refusal",
-        "if self._storage.exists(self._fence_name):",
-        "if False:",
+        "chunkstore.chunks:LogAppender.look",
+        "not storage.exists(self._absent)",
+        "True",
     ),
-    single(
+    Mutant(
         "checkbefore",
         "an owner looks for a newer claim before it writes, and takes that answer for the one after",
         APPEND,
-        f"{_APPEND_STREAM}:AppendStream._commit",
-        "refusal = self._answer(self._refusal, self._log)",
-        "refusal = self._unknown(self.epoch + 1) if fenced else None",
+        (
+            Patch(_COMMIT, "start = self.head.end", "start, passed = self.head.end, self._appender.look()"),
+            Patch(_COMMIT, "if not self._appender.look():", "if not passed:"),
+        ),
     ),
     single(
         "novoid",
@@ -160,8 +161,8 @@ JOURNAL_MUTANTS: Final = (
         "nofsync",
         "a record is acknowledged before it is synced",
         APPEND,
-        f"{_APPEND_STREAM}:AppendStream._commit",
-        "storage.sync(self._synced)",
+        "chunkstore.chunks:LogAppender.write_durable",
+        "self._storage.sync((self._handle.name,))",
         "pass",
     ),
     single(
@@ -195,7 +196,7 @@ JOURNAL_MUTANTS: Final = (
         "noembed",
         "a take-over forgets the last record of the stream, which no other record covers",
         APPEND,
-        f"{_APPEND_STREAM}:read_tail",
+        "chunkstore_journal.append_stream:read_tail",
         "return ClosedStream(_end(before), record, encode_record(record.header, record.payload)[0], tail_cut)",
         "return ClosedStream(_end(before), tail_cut=tail_cut)",
     ),

@@ -141,8 +141,8 @@ class Watch:
                     store_of_replica = follower._store
                     if store_of_replica is None:
                         raise Closed("the replica")
-                    position = store_of_replica.head().position
+                    head = store_of_replica.head()
                 except (Closed, CacheDamaged):
                     del self._replicas[process]
                     continue
-                self.invariants.replica_at(process.name, position.lsn, position.hash)
+                self.invariants.replica_at(process.name, head)

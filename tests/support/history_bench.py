@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from chunkstore.checksum import DIGEST_MODULUS, crc32c, row_digest
+from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import encode_chunk
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.metadata.port import Op, RowChange
-from chunkstore.names import ContainerNames, chunk_id
+from chunkstore.metadata.lines import LineFold
+from chunkstore.metadata.port import Head, Line, Lines, Op, Position, RowChange
+from chunkstore.names import ContainerNames, chunk_id, journal_place
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord
+from chunkstore_journal.extents import encode_lines
 from chunkstore_journal.objects import Claim, ContainerFormat, encode_claim
 from chunkstore_journal.payloads import (
+    BLOB_AT,
     BaseLink,
     OpenPayload,
     SealPayload,
@@ -21,7 +26,7 @@ from chunkstore_journal.payloads import (
     encode_ops,
     encode_seal,
 )
-from chunkstore_journal.record import RecordHeader, encode_record
+from chunkstore_journal.record import HEADER_BYTES, RecordHeader, encode_lines_record, encode_record
 from tests.judges.events import Event
 from tests.judges.step_invariants import StepInvariants
 
@@ -120,6 +125,28 @@ class Bench:
         index = changes.pop("index", self.index)
         process = changes.pop("process", f"p{epoch}")
         data, identity = encode_record(self.header(RecordKind.OPS, epoch, index, **changes), encode_ops(ops, rows))
+        return self._store(epoch, index, process, data, identity)
+
+    def lines(self, epoch: int, lines: Sequence[Line], data: bytes) -> bytes:
+        """Write the next record, of appends; returns its bytes."""
+        header = self.header(RecordKind.OPS, epoch, self.index)
+        stream, place = (UUID, epoch, self.token(epoch)), (self.index, header.at, self.lsn, self.hash)
+        raw, identity = encode_lines_record(stream, place, header.time_ms, [data], encode_lines(lines))
+        log = self.mode == "append"
+        placed = Lines(
+            epoch, self.lsn + 1, header.time_ms, journal_place(epoch, None if log else self.index),
+            header.at + HEADER_BYTES + BLOB_AT, lines,
+        )  # fmt: skip
+        fold = LineFold(self.rows.get)
+        with suppress(Damaged):
+            fold.add(placed)
+            for key, value, old in fold.take().rows:
+                self.rows[key] = value
+                self.digest += row_digest(key, value) - (0 if old is None else row_digest(key, old))
+            self.digest %= DIGEST_MODULUS
+        return self._store(epoch, self.index, f"p{epoch}", raw, identity)
+
+    def _store(self, epoch: int, index: int, process: str, data: bytes, identity: bytes) -> bytes:
         if self.mode == "slot":
             self.put(process, self.names.slot(epoch, index), data)
         else:
@@ -128,6 +155,10 @@ class Bench:
             self.steps.write(process, name, data)
         self.lsn, self.hash, self.index, self.end = self.lsn + 1, identity, index + 1, self.end + len(data)
         return data
+
+    def head(self, epoch: int = 1) -> Head:
+        """Where whoever has applied everything stands."""
+        return Head(Position(self.lsn, self.hash, epoch, self.index, self.end), self.digest)
 
     def create(self, epoch: int, identity: int, name: str) -> None:
         self.record(epoch, [(OpCode.CREATE, identity, name)])

@@ -13,6 +13,7 @@ import pytest
 
 from chunkstore.errors import (
     InvalidArgument,
+    InvalidOffset,
     StorageFull,
     StorageUnavailable,
     Unsupported,
@@ -187,6 +188,38 @@ def test_a_failed_sync_is_never_repeated(storage: FilesystemChunkStorage, monkey
     storage.delete("a")
     storage.create("a", b"anew")
     storage.sync(["a"])
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "kind", "later"),
+    [
+        ("write_all", errno.ENOSPC, StorageFull, InvalidOffset),
+        ("write_all", errno.EIO, StorageUnavailable, InvalidOffset),
+        ("sync_data", errno.EIO, StorageUnavailable, StorageUnavailable),
+    ],
+)
+def test_a_log_takes_nothing_after_an_error(
+    storage: FilesystemChunkStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    number: int,
+    kind: type[Exception],
+    later: type[Exception],
+) -> None:
+    storage.create("c/log")
+    storage.create_if_absent("c/claim", b"mine")
+    log = storage.log_appender("c/log", absent="c/newer", present="c/claim", identity=storage.identity("c/claim"))
+    log.write_durable(0, b"safe")
+    assert log.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", failing(number))
+        assert not log.look(), "what cannot be looked at is not absent"
+        patch.setattr(posix, call, failing(number))
+        with pytest.raises(kind, match=os.strerror(number)):
+            log.write_durable(4, b"lost?")
+    for _ in range(2):
+        with pytest.raises(later):
+            log.write_durable(4, b"x")
 
 
 def synced_folders(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:

@@ -10,16 +10,18 @@ from typing import Any, Literal
 
 import pytest
 
-from chunkstore.metadata.codec import encode_garbage
+from chunkstore.checksum import crc32c
+from chunkstore.metadata.codec import encode_garbage, encode_segment
 from chunkstore.metadata.keys import garbage_key
-from chunkstore.metadata.port import Head, Position
+from chunkstore.metadata.port import Head, Line, Position
 from chunkstore.names import ContainerNames, chunk_id
-from chunkstore.records import GarbageRecord
+from chunkstore.records import GarbageRecord, SegmentRecord
 from chunkstore_journal.objects import Claim, encode_claim
 from chunkstore_journal.payloads import SnapshotLink
 from tests.support.history_bench import Bench, Mode, started, with_chunk
 
 pytestmark = pytest.mark.proof
+SEGMENT = encode_segment(SegmentRecord("b", 6, 0, 0, 0, b"", b"", 0, 0, 1 << 20, 1, 0, {}, 1, 2))
 
 
 @pytest.mark.parametrize("mode", ["slot", "append"])
@@ -31,10 +33,14 @@ def test_what_is_right_is_not_remarked_upon(mode: Mode) -> None:
     bench.append(3, 5, 3, 3)
     bench.told("a", 3, 3)
     history = bench.steps.history
-    head = Head(Position(bench.lsn, bench.hash, 3, bench.index, 0), bench.digest)
-    bench.steps.taken_over("p3", 3, head)
-    bench.steps.replica_at("r", bench.lsn - 1, history.entries[-2].hash)
-    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.steps.taken_over("p3", 3, bench.head(3))
+    before = bench.head(3)
+    bench.record(3, rows=[(b"Sb", SEGMENT)])
+    bench.lines(3, lines_of((0, b"abc"), (3, b"de")), b"abcde")
+    bench.lines(3, lines_of((5, b"f")), b"f")
+    bench.steps.cache_at("p3", bench.head(3))
+    bench.steps.replica_at("r", before)
+    bench.steps.replica_at("r", bench.head(3))
     bench.steps.power_cut()
     assert bench.steps.finish() == []
     assert (history.top, history.lsn) == (3, bench.lsn)
@@ -89,15 +95,43 @@ def cache_of_nobody(bench: Bench) -> None:
 
 
 def replica_goes_back(bench: Bench) -> None:
-    bench.steps.replica_at("r", bench.lsn, bench.hash)
-    bench.steps.replica_at("r", 1, bench.steps.history.entries[0].hash)
+    before = bench.head()
+    bench.append(1, 5, 3, 3)
+    bench.steps.replica_at("r", bench.head())
+    bench.steps.replica_at("r", before)
+
+
+def replica_with_other_rows(bench: Bench) -> None:
+    bench.steps.replica_at("r", bench.head()._replace(digest=bench.digest ^ 1))
+
+
+def cache_with_other_rows_on_its_way(bench: Bench) -> None:
+    """It does not stand at the end of history."""
+    before = bench.head()
+    bench.append(1, 5, 3, 3)
+    bench.steps.cache_at("p1", before._replace(digest=before.digest ^ 1))
+
+
+def lines_of(*pieces: tuple[int, bytes], **changes: Any) -> list[Line]:
+    """Appends to segment 6, "b", that are one extent: at these offsets these bytes; the last one changed."""
+    data, found = b"", list[Line]()
+    for offset, piece in pieces:
+        data += piece
+        event = b"w", len(found) + 1, crc32c(piece)
+        found.append(Line(6, offset, len(piece), crc32c(data), bool(found), b"b", event))
+    return [*found[:-1], found[-1]._replace(**changes)]
+
+
+def wrong_lines(changes: dict[str, Any], bench: Bench) -> None:
+    bench.record(1, rows=[(b"Sb", SEGMENT)])
+    bench.lines(1, lines_of((0, b"abc"), (3, b"de"), **changes), b"abcde")
 
 
 def replica_ahead(bench: Bench) -> None:
     """It showed a record that the next owner cuts off."""
     end, lsn, identity = bench.end, bench.lsn, bench.hash
     bench.append(1, 5, 3, 3)
-    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.steps.replica_at("r", bench.head())
     bench.claim(2)
     bench.lsn, bench.hash, bench.end, bench.index = lsn, identity, end, bench.index - 1
     bench.open(2, 1)
@@ -206,7 +240,7 @@ def replica_behind_a_claim(bench: Bench) -> None:
     """It showed a record that its writer has not been told about, and that the claimant may cut off."""
     bench.claim(2)
     bench.append(1, 5, 3, 3)
-    bench.steps.replica_at("r", bench.lsn, bench.hash)
+    bench.steps.replica_at("r", bench.head())
 
 
 def other_rows(spoil: Callable[[dict[bytes, bytes]], object], bench: Bench) -> None:
@@ -265,6 +299,19 @@ CASES: list[tuple[int, Mode, str, Callable[[Bench], object]]] = [
     (29, "slot", "refused behind a claim", partial(looked_behind_a_claim, "failed", "read")),
     (29, "slot", "listed behind a claim", partial(looked_behind_a_claim, "ok", "list")),
     (30, "slot", "back in time", back_in_time),
+    (10, "slot", "replica with other rows", replica_with_other_rows),
+    (10, "append", "cache with other rows on its way", cache_with_other_rows_on_its_way),
+    *(
+        (10, "append", f"line with another {name}", partial(wrong_lines, {name: value}))
+        for name, value in (
+            ("segment_id", 7),
+            ("offset", 2),
+            ("length", 1),
+            ("crc32c", 0),
+            ("name", b"c"),
+            ("event", (b"w", 2, 0)),
+        )
+    ),
 ]
 
 

@@ -63,7 +63,7 @@ class HeldFolders:
         self._lock = runtime.lock()
         self._root: Held | None = None
         self._known: set[str] = set()
-        self._closed = False
+        self.closed = False
         with contextlib.suppress(OSError):
             self.root()
 
@@ -76,7 +76,7 @@ class HeldFolders:
         """The root. Raises ``OSError`` as long as it cannot be opened."""
         if self._root is not None:
             return self._root
-        if self._closed:
+        if self.closed:
             raise Closed("this chunk storage")
         found = Held(posix.with_room(partial(os.open, self.path, _FLAGS), self._make_room))
         with self._lock:
@@ -141,6 +141,6 @@ class HeldFolders:
     def close(self) -> None:
         """Let go of everything."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._root = None
             self.folders.clear()

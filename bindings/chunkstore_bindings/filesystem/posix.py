@@ -32,6 +32,8 @@ __all__ = [
     "OFFSET_MAX",
     "copy_range",
     "fill",
+    "identity_of",
+    "in_doubt",
     "open_directory",
     "read_span",
     "read_span_direct",
@@ -121,6 +123,11 @@ def sync_directory(path: str, make_room: Callable[[], None], dir_fd: int | None 
         sync_all(fd)
     finally:
         os.close(fd)
+
+
+def identity_of(info: os.stat_result) -> tuple[int, int, int]:
+    """What tells a file from others of its name. The time too, because numbers of inodes are used again."""
+    return info.st_dev, info.st_ino, info.st_mtime_ns
 
 
 def write_all(fd: int, data: BytesLike, offset: int) -> int:
@@ -221,6 +228,12 @@ def require_parent(root: str) -> None:
         raise RootUnavailable(
             f"file://{root}", f"its parent folder {parent} is missing", remedy=f"create {parent}, or correct the path"
         )
+
+
+def in_doubt(name: str, error: OSError | None = None) -> StorageUnavailable:
+    """What is said of a chunk whose sync has failed, now with ``error`` or earlier."""
+    what = f"an earlier sync of {name!r} failed" if error is None else f"syncing {name!r}: {error.strerror}"
+    return StorageUnavailable(f"{what}; its latest bytes are in doubt, write a new chunk", object=name)
 
 
 def refused(error: OSError, name: str, doing: str, root: str) -> ChunkstoreError:

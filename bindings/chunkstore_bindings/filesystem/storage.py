@@ -33,9 +33,11 @@ from urllib.parse import quote
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
+from chunkstore.chunks import LogAppender
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument, ListPage
 from chunkstore_bindings.filesystem import mounts, posix
+from chunkstore_bindings.filesystem.appender import FileAppender
 from chunkstore_bindings.filesystem.atomic import AtomicFiles, remove_quietly
 from chunkstore_bindings.filesystem.chunk_files import ChunkFiles
 from chunkstore_bindings.filesystem.copying import Copier
@@ -51,11 +53,6 @@ SYNC_WORKERS = 32
 _DIRECT_READ_BYTES = 1 << 20
 """Longer reads ask for the file's size first, so that a wild length costs no memory."""
 _IDENTITIES_MAX = 1 << 10
-
-
-def _identity_of(info: os.stat_result) -> tuple[int, int, int]:
-    # The time too, because numbers of inodes are used again.
-    return info.st_dev, info.st_ino, info.st_mtime_ns
 
 
 class FilesystemChunkStorage(BaseChunkStorage):
@@ -159,7 +156,9 @@ class FilesystemChunkStorage(BaseChunkStorage):
         """Of the chunk in the tree that was opened, and only if the path leads there, too: whoever opens the root now, or
         opened it a moment ago, found the same tree. (A copy that consists of hard links counts as the same.)"""
         try:
-            seen: tuple[int, int, int] | None = _identity_of(os.stat(f"{self._root}/{name}", follow_symlinks=False))
+            seen: tuple[int, int, int] | None = posix.identity_of(
+                os.stat(f"{self._root}/{name}", follow_symlinks=False)
+            )
         except (FileNotFoundError, NotADirectoryError):
             seen = None
         except OSError as error:
@@ -169,7 +168,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         if known is None or known[0] != seen:
             self._identities.pop(name, None)
             info = self._look(name)
-            if seen is None or info is None or _identity_of(info) != seen:
+            if seen is None or info is None or posix.identity_of(info) != seen:
                 raise ChunkNotFound(name)
             if len(self._identities) >= _IDENTITIES_MAX:
                 self._identities.clear()
@@ -297,14 +296,8 @@ class FilesystemChunkStorage(BaseChunkStorage):
 
     def _writable(self, name: str) -> OpenFile:
         if self._failed and name in self._failed:
-            raise self._in_doubt(name)
+            raise posix.in_doubt(name)
         return self._files.writable(name)
-
-    @staticmethod
-    def _in_doubt(name: str) -> StorageUnavailable:
-        return StorageUnavailable(
-            f"an earlier sync of {name!r} failed, so its latest bytes are in doubt; write a new chunk", object=name
-        )
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         while True:
@@ -329,6 +322,16 @@ class FilesystemChunkStorage(BaseChunkStorage):
                 raise posix.translate(error, name, "writing") from error
             finally:
                 del file
+
+    def log_appender(self, name: str, *, absent: str, present: str, identity: bytes) -> LogAppender:
+        if not self._coherent or not identity:
+            return super().log_appender(name, absent=absent, present=present, identity=identity)
+        for each in (name, absent, present):
+            self._check(each)
+        try:
+            return FileAppender(self._writable(name), self._folders, self._failed, name, absent, present, identity)
+        except OSError as error:
+            raise self._folders.translate(error, absent, "looking for") from error
 
     def do_sync(self, names: Sequence[str]) -> None:
         if len(names) == 1:
@@ -358,17 +361,14 @@ class FilesystemChunkStorage(BaseChunkStorage):
             with file.sync_lock:
                 # Inside the lock: a sync that failed while we waited has taken the error with it.
                 if self._failed and name in self._failed:
-                    raise self._in_doubt(name)
+                    raise posix.in_doubt(name)
                 file.dirty = False
                 try:
                     posix.sync_data(file.fd)
                 except OSError as error:
                     self._failed.add(name)
                     self._cache.drop(name, file)
-                    raise StorageUnavailable(
-                        f"syncing {name!r}: {error.strerror}; its latest bytes are in doubt, write a new chunk",
-                        object=name,
-                    ) from error
+                    raise posix.in_doubt(name, error) from error
         finally:
             del file
 

@@ -1,0 +1,77 @@
+"""Appending to one file, and looking at two names, by descriptors that are held: one system call each.
+
+Promises: as ``LogAppender``. ``absent`` is looked for in the directory that is held, ``present`` by its path, as ``exists`` and
+``identity`` do it. Leaves out: file systems that other machines change, too (there the storage's own calls are made).
+"""
+
+from __future__ import annotations
+
+import os
+
+from chunkstore.chunks import LogAppender
+from chunkstore.errors import Closed, InvalidOffset
+from chunkstore_bindings.filesystem import posix
+from chunkstore_bindings.filesystem.file_cache import OpenFile
+from chunkstore_bindings.filesystem.folders import Folders
+from chunkstore_bindings.filesystem.held import Held
+
+__all__ = ["FileAppender"]
+
+_NEVER = -1
+
+
+class FileAppender(LogAppender):
+    """``file`` is that of ``name``; ``failed``: names whose sync has failed. Raises ``OSError`` where there is no folder to look in."""
+
+    def __init__(
+        self, file: OpenFile, folders: Folders, failed: set[str], name: str, absent: str, present: str, identity: bytes
+    ) -> None:
+        self._name = name
+        self._file: OpenFile | None = file
+        self._failed = failed
+        self._held = folders.held
+        self._folder: Held | None
+        self._folder, self._rest = folders.place(absent)
+        self._path = f"{folders.held.path}/{present}"
+        self._seen = tuple(map(int, identity.split()))
+        self._end = os.fstat(file.fd).st_size
+
+    def write_durable(self, offset: int, data: bytes) -> None:
+        file = self._file
+        if file is None or self._held.closed:
+            raise Closed("this log, or its chunk storage")
+        with file.lock:
+            if self._failed and self._name in self._failed:
+                raise posix.in_doubt(self._name)
+            if offset != self._end:
+                raise InvalidOffset(self._name, expected=self._end, given=offset)
+            self._end = _NEVER  # unless all goes well
+            try:
+                posix.write_all(file.fd, data, offset)
+            except OSError as error:
+                raise posix.translate(error, self._name, "writing") from error
+            try:
+                posix.sync_data(file.fd)
+            except OSError as error:
+                self._failed.add(self._name)
+                raise posix.in_doubt(self._name, error) from error
+            self._end = offset + len(data)
+
+    def look(self) -> bool:
+        folder = self._folder
+        if folder is None or self._held.closed:
+            return False
+        try:
+            os.stat(self._rest, dir_fd=folder.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            try:
+                own = os.stat(self._path, follow_symlinks=False)
+                return (own.st_dev, own.st_ino, own.st_mtime_ns) == self._seen  # as ``posix.identity_of``
+            except OSError:
+                return False
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        self._file = self._folder = None
