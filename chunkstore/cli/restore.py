@@ -107,15 +107,14 @@ def _show(report: RestoreReport, done: str) -> None:
 
 def _show_salvaged(salvaged: SalvageReport) -> None:
     past = salvaged.past
-    damage = f"{salvaged.object} at byte {salvaged.position}: {salvaged.damage}"
     facts = {
-        "history": f"damaged; {damage}" if salvaged.damage else "read to its end",
+        "history": f"damaged: {salvaged.damage}" if salvaged.damage else "read to its end",
         "from the copy": human_bytes(salvaged.replaced_bytes),
         "lost": f"{human_bytes(salvaged.lost_bytes)} in {salvaged.lost_ranges} ranges",
     }
     if past.records:
-        facts["records lost"] = f"lsn {past.lsn_min} to {past.lsn_max}, of which {past.records} can be read"
-        facts["their times"] = f"{human_time(past.first_ms or 0)} to {human_time(past.last_ms or 0)}"
+        times = f"{human_time(past.first_ms or 0)} to {human_time(past.last_ms or 0)}"
+        facts["not replayed"] = f"{past.records} records, lsn {past.lsn_min} to {past.lsn_max}, {times}"
         facts["their segments"] = ", ".join(past.segments)
     print_facts(facts)
     if salvaged.lost:

@@ -41,7 +41,8 @@ T = TypeVar("T")
 _WINDOW_BYTES: Final = 4 * MIB
 _HELD_BYTES: Final = 64 * MIB
 """Of a chunk, where nothing appends: a longer one becomes several."""
-_COMPOSED_BYTES_MIN: Final = MIB
+_COMPOSED_BYTES_MIN: Final = 5 * MIB
+"""From here on S3's servers copy a range by themselves."""
 _COPIED_AT_ONCE: Final = 64
 _HANDED: Final = 16
 
@@ -183,7 +184,7 @@ def _copy_chunk(place: Place, item: ChunkToBring) -> Brought:
 
 
 def _is_composed(place: Place, item: ChunkToBring) -> bool:
-    """Whether the storage itself copies: both ends are in one, and a read and a write would be more than a request of its own."""
+    """Whether the storage itself copies: both ends are in one, and the chunk is long enough."""
     return item.source.address == place.storage.address and item.chunk.length >= _COMPOSED_BYTES_MIN
 
 

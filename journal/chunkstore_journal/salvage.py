@@ -97,7 +97,8 @@ def _from(
         return None
     damage = _replay(streams, store, stretches[first:], pool)
     end = store.head().position
-    if damage is not None and not name and end.index <= 1:
+    beginning = stretches[0].opened
+    if damage is not None and not name and isinstance(beginning, Opened) and end.lsn <= beginning.header.lsn:
         return None  # an empty container would be a lie
     lease = read_lease(streams.storage, streams.names)
     if damage is None and lease is not None and contradicts(lease, end):
