@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
@@ -54,8 +55,6 @@ class _Stretch(NamedTuple):
     end: StreamEnd | None
 
 
-_Applicable: TypeAlias = tuple[Commit, str, int]
-"""A commit, and where its record is."""
 _Found: TypeAlias = tuple[Record, str, int, int, Damaged | None]
 """A record, its object, where it begins and ends there, and what is damaged of it."""
 
@@ -117,7 +116,7 @@ def _stretches(streams: Streams) -> list[_Stretch]:
         try:
             slot0 = streams.slot0(epoch)
             if not isinstance(slot0, Opened):
-                if following is None and (slot0 is not None or not _has_records(streams, epoch)):
+                if following is None and (slot0 is not None or not _has_bytes(streams, epoch)):
                     epoch -= 1
                     continue
                 raise Damaged("this stream was opened, but its OPEN is missing", object=streams.names.slot(epoch, 0))
@@ -130,14 +129,9 @@ def _stretches(streams: Streams) -> list[_Stretch]:
     return found[::-1]
 
 
-def _has_records(streams: Streams, epoch: int) -> bool:
-    """Whether a stream holds more than its slot 0."""
-    if streams.mode == "slot":
-        return any(_slots_of(streams, epoch))
-    try:
-        return streams.storage.stat(streams.names.log(epoch)).length > 0
-    except ChunkNotFound:
-        return False
+def _has_bytes(streams: Streams, epoch: int) -> bool:
+    """Whether anything was written in a stream: the log of one that never opened is empty."""
+    return any(info.length for info in iter_listing(streams.storage, streams.names.stream(epoch)))
 
 
 def _slots_of(streams: Streams, epoch: int) -> list[int]:
@@ -165,55 +159,48 @@ def _first(streams: Streams, stretches: list[_Stretch], name: str, start: Positi
 
 def _replay(streams: Streams, store: MetadataStore, stretches: list[_Stretch], pool: runtime.Pool) -> Damaged | None:
     """Bring the store as far as it goes; why not further."""
-    batch: list[_Applicable] = []
+    commits = _commits(streams, stretches, store.head().position, pool)
     damage: Damaged | None = None
-    try:
-        for applicable in _commits(streams, stretches, store.head().position, pool):
-            batch.append(applicable)
-            if len(batch) == _BATCH_RECORDS:
-                full, batch = batch, []
-                _apply(store, full)
-    except Damaged as error:
-        damage = error
-    except ChunkNotFound as error:
-        damage = Damaged("a record of history is missing", object=error.chunk)
-    try:
-        _apply(store, batch)
-    except Damaged as error:
-        damage = error
-    return damage
+    while True:
+        batch: list[Commit] = []
+        try:
+            batch.extend(islice(commits, _BATCH_RECORDS))  # keeps those before an error
+        except Damaged as error:
+            damage = error
+        except ChunkNotFound as error:
+            damage = Damaged("a record of history is missing", object=error.chunk)
+        if not batch:
+            return damage
+        bad = _apply(store, batch)
+        if bad is not None:
+            at = bad.position
+            name = streams.names.log(at.epoch) if at.end else streams.names.slot(at.epoch, max(0, at.index - 1))
+            return Damaged(f"the record with lsn {at.lsn} does not lead to the state that it names", object=name)
 
 
-def _apply(store: MetadataStore, batch: list[_Applicable]) -> None:
-    if not batch:
-        return
-    try:
-        applied = store.apply([commit for commit, _, _ in batch], verify=True)
-    except Damaged:
-        applied = False
-    if applied:
-        return
+def _apply(store: MetadataStore, batch: list[Commit]) -> Commit | None:
+    """Apply them, up to the first one that does not lead to the state that it names, which is returned."""
+    with suppress(Damaged):
+        if store.apply(batch, verify=True):
+            return None
     if len(batch) == 1:
-        commit, name, position = batch[0]
-        text = f"the record with lsn {commit.position.lsn} does not lead to the state that it names"
-        raise Damaged(text, object=name, position=position)
-    for applicable in batch:
-        _apply(store, [applicable])
+        return batch[0]
+    return next((bad for commit in batch if (bad := _apply(store, [commit])) is not None), None)
 
 
-def _commits(streams: Streams, stretches: list[_Stretch], at: Position, pool: runtime.Pool) -> Iterator[_Applicable]:
+def _commits(streams: Streams, stretches: list[_Stretch], at: Position, pool: runtime.Pool) -> Iterator[Commit]:
     for epoch, opened, end in stretches:
         if epoch != at.epoch:
             if isinstance(opened, Damaged):
                 raise opened
             for commit in commits_of_open(opened, embedded=True):
                 if commit.position.lsn > at.lsn:
-                    yield commit, opened.object, 0
+                    yield commit
             at = opened.position
         if end is None or at.lsn < end.lsn:
             token = opened.header.token if isinstance(opened, Opened) else None
             for record, name, begin, position in _records(streams, at, end, token, pool):
-                yield commit_of(record, position, object=name, at=begin), name, begin
+                yield commit_of(record, position, object=name, at=begin)
                 at = position
             if end is not None and (at.lsn, at.hash) != (end.lsn, end.hash):
                 text = f"epoch {epoch} does not end as its successor recorded"
@@ -245,7 +232,7 @@ def _records(
 
 
 def _log(streams: Streams, start: Position, end: StreamEnd | None, token: bytes | None) -> Iterator[_Found]:
-    name, lsn = streams.names.log(start.epoch), start.lsn
+    name, lsn, doubted = streams.names.log(start.epoch), start.lsn, -1
     reader = streams.log_reader(start.epoch, start.end, None if end is None else end.byte)
     while True:
         begin = reader.offset
@@ -258,7 +245,10 @@ def _log(streams: Streams, start: Position, end: StreamEnd | None, token: bytes 
         if found is None:
             if end is None and reader.find_record_after(begin, lsn=lsn, token=token, moved=True) is None:
                 return  # as a torn write leaves it
-            raise Damaged(reader.reason, object=name, position=begin)
+            if doubted == begin:
+                raise Damaged(reader.reason, object=name, position=begin)
+            doubted = begin  # once more: an owner that is alive may have gone on meanwhile
+            continue
         record, damage = found
         reader.offset, lsn = begin + record.size, record.header.lsn
         yield record, name, begin, reader.offset, damage
