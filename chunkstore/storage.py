@@ -138,7 +138,7 @@ class ChunkStorage(ABC):
     def log_appender(self, name: str, *, absent: str, present: str, identity: bytes) -> LogAppender:
         """What appends to ``name`` only, and looks at two names: is ``absent`` still absent, has ``present`` its ``identity``, if any?
 
-        Nobody else writes to ``name`` any more. Raises as ``open_write``.
+        Nobody else writes to ``name`` any more. Until the appender is closed, zeros may follow what was written. Raises as ``open_write``.
         """
         return LogAppender(self, name, absent, present, identity)
 

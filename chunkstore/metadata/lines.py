@@ -83,22 +83,22 @@ class _Growing:
     """A segment that lines lengthen."""
 
     __slots__ = (
-        "before",
         "chunks",
+        "epoch",
         "front",
         "front_raw",
         "ids",
-        "key",
         "last",
         "length",
+        "name",
         "raw",
         "segment",
         "tail",
         "time_ms",
     )
 
-    def __init__(self, key: bytes, raw: bytes, segment: SegmentRecord) -> None:
-        self.key = key
+    def __init__(self, name: bytes, raw: bytes, segment: SegmentRecord) -> None:
+        self.name = name
         self.raw = raw
         self.segment = segment
         self.length: int = segment.length
@@ -110,7 +110,7 @@ class _Growing:
         """The fields of the newest chunk's record."""
         self.chunks: list[list[object]] = []
         self.ids: list[tuple[int, bytes]] = []
-        self.time_ms = 0
+        self.epoch = self.time_ms = 0
 
 
 class LineFold:
@@ -120,16 +120,16 @@ class LineFold:
         self._get = get
         self._segments: dict[int, _Growing] = {}
         self._events: dict[bytes, TableRecord] = {}
-        self._epoch = 0
 
     def add(self, lines: Lines) -> None:
         """The lines of one record. Raises ``Damaged``; what was added before must not be taken then."""
         epoch, lsn, time_ms, place, at, items = lines
         segments = self._segments
         number, run = 0, -1
-        self._epoch = epoch
         for segment_id, offset, length, crc, joined, name, event in items:
-            grown = segments.get(segment_id) or self._begin(segment_id, name)
+            grown = segments.get(segment_id)
+            if grown is None or grown.name != name:
+                grown = self._begin(segment_id, name)
             if offset != grown.length or (joined and run != segment_id):
                 raise Damaged(
                     f"the record with lsn {lsn} appends at byte {offset} of a segment that ends at byte {grown.length}",
@@ -152,7 +152,7 @@ class LineFold:
                 grown.chunks.append(tail)
                 grown.ids.append((offset, identity))
             at += length
-            grown.length, grown.time_ms = offset + length, time_ms
+            grown.length, grown.epoch, grown.time_ms = offset + length, epoch, time_ms
             if event is not None:
                 writer_id, event_number, event_crc = event
                 value = encode_writer_row(WriterEvent(event_number, offset, length, event_crc))
@@ -165,7 +165,7 @@ class LineFold:
         if raw is None or segment is None or segment.id != segment_id or segment.flags & FLAG_SEALED:
             what = "does not exist" if segment is None or segment.id != segment_id else "is sealed"
             raise Damaged(f"a record appends to a segment that {what}", object=f"segment {name!r}, id {segment_id}")
-        grown = self._segments[segment_id] = _Growing(key, raw, segment)
+        grown = self._segments[segment_id] = _Growing(name, raw, segment)
         if segment.last_chunk:
             front_key = CHUNK + segment.last_chunk
             front_raw = self._get(front_key)
@@ -184,7 +184,7 @@ class LineFold:
             extents.append((segment_id, grown.ids))
         fresh = len(rows)
         for grown in self._segments.values():
-            rows.append((grown.key, encode_segment(self._lengthened(grown)), grown.raw))
+            rows.append((SEGMENT + grown.name, encode_segment(self._lengthened(grown)), grown.raw))
             if grown.front is not None:
                 # Whether it may grow still is not for an append to say: a spill may be filling it.
                 following = grown.front.followed(grown.ids[0][1], grown.front.state)
@@ -202,6 +202,6 @@ class LineFold:
             SegmentRecord,
             (
                 name, id_, flags, start_offset, grown.length, first or grown.ids[0][1], last, offset, skip, size_max,
-                self._epoch, count + len(grown.ids), attributes, created_ms, grown.time_ms, extra,
+                grown.epoch, count + len(grown.ids), attributes, created_ms, grown.time_ms, extra,
             ),
         )  # fmt: skip

@@ -9,26 +9,30 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.metadata.index import IndexBeside, check_index, rebuild_index
-from chunkstore.metadata.port import Commit, MetadataCache, MetadataStore, MetadataView, Totals
+from chunkstore.metadata.inline_index import all_extents, inline_chunks
+from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Totals
 from chunkstore.metadata.totals import recount
+from chunkstore.records import ACTIVE, CLOSED
 from chunkstore.testing.metadata_history import History, Segment, World
 
 __all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]
 
 EVERYTHING = (b"", b"\xff")
 _INDEX_KEY = Struct(">cQQ")
+_FIXTURES_STAY = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow)
 _ROWS_STOP = b"U"  # behind the last kind of row, before the index
 
 Step = tuple[int, int, int, int]
 steps: st.SearchStrategy[list[Step]] = st.lists(
-    st.tuples(st.integers(0, 11), st.integers(0, 99), st.integers(0, 99), st.integers(1, 50)), max_size=40
+    st.tuples(st.integers(0, 15), st.integers(0, 99), st.integers(0, 99), st.integers(1, 50)), max_size=40
 )
 
 
@@ -52,6 +56,9 @@ def compare(view: MetadataView, world: World) -> None:
             for probe in {max(offset, segment.start), offset + chunk.length - 1}:
                 assert view.locate(segment.id, probe) == (chunk.id, offset)
         assert list(check_index(view, segment.record())) == []
+        assert list(inline_chunks(view, segment.record())) == [
+            (offset, chunk.id) for offset, chunk in places if chunk.record
+        ]
         beside = IndexBeside(view, segment.record())
         for chunk in segment.chunks:
             beside.meet(chunk.id, chunk.length)
@@ -74,8 +81,11 @@ def _step(world: World, step: Step) -> Commit:
         return world.create()
     segment: Segment = world.segments[ids[first % len(ids)]]
     count = len(segment.chunks)
+    if kind > 11:
+        return world.lines(*_appends(ids, step), epoch=1 + second % 2)
     if kind in (1, 2, 3):
-        return world.append(segment.id, length, *([second + 1] if kind == 2 else []), session=kind == 3)
+        state = ACTIVE if kind == 2 and first % 2 else CLOSED
+        return world.append(segment.id, length, *([second + 1] if kind == 2 else []), session=kind == 3, state=state)
     if kind == 4 and count:
         return world.grow(segment.id, length)
     if kind in (5, 6):
@@ -94,6 +104,18 @@ def _step(world: World, step: Step) -> Commit:
     return world.append(segment.id, length)
 
 
+def _appends(ids: Sequence[int], step: Step) -> Iterator[tuple[int, int, bytes]]:
+    """Appends by line to a few segments, each with some that follow one another."""
+    kind, first, second, length = step
+    for number in range(1 + length % 7):
+        segment_id = ids[(first + number // (1 + second % 4)) % len(ids)]
+        yield (
+            segment_id,
+            1 + (length * (number + 1)) % 13,
+            (b"", b"w", b"writer-2")[(second + number) % 3 if kind > 13 else 0],
+        )
+
+
 def run_script(store: MetadataStore, script: Sequence[Step], *, batch: int, verify: bool) -> World:
     """Make the script's commits, apply them ``batch`` at a time, and compare after each batch."""
     world = World()
@@ -105,6 +127,8 @@ def run_script(store: MetadataStore, script: Sequence[Step], *, batch: int, veri
             commits = []
             with store.view() as view:
                 compare(view, world)
+                extents = {chunk.id for chunk in world.removed if chunk.record}
+                assert extents <= set(all_extents(view)), "of garbage, too"
     return world
 
 
@@ -223,13 +247,7 @@ class MetadataBasics(ABC):
     # The offset index
 
     @given(script=steps, batch=st.sampled_from([1, 2, 5, 40]), verify=st.booleans())
-    @settings(
-        max_examples=80,
-        deadline=None,
-        suppress_health_check=[
-            HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow
-        ],
-    )  # fmt: skip
+    @settings(max_examples=80, deadline=None, suppress_health_check=_FIXTURES_STAY)
     def test_any_history_of_segments(self, cache: MetadataCache, script: list[Step], batch: int, verify: bool) -> None:
         store = cache.create()
         try:
@@ -253,6 +271,75 @@ class MetadataBasics(ABC):
                 compare(other, world)
         finally:
             cache.discard(rebuilt)
+
+    # Lines
+
+    @given(script=steps)
+    @settings(max_examples=40, deadline=None, suppress_health_check=_FIXTURES_STAY)
+    def test_one_batch_or_one_by_one(self, cache: MetadataCache, script: list[Step]) -> None:
+        """The same history is the same rows, index entries, totals and digest, however it is applied."""
+        world = World()
+        commits = [world.create(), *(_step(world, step) for step in script)]
+        found = []
+        for batch in (1, 3, len(commits)):
+            for verify in (True, False):
+                store = cache.create()
+                for begin in range(0, len(commits), batch):
+                    assert store.apply(commits[begin : begin + batch], verify=verify)
+                with store.view() as view:
+                    found.append((view.head, view.totals, list(view.scan(*EVERYTHING))))
+                cache.discard(store)
+        assert found[0][0].digest == world.history.digest
+        assert all(item == found[0] for item in found)
+
+    def test_lines_of_two_epochs_in_one_batch(self, store: MetadataStore) -> None:
+        """Each segment is of the epoch that has appended to it."""
+        world = World()
+        commits = [
+            world.create(),
+            world.create(),
+            world.lines((1, 5, b"w"), epoch=1),
+            world.lines((2, 5, b"w"), epoch=2),
+        ]
+        assert store.apply(commits, verify=True)
+        with store.view() as view:
+            compare(view, world)
+
+    @pytest.mark.parametrize("batch", [1, 3])
+    @pytest.mark.parametrize(
+        ("number", "change"),
+        [
+            (0, {"segment_id": 2}), (1, {"offset": 11}), (1, {"offset": 9}), (1, {"name": b"segment-2"}),
+            (1, {"name": b"nothing"}), (0, {"joined": True}), (2, {"segment_id": 3, "name": b"sealed"}),
+            (2, {"joined": True}),
+        ],
+    )  # fmt: skip
+    def test_lines_that_cannot_be(self, store: MetadataStore, number: int, change: dict[str, Any], batch: int) -> None:
+        """Nothing of the record is applied, nor of those that come with it; the right one is applied later."""
+        world = World()
+        first = [world.create(), world.create(), world.create("sealed"), world.seal(3)]
+        assert store.apply(first, verify=True)
+        before, good = store.head(), [world.lines((1, 10, b"w"), (1, 5, b""), (2, 7, b"w")) for _ in range(batch)]
+        last = good[-1].lines
+        assert last is not None
+        lines = list(last.lines)
+        lines[number] = lines[number]._replace(**change)
+        with pytest.raises(Damaged):
+            store.apply([*good[:-1], good[-1]._replace(lines=last._replace(lines=lines))], verify=True)
+        assert store.head() == before
+        assert store.apply(good, verify=True)
+        assert store.head() == Head(world.history.position, world.history.digest)
+
+    def test_a_changed_line_is_noticed_by_the_next_digest(self, store: MetadataStore) -> None:
+        world = World()
+        commits = [world.create(), world.lines((1, 10, b"")), world.create()]
+        lines = commits[1].lines
+        assert lines is not None
+        wrong = [lines.lines[0]._replace(crc32c=lines.lines[0].crc32c ^ 1)]
+        with pytest.raises(Damaged, match="digest") as caught:
+            store.apply([commits[0], commits[1]._replace(lines=lines._replace(lines=wrong)), commits[2]], verify=True)
+        assert caught.value.position == 3
+        assert store.head().position == GENESIS
 
     def test_a_hundred_concats_deep(self, store: MetadataStore) -> None:
         world = World()

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from chunkstore.checksum import DIGEST_MODULUS, record_hash, row_digest
+from chunkstore.checksum import DIGEST_MODULUS, crc32c, record_hash, row_digest
 from chunkstore.journal import OpCode
-from chunkstore.metadata.codec import encode_chunk, encode_segment
-from chunkstore.metadata.keys import chunk_key, garbage_key, segment_key
-from chunkstore.metadata.port import GENESIS, Commit, Op, Position, RowChange
-from chunkstore.names import chunk_id, session_chunk_id
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.metadata.codec import encode_chunk, encode_segment, encode_table
+from chunkstore.metadata.keys import chunk_key, garbage_key, segment_key, writer_key
+from chunkstore.metadata.port import GENESIS, Commit, Line, Lines, Op, Position, RowChange
+from chunkstore.names import chunk_id, line_chunk_id, session_chunk_id
+from chunkstore.records import CLOSED, FLAG_SEALED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord, TableRecord
 
 __all__ = ["Chunk", "History", "Segment", "World"]
 
@@ -29,8 +29,8 @@ class History:
         self.digest: int = 0
         self.rows: dict[bytes, bytes] = {}
 
-    def commit(self, rows: Sequence[RowChange], ops: Sequence[Op] = ()) -> Commit:
-        """The next commit; the history has it already."""
+    def commit(self, rows: Sequence[RowChange], ops: Sequence[Op] = (), lines: Lines | None = None) -> Commit:
+        """The next commit; the history has it already. ``lines``: the commit says these, in the place of rows and operations."""
         for key, value in rows:
             self.rows.pop(key, None)
             if value is not None:
@@ -40,6 +40,8 @@ class History:
         lsn = previous.lsn + 1
         link = record_hash(previous.hash + lsn.to_bytes(8, "big") + repr(rows).encode())
         self.position = Position(lsn, link, 1, lsn, 400 * lsn)
+        if lines is not None:
+            return Commit(self.position, previous.hash, None, (), (), lines)
         return Commit(self.position, previous.hash, self.digest, tuple(ops), tuple(rows))
 
 
@@ -50,6 +52,23 @@ class Chunk:
     id: bytes
     length: int
     segment_id: int
+    state: int = CLOSED
+    record: int = 0
+    """Where the record is that holds it; 0: it has an object."""
+    at: int = 0
+    crc32c: int | None = None
+    epoch: int = 1
+    created_ms: int = 1
+
+    def encoded(self, previous: bytes, following: bytes) -> bytes:
+        """Its row."""
+        kind, place = (KIND_INLINE, f"{self.record:x}") if self.record else (KIND_OBJECT, "")
+        return encode_chunk(
+            ChunkRecord(
+                place, self.at, self.length, self.crc32c, previous, following, self.segment_id, self.epoch, self.state, kind,
+                self.created_ms,
+            )
+        )  # fmt: skip
 
 
 @dataclass
@@ -61,6 +80,9 @@ class Segment:
     first: int = 0
     start: int = 0
     chunks: list[Chunk] = field(default_factory=list)
+    epoch: int = 1
+    modified_ms: int = 2
+    flags: int = 0
 
     def places(self) -> list[tuple[int, Chunk]]:
         """Each chunk with the segment offset of its first byte."""
@@ -81,7 +103,7 @@ class Segment:
         return SegmentRecord(
             name=self.name,
             id=self.id,
-            flags=0,
+            flags=self.flags,
             start_offset=self.start,
             length=self.length,
             first_chunk=self.chunks[0].id if self.chunks else b"",
@@ -89,11 +111,11 @@ class Segment:
             last_chunk_offset=places[-1][0] if places else 0,
             first_chunk_skip=self.start - self.first,
             chunk_size_bytes_max=1 << 20,
-            owner_epoch=1,
+            owner_epoch=self.epoch,
             chunk_count=len(self.chunks),
             attributes={},
             created_ms=1,
-            modified_ms=2,
+            modified_ms=self.modified_ms,
         )
 
 
@@ -104,30 +126,28 @@ class World:
         self.history: History = History()
         self.segments: dict[int, Segment] = {}
         self.removed: list[Chunk] = []
+        self.writers: dict[bytes, bytes] = {}
+        """Rows of the last events of writers."""
         self._next_segment = 1
         self._next_chunk = 1
 
     def _rows(self) -> dict[bytes, bytes]:
-        rows: dict[bytes, bytes] = {}
+        rows = dict(self.writers)
         for segment in self.segments.values():
             rows[segment_key(segment.name)] = encode_segment(segment.record())
             ids = [b"", *(chunk.id for chunk in segment.chunks), b""]
             for number, chunk in enumerate(segment.chunks):
-                rows[chunk_key(chunk.id)] = encode_chunk(
-                    ChunkRecord(
-                        "", 0, chunk.length, None, ids[number], ids[number + 2], chunk.segment_id, 1, CLOSED, KIND_OBJECT, 1
-                    )
-                )  # fmt: skip
+                rows[chunk_key(chunk.id)] = chunk.encoded(ids[number], ids[number + 2])
         for chunk in self.removed:
             key = chunk_key(chunk.id)
             rows[key] = self.history.rows[key]
         return rows
 
-    def _commit(self, *ops: Op) -> Commit:
+    def _commit(self, *ops: Op, lines: Lines | None = None) -> Commit:
         before, after = self.history.rows, self._rows()
         changes: list[RowChange] = [(key, value) for key, value in after.items() if before.get(key) != value]
         changes += [(key, None) for key in before if key not in after]
-        return self.history.commit(changes, ops)
+        return self.history.commit(changes, ops, lines)
 
     def _new_chunk(self, segment_id: int, length: int, *, session: bool = False) -> Chunk:
         number = self._next_chunk
@@ -142,8 +162,8 @@ class World:
         self.segments[segment_id] = Segment(segment_id, name if name is not None else f"segment-{segment_id}")
         return self._commit((int(OpCode.CREATE), segment_id, self.segments[segment_id].name))
 
-    def append(self, segment_id: int, *lengths: int, session: bool = False) -> Commit:
-        """New chunks at the end."""
+    def append(self, segment_id: int, *lengths: int, session: bool = False, state: int = CLOSED) -> Commit:
+        """New chunks at the end; ``state``: of the last one."""
         segment = self.segments[segment_id]
         offset = at = segment.length
         new = []
@@ -152,9 +172,41 @@ class World:
             segment.chunks.append(chunk)
             new.append((at, chunk.id))
             at += length
+        segment.chunks[-1].state = state
         return self._commit(
             (int(OpCode.ATTACH if session else OpCode.APPEND), segment_id, offset, at - offset, tuple(new))
         )
+
+    def lines(self, *appends: tuple[int, int, bytes], epoch: int = 1) -> Commit:
+        """Appends by line: segment, length and writer of each (empty: none). What follows its like goes on with the extent, by turns."""
+        lsn = self.history.position.lsn + 1
+        place, begin, time_ms = Lines(epoch, lsn, 1000 + lsn, f"{epoch:x}", 400 * lsn, ()), 400 * lsn, 1000 + lsn
+        lines: list[Line] = []
+        data = b""
+        number = 0
+        for segment_id, length, writer in appends:
+            segment = self.segments[segment_id]
+            offset, piece = segment.length, bytes((lsn + len(lines)) % 251 for _ in range(length))
+            joined = bool(lines) and lines[-1].segment_id == segment_id and len(lines) % 3 > 0
+            data = data + piece if joined else piece
+            if joined:
+                chunk = segment.chunks[-1]
+                chunk.length += length
+            else:
+                chunk = Chunk(line_chunk_id(segment_id, epoch, lsn, number), length, segment_id, CLOSED, epoch, begin)
+                chunk.epoch, chunk.created_ms = epoch, time_ms
+                segment.chunks.append(chunk)
+                number += 1
+            chunk.crc32c = crc32c(data)
+            segment.epoch, segment.modified_ms = epoch, time_ms
+            begin += length
+            event = None
+            if writer:
+                event = writer, lsn, crc32c(piece)
+                value = b"\2" + b"".join(field.to_bytes(8) for field in (lsn, offset, length)) + event[2].to_bytes(4)
+                self.writers[writer_key(segment_id, writer)] = encode_table(TableRecord(lsn, value))
+            lines.append(Line(segment_id, offset, length, crc32c(data), joined, segment.name.encode(), event))
+        return self._commit(lines=place._replace(lines=lines))
 
     def grow(self, segment_id: int, length: int) -> Commit:
         """More bytes in the last chunk."""
@@ -162,6 +214,11 @@ class World:
         offset = segment.length
         segment.chunks[-1].length += length
         return self._commit((int(OpCode.APPEND), segment_id, offset, length, ()))
+
+    def seal(self, segment_id: int) -> Commit:
+        """No more appends."""
+        self.segments[segment_id].flags = FLAG_SEALED
+        return self._commit((int(OpCode.SEAL), segment_id))
 
     def concat(self, target_id: int, source_id: int) -> Commit:
         """The source disappears into the target."""

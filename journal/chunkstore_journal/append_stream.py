@@ -54,6 +54,10 @@ class AppendStream(OwnedStream):
                 raise refusal
         return start + len(data)
 
+    def check_fence(self) -> None:
+        if self._end is not None or not self._appender.look():
+            super().check_fence()
+
     def close(self) -> None:
         super().close()
         self._appender.close()

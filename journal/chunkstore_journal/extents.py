@@ -18,7 +18,7 @@ from struct import error as StructError  # noqa: N812  (it is a class, and is us
 
 from chunkstore.checksum import row_digest
 from chunkstore.errors import Damaged
-from chunkstore.journal import OpCode
+from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK, chunk_key
 from chunkstore.metadata.lines import line_extents
@@ -89,9 +89,9 @@ def lines_of(record: Record, begin: int | None, *, object: str, position: int) -
     header, payload = record.header, record.payload
     if not header.flags & FLAG_LINES:
         return None
-    end = blob_end(payload)
+    end = blob_end(payload) if header.kind is RecordKind.OPS else 0
     back = payload[end : end + 2]
-    if end and payload[0] == LINES_HEAD[0] and back[:1] == b"\xc4" and end + 2 + back[-1] == len(payload):
+    if end and payload[:3] == LINES_HEAD and back[:1] == b"\xc4" and end + 2 + back[-1] == len(payload):
         raw = payload[end + 2 :]
     else:
         # Without the bytes of appends, which are none of what msgpack has to look at.

@@ -329,7 +329,7 @@ class Streams:
             tail = self.storage.read(self._as_named(self.names.log(epoch)), position.end - HASH_BYTES, HASH_BYTES)
         except ChunkNotFound:
             return None
-        return tail == position.hash if len(tail) == HASH_BYTES else None
+        return tail == position.hash if len(tail) == HASH_BYTES and any(tail) else None
 
     def goes_on_without(self, position: Position) -> bool:
         """Whether what lies at ``position`` and behind it is intact, and surely not what lay there: a record that follows another one, or

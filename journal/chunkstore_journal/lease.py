@@ -126,7 +126,7 @@ def _is_gone(lease: LeaseInfo) -> bool:
 
 
 class _Progress:
-    """Something that changes whenever the owner of an epoch commits: the log's length, or the last slot's index."""
+    """Something that changes whenever the owner of an epoch commits: the log's length or time, or the last slot's index."""
 
     def __init__(self, storage: ChunkStorage, names: ContainerNames) -> None:
         self._storage = storage
@@ -139,7 +139,8 @@ class _Progress:
         if epoch != self._epoch:
             self._epoch, self._last = epoch, -1
         try:
-            return self._storage.stat(names.log(epoch)).length, -1
+            log = self._storage.stat(names.log(epoch))
+            return log.length, log.modified_ms or 0
         except ChunkNotFound:
             pass
         self._last = probe_dense(lambda index: self._storage.exists(names.slot(epoch, index)), self._last)

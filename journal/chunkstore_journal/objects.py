@@ -54,7 +54,7 @@ __all__ = [
 
 MAGIC = b"CKSO"
 OBJECT_VERSION = 1
-CONTAINER_FORMAT_VERSION = 3
+CONTAINER_FORMAT_VERSION = 4
 """The version of the container's layout that this program writes and opens. Number 1 was never released."""
 
 _TEXT_MAX = 255

@@ -294,9 +294,9 @@ class LogReader:
     Memory is bounded by one window (or one record, where that is longer). When the iteration stops, ``offset`` lies
     behind the last good record and
 
-    * ``ended == "clean"``: the file (or ``stop``) ends there;
-    * ``ended == "tail"``: ``tail_bytes`` bytes follow that are not a record, and ``reason`` says why not. A torn write
-      and zeros behind a crash look so, and damage in the middle too: ask ``find_record_after``.
+    * ``ended == "clean"``: the file (or ``stop``) ends there, or nothing but zeros follows: its owner sets space aside;
+    * ``ended == "tail"``: ``tail_bytes`` bytes follow that are not a record (zeros at their end are not counted), and
+      ``reason`` says why not. A torn write looks so, and damage in the middle too: ask ``find_record_after``.
 
     Iterating again goes on from ``offset`` with fresh reads, so that a follower can poll. A record whose header is
     intact but of a version, type, length or place this program refuses is no torn write: ``Damaged`` is raised.
@@ -344,21 +344,24 @@ class LogReader:
                     yield record
             except _Short as short:
                 if len(data) < wanted:
-                    self._finish(base + len(data), short.reason)
+                    self._finish(data[at:], short.reason)
                     return
                 # Either the window ends inside a record (at > 0), or that record is longer than the window.
                 wanted = max(self._window_bytes, short.needed)
             except _Flaw as flaw:
                 if not flaw.torn:
                     raise Damaged(flaw.reason, object=self._object, position=self.offset) from None
-                self._finish(base + len(data), flaw.reason)
+                self._finish(data[at:], flaw.reason)
                 return
 
-    def _finish(self, known_end: int, reason: str) -> None:
-        end = known_end
-        while piece := self._fetch(end, self._window_bytes):
+    def _finish(self, piece: bytes, reason: str) -> None:
+        """``piece``: what lies at ``offset``, as far as it was read."""
+        end = self.offset
+        while piece or (piece := self._fetch(end, self._window_bytes)):
+            if piece != bytes(len(piece)):  # so compared, zeros cost next to nothing
+                self.tail_bytes = end - self.offset + len(piece.rstrip(b"\0"))
             end += len(piece)
-        self.tail_bytes = end - self.offset
+            piece = b""
         self.ended = "tail" if self.tail_bytes else "clean"
         self.reason = reason if self.tail_bytes else ""
 

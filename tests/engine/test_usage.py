@@ -16,8 +16,8 @@ from tests.support.worlds import World
 
 
 def stored_bytes(world: World, prefix: str, suffixes: tuple[str, ...]) -> int:
-    storage = world.raw_storage()
-    return sum(storage.stat(name).length for name in world.objects(prefix) if name.endswith(suffixes))
+    """Without the zeros that logs may end with."""
+    return sum(len(world.content(name).rstrip(b"\0")) for name in world.objects(prefix) if name.endswith(suffixes))
 
 
 def test_segments_heads_and_garbage(world: World) -> None:
@@ -105,8 +105,9 @@ def test_journal_and_snapshots_are_what_lies_there(world: World) -> None:
         used = store.usage()
         # What begins and ends epochs of ours since the listing is all that is not counted.
         there = stored_bytes(world, "default/j/", (".s", "log.a"))
-        assert used.journal_bytes is not None and 0 <= there - used.journal_bytes <= slack
-        assert used.snapshot_bytes == stored_bytes(world, "default/snap/", (".sn",))
+        assert used.journal_bytes is not None and -8 <= there - used.journal_bytes <= slack
+        assert used.snapshot_bytes is not None
+        assert -8 <= stored_bytes(world, "default/snap/", (".sn",)) - used.snapshot_bytes <= 0
 
     slack = 0
     compare()
@@ -142,7 +143,8 @@ def test_a_replica_lists_once_a_minute(world: World, monkeypatch: pytest.MonkeyP
         assert (first.live_bytes, second.live_bytes) == (99, 100)
         assert first.journal_bytes == second.journal_bytes
         clock.jump(int(usage._FRESH_S) + 1)
-        assert replica.usage().journal_bytes == store.usage().journal_bytes != first.journal_bytes
+        at_owner, listed, before = (used.journal_bytes or 0 for used in (store.usage(), replica.usage(), first))
+        assert -8 <= listed - at_owner <= 0 and listed > before + 50
 
 
 def test_orphans_are_known_when_somebody_looked(world: World) -> None:

@@ -1,19 +1,24 @@
-"""The journal's decoders: records, payloads, extents, logs, snapshots."""
+"""The journal's decoders: records, payloads, extents, lines, logs, snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
+from struct import Struct
 from typing import Any, cast
 
 import msgpack
+from google_crc32c import extend, value
 
 from chunkstore.errors import ChunkNotFound, Damaged
+from chunkstore.metadata.codec import encode_segment
+from chunkstore.metadata.lines import LineFold, line_extents
 from chunkstore.names import chunk_id
+from chunkstore.records import SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal import payloads, record
-from chunkstore_journal.extents import extents_of
+from chunkstore_journal.extents import decode_lines, encode_lines, extents_of, lines_of
 from chunkstore_journal.record import HEADER_BYTES, LogReader, decode_slot, peek_length
 from chunkstore_journal.snapshot_reader import SnapshotReader
 from tests.fuzz.chance import Chance, Tree, grafted, mangled, packed, wire
@@ -175,6 +180,78 @@ def _decode_extents(data: bytes, gate: Gate) -> Callable[[], None]:
     return apart
 
 
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+_LINE = Struct(">QQIIBB")
+_NAMES = {7: b"orders-0", 8: "pärchen".encode(), 9: b"sealed"}
+_STATE = {
+    b"S" + name: encode_segment(
+        SegmentRecord(name.decode(), number, int(number == 9), 0, 300, b"", b"", 0, 0, 1 << 20, 1, 0, {}, 1, 2)
+    )
+    for number, name in _NAMES.items()
+}
+
+
+def _make_lines(chance: Chance) -> bytes:
+    """A record of version 3: bytes, and lines that account for them, some of it wrong."""
+    raw, blob = b"", chance.randbytes(1 + chance.below(60))
+    ends, start, crc = {7: 300, 8: 300, 9: 300}, 0, 0
+    before = 0
+    while start < len(blob):
+        segment = chance.one_of((7, 7, 7, 8, 8, 9)) if chance.random() < 0.9 else chance.number(7)
+        length = min(len(blob) - start, 1 + chance.below(30))
+        joined = segment == before and chance.random() < 0.5
+        piece = blob[start : start + length]
+        crc = extend(crc if joined else 0, piece)
+        name = _NAMES.get(segment, b"x")
+        writer = chance.randbytes(chance.below(9)) if chance.random() < 0.5 else b""
+        fields = [segment, ends.get(segment, 0), length, crc, len(name), len(writer) | (128 if joined else 0)]
+        if chance.random() < 0.06:
+            what = chance.below(len(fields))
+            fields[what] = chance.number(fields[what])
+        sizes = ((1 << 64) - 1, (1 << 64) - 1, (1 << 32) - 1, (1 << 32) - 1, 255, 255)
+        raw += _LINE.pack(*(field & size for field, size in zip(fields, sizes, strict=True))) + name
+        if writer:
+            raw += Struct(">QI").pack(chance.number(9) & ((1 << 63) - 1), value(piece)) + writer
+        ends[segment] = ends.get(segment, 0) + length
+        start, before = start + length, segment
+    if chance.random() < 0.15:
+        raw = mangled(chance, raw, raw)
+    length = len(blob) if chance.random() < 0.95 else chance.number(len(blob)) & 0xFFFFFFFF
+    payload = b"".join((b"\x93\x03\xc6", length.to_bytes(4, "big"), blob, packed(raw)))
+    if chance.random() < 0.1:
+        payload = mangled(chance, payload)
+    flags = 1 if chance.random() < 0.95 else chance.below(256)
+    return sealed_record(_FIELDS._replace(kind=3, place=44 + chance.below(2), flags=flags, digest=bytes(32)), payload)
+
+
+def _decode_lines(data: bytes, gate: Gate) -> Callable[[], None]:
+    found = decode_slot(data, object="slot", container=CONTAINER)
+    gate.past()
+    lines = lines_of(found, _BEGIN if found.header.index % 2 else None, object="slot", position=HEADER_BYTES)
+
+    def checked() -> None:
+        if lines is None:
+            return
+        size_bytes = len(payloads.blob_of(found.payload))
+        assert sum(line.length for line in lines.lines) == size_bytes
+        assert decode_lines(encode_lines(lines.lines), size_bytes, object="again", position=0) == list(lines.lines)
+        extents = list(line_extents(lines))
+        assert sum(length for _, _, length, _ in extents) == size_bytes
+        fold = LineFold(_STATE.get)
+        try:
+            fold.add(lines)
+        except Damaged:
+            return
+        made = fold.take()
+        assert [key[1:] for key, _, _ in made.rows[: made.fresh]] == [
+            identity for _, chunks in made.extents for _, identity in chunks
+        ]
+        assert sorted(key[1:] for key, _, _ in made.rows[: made.fresh]) == sorted(item[0] for item in extents)
+
+    return checked
+
+
 # --- logs ------------------------------------------------------------------------------------------------------------
 
 
@@ -217,7 +294,7 @@ def _decode_log(data: bytes, gate: Gate) -> None:
         return
     assert reader.offset == size
     assert reader.ended == ("tail" if reader.tail_bytes else "clean")
-    assert size + reader.tail_bytes == len(data)
+    assert not data[size + reader.tail_bytes :].strip(b"\0")
     if reader.tail_bytes:
         behind = reader.find_record_after(size, lsn=lsn, token=TOKEN)
         if behind is not None:
@@ -310,6 +387,7 @@ JOURNAL_TARGETS: tuple[Target, ...] = (
         )
     ),
     Target("extents", "every checksum of the record around it", _make_extents, _decode_extents, _DAMAGED),
+    Target("lines", "every checksum of the record around it", _make_lines, _decode_lines, _DAMAGED),
     Target("log", "every checksum of one record", _make_log, _decode_log, ()),
     Target(
         "snapshot", "the header of a snapshot of this container", _make_snapshot, _decode_snapshot, (ChunkNotFound,),

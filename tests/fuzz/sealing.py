@@ -54,7 +54,8 @@ def sealed_record(fields: Fields, payload: bytes) -> bytes:
     )  # fmt: skip
     raw = raw[:12] + _U32.pack(extend(value(raw[:12]), raw[16:])) + raw[16:]
     skipped = 0
-    if payload[1:3] == b"\x02\xc6" and 0x94 <= payload[0] <= 0x9F and len(payload) >= 7 + int.from_bytes(payload[3:7]):
+    blob = payload[1:3] in (b"\x02\xc6", b"\x03\xc6") and 0x93 <= payload[0] <= 0x9F
+    if blob and len(payload) >= 7 + int.from_bytes(payload[3:7]):
         skipped = int.from_bytes(payload[3:7])  # bytes of extents
     hashed = raw + payload[:7] + payload[7 + skipped :]
     return b"".join((raw, payload, blake2b(hashed, digest_size=16).digest()))

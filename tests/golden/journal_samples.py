@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgpack
+
 from chunkstore.asks import (
     Answer,
     AskAppend,
@@ -24,14 +26,16 @@ from chunkstore.asks import (
     Request,
 )
 from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Replace, Seal, TablePut
+from chunkstore.checksum import crc32c
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind
-from chunkstore.metadata.port import Op, RowChange
+from chunkstore.metadata.port import Line, Op, RowChange
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from chunkstore_journal import objects, payloads
-from chunkstore_journal.record import RecordHeader, encode_record
+from chunkstore_journal.extents import encode_lines
+from chunkstore_journal.record import FLAG_LINES, RecordHeader, encode_record
 
 __all__ = [
     "ANSWERS",
@@ -40,6 +44,7 @@ __all__ = [
     "CONTAINER",
     "GOLDEN",
     "INLINE_OPS",
+    "LINES",
     "LINK",
     "OBJECTS",
     "OPS",
@@ -82,6 +87,12 @@ INLINE_OPS: Sequence[Op] = (
     (OpCode.SPILL, 7, 324, 330, ()),
 )
 """Of payload version 2, and what it leads to."""
+LINES: Sequence[Line] = (
+    Line(7, 300, 5, crc32c(BLOB[:5]), False, b"orders-0"),
+    Line(7, 305, 6, crc32c(BLOB[:11]), True, b"orders-0", (b"writer", 9, crc32c(BLOB[5:11]))),
+    Line(8, 1 << 40, 9, crc32c(BLOB[11:]), False, "p\u00e4rchen".encode(), (b"w" * 64, 1, crc32c(BLOB[11:]))),
+)
+"""Of payload version 3."""
 ROWS: Sequence[RowChange] = ((b"Sorders-0", b"segment"), (b"C" + CHUNK, b"chunk"), (b"Sgone", None), (b"Tempty", b""))
 PAIRS: Sequence[tuple[bytes, bytes]] = (
     (b"C" + bytes(28), b"chunk 0"),
@@ -126,6 +137,10 @@ RECORDS: dict[str, RecordSample] = {
     "gc-note": _record(RecordKind.GC_NOTE, 46, payloads.encode_note(RecordKind.GC_NOTE, GC)),
     "heartbeat": _record(RecordKind.HEARTBEAT, 47, payloads.encode_ops((), ())),
     "close": _record(RecordKind.CLOSE, 48, payloads.encode_ops((), ())),
+    "lines": RecordSample(
+        RecordHeader(RecordKind.OPS, FLAG_LINES, CONTAINER, 4, 45, 45, 44, HASH, 0, TOKEN, 1_700_000_000_000, 5000),
+        payloads.LINES_HEAD + len(BLOB).to_bytes(4) + BLOB + msgpack.packb(encode_lines(LINES)),
+    ),
     "pin": _record(RecordKind.PIN, 49, payloads.encode_note(RecordKind.PIN, ("backup", 44), (), ROWS[:1])),
     "unpin": _record(RecordKind.UNPIN, 50, payloads.encode_note(RecordKind.UNPIN, ("backup",))),
 }

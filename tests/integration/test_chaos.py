@@ -84,8 +84,7 @@ class Breaker(importlib.abc.MetaPathFinder):
 
             def commit(stream, data):
                 start = stream.head.end
-                stream._storage.write(stream._handle, start, data)
-                stream._storage.sync(stream._synced)
+                stream._appender.write_durable(start, data)
                 return start + len(data)
 
             module.AppendStream._commit = commit

@@ -170,7 +170,7 @@ def test_what_a_failed_write_of_a_record_means(
     def tear(operation: str, name: str, data: BytesLike) -> None:
         if operation == "write":
             length = append_world.storage.stat(name).length
-            append_world.storage.write(append_world.storage.open_write(name), length, bytes(data)[:50])
+            append_world.storage.write(append_world.storage.open_write(name), length, bytes(data)[:48])
             raise error
 
     owner.wire.override = tear
@@ -180,7 +180,7 @@ def test_what_a_failed_write_of_a_record_means(
     assert type(raised.value.error) is type(error)
     owner.again()
     assert owner.report.tail_cut is not None
-    assert owner.report.tail_cut.bytes == 50
+    assert owner.report.tail_cut.bytes == 48
     assert owner.keys() == {"a"}
 
 

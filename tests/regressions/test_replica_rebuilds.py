@@ -30,6 +30,7 @@ def sleeper(world: World) -> Replica:
         store = world.open(**choice)
     store.snapshot()
     assert store.collect().journal_objects > 0
+    world.forget_files(found)
     return found
 
 

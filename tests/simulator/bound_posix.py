@@ -37,6 +37,8 @@ __all__ = ["BoundPosixBackend"]
 
 _ROOT: Final = "/simulated"
 _MODULES: Final = (appender, atomic, chunk_files, copying, file_cache, folders, held, mounts, posix, storage, tree)
+_AHEAD_BYTES: Final = 1 << 12
+"""What a log is made longer by: a few records."""
 _CLOSING: Final = (held.Held, file_cache.OpenFile)
 """Classes that keep the system's ``close`` for their end."""
 _OF_STEPS: Final = {"fsync": "sync", "fsync-folder": "sync", "pwrite": "write"}
@@ -74,6 +76,7 @@ class BoundPosixBackend(PosixFaults):
                 self._replaced.replace(module, "os", calls)
         for kind in _CLOSING:
             self._replaced.replace(kind.__del__, "__defaults__", (calls.close,))
+        self._replaced.replace(appender, "_AHEAD_BYTES", _AHEAD_BYTES)
         self._replaced.replace(mounts, "file_system_of", lambda _path: (self._medium, local))
         self._replaced.replace(mounts, "free_bytes", lambda _path: None)
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.simulator.mutant import POSIX, Mutant, Patch
+from tests.simulator.mutant import APPEND, POSIX, Mutant, Patch
 
 __all__ = ["BINDING_MUTANTS"]
 
 _FILES: Final = "chunkstore_bindings.filesystem"
+_APPENDER: Final = f"{_FILES}.appender:FileAppender"
 _HDFS: Final = "chunkstore_bindings.hdfs"
 
 
 def _file(name: str, what: str, *patches: Patch, needs: tuple[str, ...] = ()) -> Mutant:
     return Mutant(name, what, POSIX, patches, needs, bound=True)
+
+
+def _log(name: str, what: str, *patches: Patch, needs: tuple[str, ...] = ()) -> Mutant:
+    return Mutant(name, what, APPEND, patches, needs, bound=True)
 
 
 def _hdfs(name: str, what: str, *patches: Patch, needs: tuple[str, ...] = ()) -> Mutant:
@@ -58,6 +63,22 @@ BINDING_MUTANTS: Final = (
         "a write that took a part of the bytes counts as whole",
         Patch(f"{_FILES}.posix:write_all", "if done == size:", "if done:"),
         needs=("short_write",),
+    ),
+    _log(
+        "file-log-unlooked",
+        "an owner that appends by a descriptor does not look for a newer claim",
+        Patch(f"{_APPENDER}.look", "os.stat(self._rest, dir_fd=folder.fd, follow_symlinks=False)", "raise FileNotFoundError"),
+    ),
+    _log(
+        "file-log-unsynced",
+        "a record that is written by a descriptor is not synced",
+        Patch(f"{_APPENDER}.write_durable", "posix.sync_data(file.fd)", "pass"),
+        needs=("power_cut",),
+    ),
+    _log(
+        "file-log-cut-short",
+        "a log that is closed loses its last byte with the zeros after it",
+        Patch(f"{_APPENDER}.close", "os.ftruncate(file.fd, end)", "os.ftruncate(file.fd, end - 1)"),
     ),
     _hdfs(
         "hdfs-lost-is-done",

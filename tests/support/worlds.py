@@ -262,6 +262,11 @@ class World:
         if isinstance(rows, MemoryMetadataStore):
             rows._content.handles.clear()
 
+    def forget_files(self, replica: Replica) -> None:
+        """Let go of what it holds open: small files are opened anew at each use, but a log is large as long as its owner lives."""
+        if isinstance(replica.storage, FilesystemChunkStorage):
+            replica.storage._cache.shrink()
+
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage."""
         alone(store)

@@ -12,7 +12,7 @@ import chunkstore_journal
 from chunkstore.asks import ASKED_CHANGES, AskCommit
 from chunkstore.config import LIMITS, MIB
 from chunkstore.journal import RecordKind
-from chunkstore_journal import asks, objects, payloads, record, snapshot_reader, wire
+from chunkstore_journal import asks, extents, objects, payloads, record, snapshot_reader, wire
 from tests.golden.journal_samples import ASKS, GOLDEN
 
 TEXT = (Path(chunkstore_journal.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
@@ -43,7 +43,13 @@ def _places(layout: struct.Struct) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("marker", "layout"), [("<!-- table: record -->", record._HEADER), ("<!-- table: frame -->", wire._HEADER)]
+    ("marker", "layout"),
+    [
+        ("<!-- table: record -->", record._HEADER),
+        ("<!-- table: frame -->", wire._HEADER),
+        ("<!-- table: line -->", extents._LINE),
+        ("<!-- table: event -->", extents._EVENT),
+    ],
 )
 def test_the_byte_tables_are_the_layouts_in_the_code(marker: str, layout: struct.Struct) -> None:
     assert [(int(row[0]), int(row[1])) for row in _table(marker)] == _places(layout)

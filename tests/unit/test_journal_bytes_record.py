@@ -179,7 +179,7 @@ def test_every_cut_of_a_file_is_a_tail() -> None:
         reader = _reader(raw[:length], window=300)
         whole = [record.header.lsn for record in reader]
         good = max(offset for offset in [*offsets, len(raw)] if offset <= length)
-        assert (reader.offset, reader.tail_bytes) == (good, length - good)
+        assert (reader.offset, reader.tail_bytes) == (good, len(raw[good:length].rstrip(b"\0")))
         assert reader.ended == ("tail" if length > good else "clean")
         assert len(whole) == [*offsets, len(raw)].index(good)
         assert reader.find_record_after(reader.offset, lsn=len(whole), token=TOKEN) is None
@@ -211,12 +211,30 @@ def test_every_flipped_bit_of_the_last_record_ends_as_a_tail() -> None:
         damaged[bit // 8] ^= 1 << bit % 8
 
 
-def test_zeros_behind_the_end_are_a_tail() -> None:
-    raw, _ = _log(3)
-    reader = _reader(raw + bytes(10_000), window=512)
-    assert len(list(reader)) == 3
-    assert (reader.ended, reader.tail_bytes) == ("tail", 10_000)
-    assert reader.find_record_after(reader.offset, lsn=3, token=TOKEN) is None
+@pytest.mark.parametrize("torn", [0, 1, 60, 200])
+@pytest.mark.parametrize("zeros", [1, 3, 600, 10_000])
+def test_zeros_after_the_end_are_no_tail_but_a_torn_record_before_them_is_one(zeros: int, torn: int) -> None:
+    raw, offsets = _log(4)
+    end = offsets[3]
+    data = bytearray(raw[: end + torn] + bytes(zeros))
+    reader = LogReader(lambda at, n: bytes(data[at : at + n]), object="log.a", container=CONTAINER, window_bytes=512)
+    assert [record.header.lsn for record in reader] == [1, 2, 3]
+    torn_bytes = len(raw[end : end + torn].rstrip(b"\0"))
+    assert (reader.ended, reader.offset, reader.tail_bytes) == ("tail" if torn else "clean", end, torn_bytes)
+    assert reader.find_record_after(end, lsn=3, token=TOKEN) is None
+    data[end : len(raw)] = raw[end:]
+    data += bytes(700)
+    assert [record.header.lsn for record in reader] == [4]
+    assert (reader.ended, reader.offset, reader.tail_bytes) == ("clean", len(raw), 0)
+
+
+def test_zeros_before_other_bytes_are_damage() -> None:
+    raw, offsets = _log(4)
+    reader = _reader(raw[: offsets[2]] + bytes(offsets[3] - offsets[2]) + raw[offsets[3] :] + bytes(600), window=512)
+    assert [record.header.lsn for record in reader] == [1, 2]
+    assert (reader.ended, reader.tail_bytes) == ("tail", len(raw) - offsets[2])
+    found = reader.find_record_after(reader.offset, lsn=2, token=TOKEN)
+    assert found is not None and found[0] == offsets[3]
 
 
 def test_evidence_behind_damage_counts_only_of_this_container_claim_and_a_higher_lsn() -> None:
@@ -266,10 +284,10 @@ def test_an_intact_record_of_a_newer_program_is_never_cut_off_as_torn(at: int, v
 
 def test_a_follower_goes_on_where_it_stopped() -> None:
     raw, offsets = _log(5)
-    data = bytearray(raw[: offsets[2] + 9])
+    data = bytearray(raw[: offsets[2] + 7])
     reader = LogReader(lambda at, n: bytes(data[at : at + n]), object="log.a", container=CONTAINER)
     assert [record.header.lsn for record in reader] == [1, 2]
-    assert (reader.ended, reader.tail_bytes) == ("tail", 9)
+    assert (reader.ended, reader.tail_bytes) == ("tail", 7)
     data[:] = raw
     assert [record.header.lsn for record in reader] == [3, 4, 5]
     assert (reader.ended, reader.tail_bytes, reader.reason) == ("clean", 0, "")
@@ -286,4 +304,4 @@ def test_any_file_gives_its_good_records_and_the_rest_as_tail(names: list[str], 
     reader = _reader(good + rest, window=window)
     payloads_in = [RECORDS[name].payload for name in names]
     assert [(record.header, record.payload) for record in reader] == list(zip(headers, payloads_in, strict=True))
-    assert (reader.offset, reader.tail_bytes) == (len(good), len(rest))
+    assert (reader.offset, reader.tail_bytes) == (len(good), len(rest.rstrip(b"\0")))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.metadata import codec
+from chunkstore.metadata import codec, lines
 from chunkstore.metadata.lmdb import store as lmdb_store
 from chunkstore.records import (
     ChunkRecord,
@@ -67,12 +67,17 @@ def test_format_tables_say_what_the_code_does(name: str) -> None:
     assert {field.rule for field in FIELDS[name]} <= rules
 
 
-def test_format_table_of_the_head_row() -> None:
+@pytest.mark.parametrize(("name", "size_bytes"), [("head", lmdb_store._HEAD.size), ("writer", lines._EVENT.size)])
+def test_format_tables_of_packed_values(name: str, size_bytes: int) -> None:
     position = 0
-    for row in table("head"):
+    for row in table(name):
         assert int(row[0]) == position
         position += int(row[1])
-    assert position == lmdb_store._HEAD.size
+    assert position == size_bytes
+
+
+def test_the_head_has_its_key_and_writers_their_version() -> None:
+    assert lines.encode_writer_row(lines.WriterEvent(1, 2, 3, 4)).hex() == "02" + f"{1:016x}{2:016x}{3:016x}{4:08x}"
     assert bytes.fromhex("0068656164") == lmdb_store.HEAD_KEY
 
 

@@ -1,12 +1,15 @@
 """Appending to one file, and looking at two names, by descriptors that are held: one system call each.
 
 Promises: as ``LogAppender``. ``absent`` is looked for in the directory that is held, ``present`` by its path, as ``exists`` and
-``identity`` do it. Leaves out: file systems that other machines change, too (there the storage's own calls are made).
+``identity`` do it. The file is longer than what was written, until ``close``: zeros follow, which take no space. Behind a sync that
+finds another size, the file system writes its own journal, too.
+Leaves out: file systems that other machines change, too (there the storage's own calls are made).
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from chunkstore.chunks import LogAppender
 from chunkstore.errors import Closed, InvalidOffset
@@ -17,6 +20,7 @@ from chunkstore_bindings.filesystem.held import Held
 
 __all__ = ["FileAppender"]
 
+_AHEAD_BYTES = 1 << 18
 _NEVER = -1
 
 
@@ -34,7 +38,7 @@ class FileAppender(LogAppender):
         self._folder, self._rest = folders.place(absent)
         self._path = f"{folders.held.path}/{present}"
         self._seen = tuple(map(int, identity.split()))
-        self._end = os.fstat(file.fd).st_size
+        self._end = self._size = os.fstat(file.fd).st_size
 
     def write_durable(self, offset: int, data: bytes) -> None:
         file = self._file
@@ -46,6 +50,11 @@ class FileAppender(LogAppender):
             if offset != self._end:
                 raise InvalidOffset(self._name, expected=self._end, given=offset)
             self._end = _NEVER  # unless all goes well
+            end = offset + len(data)
+            if end > self._size:
+                self._size = end + _AHEAD_BYTES
+                with suppress(OSError):  # then each write makes it longer
+                    os.ftruncate(file.fd, self._size)
             try:
                 posix.write_all(file.fd, data, offset)
             except OSError as error:
@@ -55,7 +64,7 @@ class FileAppender(LogAppender):
             except OSError as error:
                 self._failed.add(self._name)
                 raise posix.in_doubt(self._name, error) from error
-            self._end = offset + len(data)
+            self._end = end
 
     def look(self) -> bool:
         folder = self._folder
@@ -74,4 +83,14 @@ class FileAppender(LogAppender):
         return False
 
     def close(self) -> None:
-        self._file = self._folder = None
+        file, self._file, self._folder = self._file, None, None
+        # A write that hangs may yet go on: then the file stays as it is.
+        if file is not None and file.lock.acquire(blocking=False):
+            end, self._end = self._end, _NEVER
+            try:
+                if end != _NEVER:
+                    os.ftruncate(file.fd, end)
+            except OSError:
+                pass  # readers pass zeros by
+            finally:
+                file.lock.release()

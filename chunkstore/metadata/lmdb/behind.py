@@ -45,11 +45,10 @@ class Behind:
         """Whether they are to be written before another one comes."""
 
     @property
-    def head(self) -> Head:
-        """Where the state stands with them; there is one at least, and no lines."""
+    def head(self) -> Head | None:
+        """Where the state stands with them; there is one at least. None: the last one does not state its digest."""
         last = self.commits[-1]
-        assert last.digest is not None
-        return Head(last.position, last.digest)
+        return None if last.digest is None else Head(last.position, last.digest)
 
     def add(self, commit: Commit) -> bool:
         """One more, if it follows, and is of appends only."""

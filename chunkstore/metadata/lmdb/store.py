@@ -321,10 +321,11 @@ class LmdbMetadataStore(MetadataStore):
         environment = self._check()
         environment.check()
         behind = environment.behind
-        if behind.lines:
+        if behind.commits:
+            # Asked of one commit: others may come meanwhile.
+            if (head := behind.head) is not None:
+                return head
             self.settle()
-        elif behind.commits:
-            return behind.head
         if environment.at is None:
             with defer_interrupt(), environment.writing, _OpenView(environment, self._uuid) as view:
                 if not environment.behind.commits:
