@@ -1,6 +1,6 @@
-"""Put the saved figures into the pages of ``PAGES``: ``python -m benchmarks.page``.
+"""Put the saved figures into docs/performance.md: ``python -m benchmarks.page``.
 
-The pages' words are written by hand; what stands between ``<!-- NAME.json -->`` and the next heading is made of that file in
+Its words are written by hand; what is between ``<!-- NAME.json -->`` and the next heading is made of that file in
 ``results/`` anew; ``<!-- NAME.json: ENDING, ENDING -->`` takes only figures whose names end so. Leaves out: measuring.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PAGES", "main", "render"]
+__all__ = ["main", "render"]
 
 _HERE = Path(__file__).resolve().parent
-PAGES = tuple(_HERE.parent / "docs" / name for name in ("performance.md", "guide-testing.md", "guide-simulator.md"))
+_PAGE = _HERE.parent / "docs" / "performance.md"
 _MARK = re.compile(
     r"(?P<mark><!-- (?P<name>[\w-]+)\.json(?:: (?P<endings>[^>]+))? -->)\n.*?(?=\n## |\n<!-- |\Z)", re.DOTALL
 )
@@ -27,26 +27,6 @@ def _value(value: float, unit: str) -> str:
 
 
 def _rows(document: dict[str, Any], endings: tuple[str, ...]) -> Iterator[str]:
-    if "mutants" in document:
-        yield "| planted bug | what it is | noticed by | runs | processor s |"
-        yield "|---|---|---|---|---|"
-        for row in document["mutants"]:
-            yield f"| {row['name']} | {row['what']} | {row['killer'] or '**nothing**'} | {row['runs']} | {row['cpu_s']:g} |"
-        return
-    if "of_these_sources" in document:
-        yield "| | of the present sources | all that are saved |"
-        yield "|---|---|---|"
-        for name in ("claims", "runs", "violations"):
-            yield f"| {name} | {document['of_these_sources'][name]:,} | {document['all'][name]:,} |"
-        return
-    if "totals" in document:
-        # Chaos counts, and holds nothing against a target but the number of violations.
-        yield "| counted | |"
-        yield "|---|---|"
-        for name, value in document["totals"].items():
-            yield f"| {name.replace('_', ' ')} | {_value(value, '')} |"
-        yield f"| violations | {sum(len(phase['violations']) for phase in document['phases'])} |"
-        return
     yield f"Load of the machine when the run ended: {document['machine']['load']:.1f}."
     yield ""
     yield "| figure | value | target | |"
@@ -71,10 +51,9 @@ def render(text: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the pages."""
-    for page in PAGES:
-        page.write_text(render(page.read_text(encoding="utf-8")), encoding="utf-8")
-        print(f"wrote {page.name}")
+    """Rewrite the page."""
+    _PAGE.write_text(render(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {_PAGE.name}")
 
 
 if __name__ == "__main__":

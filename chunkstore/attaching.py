@@ -1,4 +1,4 @@
-"""Attaching what a session has written, however many chunks there are, exactly once: what sinks commit (decision 0026).
+"""Attaching what a session has written, however many chunks there are, exactly once: what sinks commit.
 
 Promises: everything appears in one record with the row ``once``, or nothing does; that happens one time, whoever tries it how often. What
 is too long for a record is staged before: nobody sees it, to stage the same again is no change, and what no commit has taken when its

@@ -1,6 +1,6 @@
 """Log lines of the standard ``logging``: one logger per layer, and the observer that every owner has for them.
 
-Promises: loggers are ``chunkstore.<layer>`` (docs/guide-upkeep.md has the table), silent until the program adds a handler. A line is a
+Promises: loggers are ``chunkstore.<layer>`` (docs/guide-operate.md has the table), silent until the program adds a handler. A line is a
 sentence and ``name=value`` pairs; each record has the attributes ``FIELDS``, None where there is no such thing. Text is made only for
 lines that are wanted. No credentials: of a root its user, password and query are left out.
 Leaves out: handlers and levels, which are the program's.

@@ -1,4 +1,4 @@
-"""Staging: chunks of a session that are too many for one record get into metadata before the commit that shows them (decision 0026).
+"""Staging: chunks of a session that are too many for one record get into metadata before the commit that shows them.
 
 Promises: each run of chunks becomes a sealed segment without a name that anybody could say; its name says which chunks of which session,
 so that to stage the same again is no change. What no commit has taken when its session ends, a collection makes garbage.

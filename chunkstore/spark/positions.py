@@ -1,4 +1,4 @@
-"""How far a stream has come, as Spark keeps it in its checkpoint: a JSON object (decision 0027).
+"""How far a stream has come, as Spark keeps it in its checkpoint: a JSON object.
 
     {"version": 1, "container": "<uuid, 32 hex digits>", "epoch": 3, "lsn": 120,
      "segments": {"orders": {"id": 7, "at": 4096}, "refunds": {"id": 9, "at": 12, "done": true, "from": 5}},

@@ -1,4 +1,4 @@
-"""Merging small chunks: what a step looks at, and carrying out one run (protocol 3.10, decision 0018).
+"""Merging small chunks: what a step looks at, and carrying out one run (protocol 3.10).
 
 Promises: bytes that can be read never change. A run is composed into a new chunk of our present epoch, whose CRCs follow from the
 metadata of the old ones, never from bytes that nothing verified: rot that is copied stays visible. With ``verify`` the new chunk is

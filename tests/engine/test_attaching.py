@@ -1,4 +1,4 @@
-"""Attaching what a session has written, in one commit or in many, by an owner or by somebody who asks one: exactly once (decision 0026)."""
+"""Attaching what a session has written, in one commit or in many, by an owner or by somebody who asks one: exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What appends in records cost, counted by the metered wrapper: their record, and nothing else (docs/tuning.md)."""
+"""What appends in records cost, counted by the metered wrapper: their record, and nothing else."""
 
 from __future__ import annotations
 

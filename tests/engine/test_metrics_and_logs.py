@@ -27,7 +27,7 @@ from tests.support.hooked import replace_steps
 from tests.support.scripts import ENVIRONMENT
 
 ROOT = "memory://metrics-and-logs"
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide-upkeep.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide-operate.md"
 PREFIX = "chunkstore_upkeep_"
 
 

@@ -1,4 +1,4 @@
-"""Backups and restores beside owners that die, power cuts and clocks that are wrong (``docs/simulator-findings.md``), step by step."""
+"""Backups and restores beside owners that die, power cuts and clocks that are wrong, step by step."""
 
 from __future__ import annotations
 

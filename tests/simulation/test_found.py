@@ -1,4 +1,4 @@
-"""What the simulator found in production code, each reduced to a directed schedule (docs/simulator-findings.md)."""
+"""What the simulator found in production code, each reduced to a directed schedule."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A deterministic simulator: production code on a seeded scheduler, over one simulated storage, with faults.
 
-``World`` is for directed tests and for looking around; ``Run`` is one random run. See docs/guide-simulator.md.
+``World`` is for directed tests and for looking around; ``Run`` is one random run. See README.md here.
 Needs the ``dev`` extra.
 """
 

@@ -2,7 +2,7 @@
 
 Promises: every fault class has a name, a probability of its own in ``Weather`` and a counter in ``Faults.fired``. Chance comes
 from a seed of its own, so that the same weather over another schedule stays the same weather.
-Leaves out: what a fault does (``s3``, ``posix``, ``world``); what is never modelled (docs/fault-model.md).
+Leaves out: what a fault does (``s3``, ``posix``, ``world``); what is never modelled (README.md).
 """
 
 from __future__ import annotations

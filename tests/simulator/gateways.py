@@ -1,6 +1,6 @@
 """Gateways to an object store that stop obeying, beside live owners: late lists, old answers, a condition that is ignored.
 
-Only what somebody can notice is asked of the product. Left out, and named in docs/fault-model.md: old answers about claims (a fenced read
+Only what somebody can notice is asked of the product. Left out, and named in README.md: old answers about claims (a fenced read
 rests on them), and an ignored condition under anybody but who opens: at any root, also a copy, some may claim or be deposed.
 """
 

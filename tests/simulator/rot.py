@@ -2,7 +2,7 @@
 
 Only what is read lies; what is stored stays, so that judges see the truth and a power cut takes nothing of it.
 Leaves out: bytes that are not durable yet; the last record of a stream that may be going on, whose rot in an APPEND journal nobody can
-tell from a write that was torn (docs/fault-model.md).
+tell from a write that was torn (README.md).
 """
 
 from __future__ import annotations

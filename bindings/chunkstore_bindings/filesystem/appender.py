@@ -20,7 +20,7 @@ from chunkstore_bindings.filesystem.held import Held
 
 __all__ = ["FileAppender"]
 
-_AHEAD_BYTES = 1 << 20
+_AHEAD_BYTES = 1 << 18
 _NEVER = -1
 
 

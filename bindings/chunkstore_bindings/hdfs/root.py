@@ -64,7 +64,7 @@ def parse_root(root_url: str) -> HdfsRoot:
     if _HOST.match(host) is None or port == 0:
         raise _bad("the host of an hdfs root is a name or an address, and its port is not 0")
     if parts.username is not None or parts.password is not None:
-        raise _bad("an hdfs root takes no credentials before the host; the account is an option (docs/hdfs.md)")
+        raise _bad("an hdfs root takes no credentials before the host; the account is the option user")
     if parts.fragment:
         raise _bad("an hdfs root has no fragment: write '#' as %23 in the path")
     if path and (not path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")[1:])):
@@ -100,7 +100,7 @@ def _options(query: str) -> dict[str, str]:
         if name == "append":
             raise _bad(
                 "option 'append' does not exist: Hadoop 3.3.6 deletes replicas of growing files that are read "
-                "(docs/hdfs.md). Leave it out; every append makes its own chunk"
+                "(docs/guide-storages.md). Leave it out; every append makes its own chunk"
             )
         if name not in OPTIONS:
             raise _bad(f"an hdfs root has no option {name[:40]!r}; there are {', '.join(OPTIONS)}")

@@ -5,7 +5,7 @@ Promises
   renamed. Lost replies are resolved by the file's number (``atomic``). Content is where HDFS counts it as stored: on
   the data nodes of the pipeline, closed.
 * Nothing opens a file again that was closed: chunks do not grow, and an append makes a chunk of its own. Hadoop up to 3.3.6
-  deletes replicas that are read in the moment when a data node re-opens or closes them (docs/hdfs.md).
+  deletes replicas that are read in the moment when a data node re-opens or closes them (docs/guide-storages.md).
 * A read that comes back short is the end only if the file's length agrees; otherwise it is read again until the deadline.
 * Every operation ends within ``deadline_s``; each request within its share of it.
 

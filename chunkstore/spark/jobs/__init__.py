@@ -1,4 +1,4 @@
-"""The job whose bytes executors move: ``offload`` (docs/guide-spark.md, decision 0030).
+"""The job whose bytes executors move: ``offload`` (docs/guide-spark-writing.md).
 
 It is planned in the driver, calls its tasks through ``running``, which alone knows pyspark, commits through the container's owner, and
 gives a frame of what it did.
