@@ -26,7 +26,7 @@ def filled(size_bytes: int, fill: Callable[[memoryview], int]) -> bytes:
     return room.getvalue()
 
 
-def joined(pieces: Iterable[bytes]) -> bytes:
+def joined(pieces: Iterable[bytes | bytearray]) -> bytes:
     """The pieces as one, for which nobody knows the size beforehand. Each is let go before the next one is asked for."""
     gathered = BytesIO()
     for piece in pieces:

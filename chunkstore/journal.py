@@ -27,6 +27,7 @@ __all__ = [
     "Ownership",
     "Place",
     "RecordKind",
+    "RecordsPast",
     "SnapshotReport",
     "TailCut",
     "TakeOverReport",
@@ -225,6 +226,18 @@ class LeaseInfo(NamedTuple):
     released: bool
     lsn: int = 0
     hash: bytes = b""
+
+
+class RecordsPast(NamedTuple):
+    """Intact records after a gap in history, which no replay reaches. ``lsn_max`` tells how many are missing besides; times are the labels
+    of the first and the last; ``segments``: which they name, a thousand at most."""
+
+    records: int = 0
+    lsn_min: int = 0
+    lsn_max: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    segments: tuple[str, ...] = ()
 
 
 class SnapshotReport(NamedTuple):

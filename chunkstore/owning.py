@@ -1,7 +1,7 @@
-"""Claiming a container and serving it: what opening, promoting, importing and repairing end in.
+"""Claiming a container and serving it: what opening and importing end in.
 
 Promises: everything that was opened here is closed if anything on the way fails; concrete parts are imported inside functions.
-Leaves out: which storage and which container (``assembly``, ``backup.target``, ``repair``).
+Leaves out: which storage and which container (``assembly``, ``backup.target``).
 """
 
 from __future__ import annotations
@@ -92,19 +92,19 @@ class Claim(NamedTuple):
         try:
             service = ContainerJournal(storage, names, format_, cache, settings)
             ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
-            return self.serve(service, ownership, closing, observer, optimiser)
+            return self._serve(service, ownership, closing, observer, optimiser)
         except BaseException:
             if self.cache is None:
                 cache.close()
             raise
 
-    def serve(
+    def _serve(
         self,
         service: JournalService,
         ownership: Ownership,
         closing: list[Callable[[], None]],
-        observer: Observer | None = None,
-        optimiser: OptimiserPolicy | None = None,
+        observer: Observer | None,
+        optimiser: OptimiserPolicy | None,
     ) -> ChunkedSegmentStorage:
         """The store of a fresh ownership, which is given up if that fails."""
         from chunkstore_journal.asks import StoredAsks

@@ -1,4 +1,4 @@
-"""The parts that owners, replicas and repairs are made of: settings, storages and caches.
+"""The parts that owners and replicas are made of: settings, storages and caches.
 
 Promises: concrete parts are imported inside functions. Leaves out: putting them together (``chunkstore.assembly``).
 """

@@ -216,10 +216,12 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
     return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
 
 
-def open_copy(root: Root, *, of: ChunkStorage, container: str, settings: Settings) -> ChunkStorage:
+def open_copy(
+    root: Root, *, of: ChunkStorage, container: str, settings: Settings, argument: str = "repair_from"
+) -> ChunkStorage:
     """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
 
-    Raises ``InvalidArgument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
+    Raises ``InvalidArgument`` of ``argument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
     """
     from chunkstore_journal.container import read_format
 
@@ -236,7 +238,7 @@ def open_copy(root: Root, *, of: ChunkStorage, container: str, settings: Setting
             pass  # its chunks may be sound all the same
         if what:
             text = f"{copy.url} holds no copy of container {container!r}: {what}; name a root that the container's was copied to"
-            raise InvalidArgument(text, argument="repair_from")
+            raise InvalidArgument(text, argument=argument)
     except BaseException:
         copy.close()
         raise

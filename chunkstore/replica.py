@@ -187,7 +187,7 @@ class Replica(ReadableContainer):
     def passes(self, epoch: int, lsn: int) -> bool:
         """Whether the history shown here goes, or went, through record ``lsn`` in the stream of ``epoch``.
 
-        False: it has not come so far yet (``refresh`` first), or a repair has cut that off. Raises ``Damaged``,
+        False: it has not come so far yet (``refresh`` first), or an accepted rollback has left that out. Raises ``Damaged``,
         ``StorageUnavailable``, ``Closed``, and ``Unsupported`` of a backup. Retry: safe.
         """
         self._check_open()

@@ -18,6 +18,7 @@ from chunkstore.backup.removing import Removed, Verified, remove, verify_copies
 from chunkstore.backup.restore import RestoreReport, import_, restore
 from chunkstore.backup.rounds import BackupPlan, BackupReport, backup, backup_figures, check_roots, list_backups
 from chunkstore.backup.runs import BackupInfo
+from chunkstore.backup.salvage import LostRange, SalvageReport
 from chunkstore.backup.survey import MissingChunk
 from chunkstore.headers.exporting import HeadersReport, export_headers
 from chunkstore.headers.importing import HeaderImport, import_headers, survey_headers
@@ -30,10 +31,12 @@ __all__ = [
     "ExportVerification",
     "HeaderImport",
     "HeadersReport",
+    "LostRange",
     "MissingChunk",
     "Pins",
     "Removed",
     "RestoreReport",
+    "SalvageReport",
     "Verified",
     "backup",
     "backup_figures",

@@ -34,6 +34,7 @@ from chunkstore.metadata.keys import (
     writer_key,
     writer_range,
 )
+from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_segment
 from chunkstore.operations.bring_chunks import (
@@ -50,9 +51,9 @@ from chunkstore.storage import iter_listing
 __all__ = ["Chunks", "State"]
 
 Pair: TypeAlias = tuple[bytes, bytes]
-_Kept: TypeAlias = tuple[tuple[str, int], int, tuple[int, ...] | None, tuple[int, ...] | int, int]
+_Kept: TypeAlias = tuple[tuple[str, int], int, tuple[int, ...] | None, tuple[int, ...] | int, int, bool]
 """Of a chunk there: address (plain tuples can be marshalled), length, where its borders lie and their CRCs (None and its own: one block),
-label."""
+label, whether it is read in the copy."""
 _Piece: TypeAlias = tuple[bytes, int, int | None, int, Borders | None]
 """Of a chunk here: id, length, CRC, label, and borders where there are several blocks."""
 
@@ -71,12 +72,12 @@ class Chunks:
     def keep(self, found: list[FoundChunk]) -> None:
         """Put these behind what is there."""
         kept: list[_Kept] = []
-        for _, _, ((name, begin), length, borders, created_ms), _ in found:
+        for _, _, ((name, begin), length, borders, created_ms, in_copy), _ in found:
             assert borders is not None
             if len(borders.at) == 2:
-                kept.append(((name, begin), length, None, borders.crcs[1], created_ms))
+                kept.append(((name, begin), length, None, borders.crcs[1], created_ms, in_copy))
             else:
-                kept.append(((name, begin), length, tuple(borders.at), tuple(borders.crcs), created_ms))
+                kept.append(((name, begin), length, tuple(borders.at), tuple(borders.crcs), created_ms, in_copy))
         self._kept.add(kept)
 
     def pages(self) -> Iterator[list[_Kept]]:
@@ -124,6 +125,8 @@ class State:
         self._former = self._find_former() if goes_on else {}
         self._files = ExitStack()
         self._segments = self._spool()
+        self._parts: list[Pair] = []
+        """The rows of segments that hold what follows a hole, out of order."""
         self._writers = self._spool()
         self._runs = self._spool()
         self._extents = self._spool()
@@ -140,7 +143,8 @@ class State:
         with self._files:
             yield from self._chunk_rows()
             blocks = [self._blocks[epoch] for epoch in sorted(self._blocks)]
-            found = chain(self._segments, merge(*blocks, self._writers, self._tables(), key=_by_key), self._runs)
+            segments = merge(self._segments, sorted(self._parts), key=_by_key)
+            found = chain(segments, merge(*blocks, self._writers, self._tables(), key=_by_key), self._runs)
             yield from ([pair] for pair in found)
             yield from self._extents.pages()
 
@@ -195,16 +199,23 @@ class State:
         if segment.length != begun.there.length:
             text = f"its chunks end at {segment.length}, the segment at {begun.there.length}"
             raise Damaged(text, object=f"segment {segment.name!r}", position=segment.length)
-        self._segments.add([(segment_key(segment.name), encode_segment(segment))])
-        self._source.look(partial(self._keep_writers, begun.there.id, segment.id))
+        row = segment_key(segment.name), encode_segment(segment)
+        if begun.there.id:
+            self._segments.add([row])
+            self._source.look(partial(self._keep_writers, begun.there, segment.id))
+        else:
+            self._parts.append(row)
         if segment.chunk_count:
             self._runs.add([run_entry(segment)])
 
-    def _keep_writers(self, there: int, here: int, view: MetadataView) -> None:
-        start, stop = writer_range(there)
+    def _keep_writers(self, there: SegmentRecord, here: int, view: MetadataView) -> None:
+        start, stop = writer_range(there.id)
         for key, raw in view.scan(start, stop):
-            row = encode_table(TableRecord(_FIRST_VERSION, decode_table(key, raw).value))
-            self._writers.add([(writer_key(here, key[len(start) :]), row)])
+            value = decode_table(key, raw).value
+            event = decode_writer_row(there.name, raw)
+            if event.offset + event.length <= there.length:  # else its bytes are lost: it is to be sent again
+                row = encode_table(TableRecord(_FIRST_VERSION, value))
+                self._writers.add([(writer_key(here, key[len(start) :]), row)])
 
     def _pages(self) -> Iterator[list[_Run]]:
         """Everything that there is to bring, about so much at a time."""
@@ -234,7 +245,8 @@ class State:
     def _segments_there(self) -> Iterator[SegmentRecord]:
         after = ""
         while page := self._source.look(lambda view, after=after: self._some_segments(after, view)):  # type: ignore[misc]
-            yield from page
+            for segment in page:
+                yield from self._source.parts.get(segment.name, (segment,))
             after = page[-1].name
 
     def _some_segments(self, after: str, view: MetadataView) -> list[SegmentRecord]:
@@ -254,7 +266,7 @@ class State:
                 jobs.append((run, number, item))
                 number += self._pieces_of(item)
         size_bytes = sum(item[1] for _, _, item in jobs)
-        bring = partial(bring_chunk, self._place, self._source.storage)
+        bring = partial(bring_chunk, self._place)
         copies = iter(side_by_side(self._place, bring, [self._to_bring(job) for job in jobs], size_bytes))
         for run in runs:
             pieces: list[_Piece] = []
@@ -267,7 +279,9 @@ class State:
             self._progress(size_bytes)
 
     def _to_bring(self, job: tuple[_Run, int, _Kept]) -> ChunkToBring:
-        run, number, (place, length, at, crcs, created_ms) = job
+        run, number, (place, length, at, crcs, created_ms, in_copy) = job
+        copy = self._source.copy
+        storage = copy if in_copy and copy is not None else self._source.storage
         borders = Borders((0, length), (0, crcs)) if isinstance(crcs, int) else Borders(at or (), crcs)
         numbers = range(number, number + self._pieces_of(job[2]))
         former: tuple[bytes, ...] = ()
@@ -278,7 +292,8 @@ class State:
                 segment_id = (epoch << 32) + run.id - (self._epoch << 32)
                 former = tuple(chunk_id(segment_id, epoch, item, self._tail) for item in numbers)
         fresh = tuple(chunk_id(run.id, self._epoch, item, self._tail) for item in numbers)
-        return ChunkToBring(run.segment.name, ForeignChunk(Address(*place), length, borders, created_ms), fresh, former)
+        chunk = ForeignChunk(Address(*place), length, borders, created_ms)
+        return ChunkToBring(run.segment.name, storage, chunk, fresh, former)
 
     def _find_former(self) -> dict[int, int]:
         """The epochs of copies that were made by whoever came no further, by their numbers; of several the newest."""

@@ -14,6 +14,7 @@ from chunkstore import parts
 from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.founding import Chunks, State
+from chunkstore.backup.salvage import Salvage, SalvageReport
 from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.sources import Caches, Moment, is_export, open_source
 from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
@@ -33,7 +34,8 @@ __all__ = ["RestoreReport", "import_", "restore"]
 class RestoreReport(NamedTuple):
     """What was restored: the state that the record ``lsn`` left. Numbers are of the whole, whichever of it an earlier try had copied.
 
-    ``missing``: of a dry run, the first thousand chunks that are not there (``missing_chunks``: all); else there are none.
+    ``missing``: of a dry run, the first thousand chunks that are not there (``missing_chunks``: all); else there are none. ``salvaged``: of
+    a salvage, what was lost of them.
     """
 
     container: str
@@ -45,6 +47,7 @@ class RestoreReport(NamedTuple):
     missing: tuple[MissingChunk, ...]
     missing_chunks: int
     dry_run: bool
+    salvaged: SalvageReport | None = None
 
 
 def restore(
@@ -52,10 +55,11 @@ def restore(
     new_root: Root | ChunkStorage,
     segments: Sequence[str] = (),
     *,
-    source_root: Root | None = None,
     lsn: int | None = None,
     time: datetime | int | None = None,
     snapshot: str | None = None,
+    salvage: bool = False,
+    from_: Root | None = None,
     container: str = "default",
     new_container: str | None = None,
     settings: Settings | None = None,
@@ -67,7 +71,7 @@ def restore(
 ) -> RestoreReport:
     """Copy the state of ``root`` at a moment of the past into a new container under ``new_root``. ``root`` may be one of backups: then the
     newest is restored, or that of the lsn, or the newest that was made by the time. Or it is an export file, of one moment: its chunks are
-    looked for at ``source_root``, or else where the file says, and only if the same container is there.
+    looked for at ``from_``, or else where the file says, and only if the same container is there.
 
     ``segments``: names, or prefixes with ``*`` after them; none: all. Of a part the retention policies of its segments and the rows of its
     ledgers come along, other tables do not.
@@ -79,17 +83,24 @@ def restore(
     ``settings``: of both. ``dry_run``: only look. ``progress``: called with the bytes of each step. Roots may be storages of the caller's
     own, which stay open; ``caches`` makes its own metadata caches, by role.
 
+    ``salvage``: of a damaged container, too. Without a moment the last good state is copied: what the newest snapshot that can be read and
+    the records after it lead to, up to the first one that is missing or damaged. Records after that are counted, and not replayed. Chunks
+    are compared block by block first; rotten and missing blocks come from ``from_``, the root of a copy or of backups, where it has them.
+    A segment that has lost bytes ends in front of the first lost one, and is sealed; what follows a hole becomes the sealed segment
+    ``NAME.after-OFFSET``, with the offsets that it had. The last event of a writer goes with its bytes. ``salvaged`` lists what is lost.
+    Stop the container's owner first: what it commits meanwhile may be missing.
+
     The new container is there whole or not at all, and durable. After an interruption the same call takes what was copied before for its
     own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
     wins.
 
     Raises ``InvalidArgument`` (the moment; there is such a container already, or one root is inside the other container; another
-    container at ``source_root``), ``SegmentNotFound`` (of ``segments``), ``ChunksMissing``, all before anything is made,
+    container at ``from_``), ``SegmentNotFound`` (of ``segments``), ``ChunksMissing``, all before anything is made,
     ``PastCollected``, ``ContainerNotFound``, ``ContainerBusy``, ``Unsupported``, ``Damaged`` (a chunk, or the file), ``NotOwner``,
     ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, and goes on where it was.
     """
     chosen, names = parts.checked_settings(settings), NameFilter(segments)
-    check_flags(dry_run=dry_run)
+    check_flags(dry_run=dry_run, salvage=salvage)
     patience_s = check_patience(wait_s, take_over)
     container = ContainerNames(container).container
     if new_container is not None:
@@ -97,7 +108,14 @@ def restore(
     moment = Moment(lsn, time, snapshot)
     with (
         open_source(
-            root, source_root, container=container, moment=moment, settings=chosen, caches=caches, chosen=names
+            root,
+            from_,
+            container=container,
+            moment=moment,
+            settings=chosen,
+            caches=caches,
+            chosen=names,
+            salvage=salvage,
         ) as source,
         parts.storage_of(new_root, chosen) as new,
     ):
@@ -110,6 +128,7 @@ def restore(
             settings=chosen,
             patience_s=patience_s,
             dry_run=dry_run,
+            salvage=salvage,
             progress=progress,
             cache=None if caches is None or dry_run else caches("owner"),
         )
@@ -120,7 +139,7 @@ def import_(
     source: Root,
     segments: Sequence[str] = (),
     *,
-    source_root: Root | None = None,
+    from_: Root | None = None,
     source_container: str = "default",
     lsn: int | None = None,
     time: datetime | int | None = None,
@@ -139,7 +158,7 @@ def import_(
         source,
         new_root,
         segments,
-        source_root=source_root,
+        from_=from_,
         lsn=lsn,
         time=time,
         container=source_container,
@@ -160,12 +179,21 @@ def into_new(
     settings: Settings,
     patience_s: float | None,
     dry_run: bool = False,
+    salvage: bool = False,
     progress: Callable[[int], object] | None = None,
     cache: MetadataCache | None = None,
 ) -> RestoreReport:
     """Look at every chunk of ``source``, then make the new container of it; see ``restore``."""
     with closing(Chunks()) as chunks:
-        found = survey(source, None if dry_run else chunks.keep)
+        keep = None if dry_run else chunks.keep
+        salvaged: SalvageReport | None = None
+        if salvage:
+            sound = Salvage(source, keep)
+            found = survey(source, sound.keep, ask=False)
+            salvaged = sound.finish()
+            source = source._replace(parts=sound.parts)
+        else:
+            found = survey(source, keep)
         if not dry_run:
             require_complete(found)
 
@@ -173,4 +201,4 @@ def into_new(
                 return State(source, chunks, place, epoch=epoch, goes_on=goes_on, progress=progress).pages()
 
             make_container(new, container=container, settings=settings, rows=rows, patience_s=patience_s, cache=cache)
-    return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run)
+    return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run, salvaged=salvaged)

@@ -20,7 +20,6 @@ from chunkstore.metadata.keys import (
     BLOCKS_NAMESPACE,
     CHUNK,
     GARBAGE,
-    REPAIR_KEY,
     RETENTION_NAMESPACE,
     SCRUB_KEY,
     SEGMENT,
@@ -46,7 +45,6 @@ CHOSEN_MAX: Final = 10_000
 """Names in one choice: they stand in the export's header."""
 _BLOCKS: Final = table_prefix(BLOCKS_NAMESPACE)
 _WRITERS: Final = table_prefix(WRITERS_NAMESPACE)
-_LEFT_OUT: Final = frozenset((REPAIR_KEY, SCRUB_KEY))
 
 
 class Choice(NamedTuple):
@@ -233,7 +231,7 @@ def _is_dead(key: bytes, dead: set[bytes], ended: set[bytes]) -> bool:
         return key[len(_BLOCKS) : len(_BLOCKS) + CHUNK_ID_BYTES] in dead
     if key.startswith(_WRITERS):
         return key[len(_WRITERS) : len(_WRITERS) + 8] in ended
-    return key in _LEFT_OUT
+    return key == SCRUB_KEY
 
 
 def _ids_of(view: MetadataView, segments: list[SegmentRecord]) -> Iterator[bytes]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from hashlib import blake2b
 from typing import NamedTuple, TypeGuard
 
 from chunkstore import parts
@@ -18,14 +17,15 @@ from chunkstore.arguments import check_moment
 from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
+from chunkstore.backup.salvage import open_last_good
 from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.backup.survey import Origin, Source
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica_on
-from chunkstore.metadata.port import MetadataCache, Position
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames, check_segment_name
-from chunkstore.registry import Root
+from chunkstore.registry import Root, open_copy
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -63,13 +63,14 @@ def is_export(source: Root | ChunkStorage) -> TypeGuard[str | os.PathLike[str]]:
 @contextmanager
 def open_source(
     source: Root | ChunkStorage,
-    source_root: Root | None,
+    from_: Root | None,
     *,
     container: str,
     moment: Moment,
     settings: Settings,
     caches: Caches | None = None,
     chosen: NameFilter = EVERYTHING,
+    salvage: bool = False,
 ) -> Iterator[Source]:
     """What ``restore`` calls its source. Raises ``InvalidArgument``, and what opening it raises."""
     moment.check()
@@ -79,19 +80,26 @@ def open_source(
             raise InvalidArgument(
                 text, argument=next(name for name, given in moment._asdict().items() if given is not None)
             )
-        with _open_export(source, source_root, settings=settings, chosen=chosen) as found:
+        with _open_export(source, from_, settings=settings, chosen=chosen) as found:
             yield found
         return
-    if source_root is not None:
-        text = "the source is no file, so it is taken for the root itself: leave source_root out"
-        raise InvalidArgument(text, argument="source_root")
-    with (
-        parts.storage_of(source, settings) as storage,
-        _open_past(
-            storage, container=container, moment=moment, settings=settings, caches=caches, chosen=chosen
-        ) as past,
-    ):
-        yield past
+    if from_ is not None and not salvage:
+        text = "the source is no file, so it is taken for the root itself: from_ goes with export files and salvages"
+        raise InvalidArgument(text, argument="from_")
+    with ExitStack() as stack:
+        storage = stack.enter_context(parts.storage_of(source, settings))
+        copy: ChunkStorage | None = None
+        if from_ is not None:
+            copy = open_copy(from_, of=storage, container=container, settings=settings, argument="from_")
+            stack.callback(copy.close)
+        if salvage and moment == Moment() and storage.exists(ContainerNames(container).format):
+            cache = None if caches is None else caches("past")
+            opened = open_last_good(storage, container, settings, cache, chosen)
+        else:
+            opened = _open_past(
+                storage, container=container, moment=moment, settings=settings, caches=caches, chosen=chosen
+            )
+        yield stack.enter_context(opened)._replace(copy=copy)
 
 
 @contextmanager
@@ -112,7 +120,7 @@ def _open_past(
     with open_replica_on(
         storage, container=container, settings=settings, cache=cache, at_lsn=lsn, at_time=moment.time
     ) as past:
-        origin = _origin(past.uuid, past.look(lambda view: view.head).position, chosen)
+        origin = Origin.of(past.uuid, past.look(lambda view: view.head).position, chosen)
         yield Source(origin, past.look, past.read_context.names, past.storage, chosen)
 
 
@@ -151,22 +159,15 @@ def _open_export(
     with parts.storage_of(root_of(header, root), settings) as storage:
         if container_uuid(storage, names) != header.container:
             text = f"the container {header.name!r} at {storage.url} is not the container of the export; name its root (--from)"
-            raise InvalidArgument(text, argument="source_root")
+            raise InvalidArgument(text, argument="from_")
         cache = parts.cache_of(storage, header.container, settings, "past")
         try:
             store = load_export(export, cache, os.fspath(path), indexed=False)
             try:
                 with store.view() as view:
-                    origin = _origin(header.container, header.position, chosen)
+                    origin = Origin.of(header.container, header.position, chosen)
                     yield Source(origin, lambda call: call(view), names, storage, chosen)
             finally:
                 cache.discard(store)
         finally:
             cache.close()
-
-
-def _origin(container: bytes, position: Position, chosen: NameFilter) -> Origin:
-    """Which state it is, and what of it: by another filter it is another one."""
-    digest = chosen.digest()
-    identity = blake2b(position.hash + digest, digest_size=16).digest() if digest else position.hash
-    return Origin(container, position.lsn, identity)

@@ -7,14 +7,17 @@ new container (``founding``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeVar
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from chunkstore import runtime
 from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.blocks import Borders, is_one_block
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
+from chunkstore.journal import RecordsPast
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment, decode_table
 from chunkstore.metadata.keys import (
@@ -26,7 +29,7 @@ from chunkstore.metadata.keys import (
     chunk_key,
     segment_key,
 )
-from chunkstore.metadata.port import MetadataView
+from chunkstore.metadata.port import MetadataView, Position
 from chunkstore.names import NO_CHUNK, ContainerNames, check_segment_name
 from chunkstore.operations.bring_chunks import ForeignChunk
 from chunkstore.operations.owned_epoch import decode_found_chunk
@@ -35,6 +38,7 @@ from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "FoundChunk",
+    "HistoryEnd",
     "ImportReport",
     "Look",
     "MissingChunk",
@@ -74,16 +78,34 @@ class Origin(NamedTuple):
     lsn: int
     hash: bytes
 
+    @classmethod
+    def of(cls, container: bytes, position: Position, chosen: NameFilter) -> Self:
+        """Which state it is, and what of it: by another filter it is another one."""
+        digest = chosen.digest()
+        identity = blake2b(position.hash + digest, digest_size=16).digest() if digest else position.hash
+        return cls(container, position.lsn, identity)
+
+
+class HistoryEnd(NamedTuple):
+    """Why the history of a source does not go on after the last good record, and which records follow."""
+
+    damage: Damaged | None = None
+    past: RecordsPast = RecordsPast()
+
 
 class Source(NamedTuple):
     """A state, where its chunks are, and which of its segments are imported. ``look`` always shows the same rows; ``origin`` tells states
-    and filters apart."""
+    and filters apart. Of a salvage, ``end`` is where history was left, ``copy`` has copies of chunks, and ``parts`` says what is left of a
+    segment that has lost bytes."""
 
     origin: Origin
     look: Look
     names: ContainerNames
     storage: ChunkStorage
     chosen: NameFilter = EVERYTHING
+    end: HistoryEnd = HistoryEnd()
+    copy: ChunkStorage | None = None
+    parts: Mapping[str, Sequence[SegmentRecord]] = MappingProxyType({})
 
 
 class Row(NamedTuple):
@@ -127,8 +149,11 @@ class FoundChunk(NamedTuple):
     identity: bytes
 
 
-def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = None) -> ImportReport:
-    """Look at the filter, count what it takes of a state, and ask the storage for each chunk. Reads no chunk, changes nothing.
+def survey(
+    source: Source, keep: Callable[[list[FoundChunk]], object] | None = None, *, ask: bool = True
+) -> ImportReport:
+    """Look at the filter, count what it takes of a state, and ask the storage for each chunk, unless ``keep`` does. Reads no chunk, changes
+    nothing.
 
     ``keep`` is given all chunks, in the order of the lists, with what is known of their CRCs. Raises ``SegmentNotFound`` (a choice that
     chooses nothing), ``Damaged``, ``StorageUnavailable``. Retry: safe.
@@ -143,7 +168,8 @@ def survey(source: Source, keep: Callable[[list[FoundChunk]], object] | None = N
         while place is not None:
             ended, found, place = source.look(partial(_chunks_behind, source, place, keep is not None))
             calls = [
-                partial(_look_at, source.storage, found[at : at + _TOGETHER]) for at in range(0, len(found), _TOGETHER)
+                partial(_look_at, source.storage, found[at : at + _TOGETHER])
+                for at in range(0, len(found) if ask else 0, _TOGETHER)
             ]
             gone = [item for group in pool.run_all(calls) for item in group]
             missing, count = (missing + gone)[:_MISSING_MAX], count + len(gone)

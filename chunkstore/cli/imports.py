@@ -85,7 +85,7 @@ def import_(
             root,
             source,
             segments or (),
-            source_root=source_root,
+            from_=source_root,
             source_container=here.container,
             lsn=lsn,
             time=moment,

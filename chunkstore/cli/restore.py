@@ -1,4 +1,4 @@
-"""The verb ``restore``: a state of a container, a backup or an export, or a part of it, as a new container.
+"""The verb ``restore``: a state of a container, a backup or an export, or a part of it, or what is left of it, as a new container.
 
 Promises: the source is only read; what is missing is listed before anything is made.
 Leaves out: the copying (``chunkstore.backup``).
@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from chunkstore.backup import RestoreReport
+from chunkstore.backup import RestoreReport, SalvageReport
 from chunkstore.backup import restore as restore_container
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_table
+from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table
 
 __all__ = ["restore", "show_report"]
 
@@ -30,10 +30,12 @@ def restore(
             "--segments", metavar="SEGMENT", help="Only this one, or this prefix ('orders-*'); again for more."
         ),
     ] = None,
-    source_root: Annotated[
+    from_: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="SOURCEROOT", help="Of an export: where its container is.", show_default="as it says"
+            "--from",
+            metavar="ROOT2",
+            help="Of an export: where its container is. With --salvage: backups, or a copy, of what has rotted.",
         ),
     ] = None,
     lsn: Annotated[int | None, typer.Option(metavar="N", help="The state after the record with this number.")] = None,
@@ -48,6 +50,10 @@ def restore(
     new_container: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the new container.", show_default="the same")
     ] = None,
+    salvage: Annotated[
+        bool,
+        typer.Option("--salvage", help="Of a damaged container: its last good state, and all bytes that are sound."),
+    ] = False,
     dry_run: options.DryRun = False,
     here: access.Claiming,
 ) -> None:
@@ -58,7 +64,8 @@ def restore(
             root,
             new_root,
             segments or (),
-            source_root=source_root,
+            salvage=salvage,
+            from_=from_,
             lsn=lsn,
             time=options.moment_of(time, "--time"),
             snapshot=snapshot,
@@ -73,12 +80,12 @@ def restore(
 
 
 def show_report(here: access.Reading, report: RestoreReport, done: str) -> None:
-    """Print what was done, or would be; exit code 1 where chunks are missing."""
+    """Print what was done, or would be; exit code 1 where something is missing or lost."""
     if here.as_json:
         print_json(report)
     else:
         _show(report, done)
-    if report.missing:
+    if report.missing or not (report.salvaged is None or report.salvaged.ok):
         raise typer.Exit(1)
 
 
@@ -94,3 +101,21 @@ def _show(report: RestoreReport, done: str) -> None:
     print_facts(facts if not report.missing else {**facts, "missing chunks": report.missing_chunks})
     if report.missing:
         print_table(("segment", "chunk", "start", "stop", "reason"), report.missing, right=("start", "stop"))
+    if report.salvaged is not None:
+        _show_salvaged(report.salvaged)
+
+
+def _show_salvaged(salvaged: SalvageReport) -> None:
+    past = salvaged.past
+    facts = {
+        "history": f"damaged: {salvaged.damage}" if salvaged.damage else "read to its end",
+        "from the copy": human_bytes(salvaged.replaced_bytes),
+        "lost": f"{human_bytes(salvaged.lost_bytes)} in {salvaged.lost_ranges} ranges",
+    }
+    if past.records:
+        times = f"{human_time(past.first_ms or 0)} to {human_time(past.last_ms or 0)}"
+        facts["not replayed"] = f"{past.records} records, lsn {past.lsn_min} to {past.lsn_max}, {times}"
+        facts["their segments"] = ", ".join(past.segments)
+    print_facts(facts)
+    if salvaged.lost:
+        print_table(("segment", "start", "stop", "chunk", "continues as"), salvaged.lost, right=("start", "stop"))

@@ -1,8 +1,8 @@
-"""Verbs about health and history: ``check``, ``scrub``, ``journal``, ``snapshot``, ``repair``.
+"""Verbs about health and history: ``check``, ``scrub``, ``journal``, ``snapshot``.
 
 Promises: ``check`` and ``journal`` read only; ``check`` exits 1 when it finds anything broken, also when the container
-cannot be followed at all, and ``scrub`` when something stays broken. ``repair`` writes a new epoch and is never a side effect of looking.
-Leaves out: what they find and do (``operations``, ``chunkstore.repair``).
+cannot be followed at all, and ``scrub`` when something stays broken.
+Leaves out: what they find and do (``operations``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import typer
 
 from chunkstore import assembly, parts
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table, shown
+from chunkstore.cli.output import human_bytes, human_time, meter, print_json, print_table, shown
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.names import check_segment_name
-from chunkstore.operations.repair_report import RepairReport
 from chunkstore.registry import open_copy
-from chunkstore.repair import repair as repair_container
 from chunkstore.upkeep.scrub import check_limits
 
-__all__ = ["check", "journal", "repair", "scrub", "snapshot"]
+__all__ = ["check", "journal", "scrub", "snapshot"]
 
 _SEVERITIES = {"damage": 0, "warning": 1, "leak": 2, "info": 3}
 _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size", "inline", "object", "position")
@@ -207,51 +205,3 @@ def snapshot(
         "size_bytes": report.size_bytes,
     }
     here.show(facts, {**facts, "size_bytes": human_bytes(report.size_bytes)})
-
-
-def repair(root: options.Root, *, dry_run: options.DryRun = False, here: access.Claiming) -> None:
-    """Continue after the last good record of a container that does not open any more. Stop all its users first.
-
-    Records after it stay stored but leave history. Bytes in chunks that match those records are kept.
-    """
-    report = repair_container(
-        root, container=here.container, settings=here.settings, dry_run=dry_run, take_over=here.take_over
-    )
-    if here.as_json:
-        print_json(report)
-    elif report.sound:
-        typer.echo(f"{here.container}: history is sound up to lsn {report.last_lsn}; nothing to repair")
-        for item in report.findings:
-            typer.echo(item.message)
-    else:
-        _print_repair(report)
-    if report.findings:
-        raise typer.Exit(1)
-
-
-def _print_repair(report: RepairReport) -> None:
-    damage = f"{report.object} at byte {report.position}: {report.damage}"
-    print_facts(
-        {
-            "damage": "none: an earlier repair was interrupted" if report.continued else damage,
-            "last good record": f"lsn {report.last_lsn} of epoch {report.last_epoch}",
-            "behind it": f"{report.behind} records, and {len(report.unreadable)} places that cannot be read",
-            "goes on": "would be a new epoch" if report.dry_run else f"epoch {report.epoch}",
-        }
-    )
-    if report.unreadable:
-        print_table(("unreadable", "position", "reason"), report.unreadable)
-    rows: list[tuple[object, ...]] = []
-    for item in report.segments:
-        rows += [(item.segment, "deleted again", "", "", "")] if item.deleted else []
-        rows += [(item.segment, "kept", start, stop, "") for start, stop in item.kept]
-        rows += [(item.segment, "lost", start, stop, item.reason) for start, stop in item.lost]
-    if rows:
-        print_table(("segment", "bytes", "from", "to", "reason"), rows, right=("from", "to"))
-    for text in report.not_applied:
-        typer.echo(f"not made again: {text}")
-    for name in report.pins:
-        typer.echo(shown(f"pin after it, dropped again: {name}"))
-    if report.findings:
-        print_table(Finding._fields, report.findings)
-        typer.echo("some of this may be in unreferenced chunks; keep a copy of the root, and delete no orphans")

@@ -28,7 +28,6 @@ __all__ = [
     "PIN",
     "QUOTA_KEY",
     "QUOTA_NAMESPACE",
-    "REPAIR_KEY",
     "RETENTION_NAMESPACE",
     "ROW_KINDS",
     "RUN",
@@ -149,10 +148,6 @@ def writer_key(segment_id: int, writer_id: bytes) -> bytes:
 def writer_range(segment_id: int) -> tuple[bytes, bytes]:
     """Where the rows of a segment's writers begin, and where they end."""
     return writer_key(segment_id, b""), writer_key(segment_id + 1, b"")
-
-
-REPAIR_KEY = table_prefix("!repair")
-"""Key of the row (its epoch, u64be) that a repair's OPEN puts and its last record deletes: between them it can be continued."""
 
 
 SCRUB_KEY = table_key(SCRUB_NAMESPACE, b"")

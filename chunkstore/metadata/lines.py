@@ -9,8 +9,6 @@ Leaves out: the bytes themselves, storing (``fold``), how a record holds its lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import groupby
-from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -29,7 +27,7 @@ from chunkstore.metadata.port import Line, Lines
 from chunkstore.names import NO_CHUNK, line_chunk_id
 from chunkstore.records import CLOSED, FLAG_SEALED, KIND_INLINE, ChunkRecord, SegmentRecord, TableRecord
 
-__all__ = ["Derived", "LineFold", "WriterEvent", "by_segment", "decode_writer_row", "encode_writer_row", "line_extents"]
+__all__ = ["Derived", "LineFold", "WriterEvent", "decode_writer_row", "encode_writer_row", "line_extents"]
 
 _new = tuple.__new__  # what a NamedTuple's constructor does, without its argument handling
 _EVENT: Final = Struct(">BQQQI")
@@ -70,16 +68,6 @@ def line_extents(placed: Lines) -> Iterator[tuple[bytes, Line, int, int]]:
             at += 1
         yield line_chunk_id(first.segment_id, placed.epoch, placed.lsn, number), first, length, crc
         number += 1
-
-
-def by_segment(placed: Lines) -> Iterator[tuple[int, Lines]]:
-    """The lines of each segment that follow one another, as a record of their own, and the number of its first extent."""
-    number, at = 0, placed.at
-    for _, run in groupby(placed.lines, key=attrgetter("segment_id")):
-        lines = list(run)
-        yield number, placed._replace(at=at, lines=lines)
-        number += sum(not line.joined for line in lines)
-        at += sum(line.length for line in lines)
 
 
 class Derived(NamedTuple):
@@ -133,11 +121,11 @@ class LineFold:
         self._segments: dict[int, _Growing] = {}
         self._events: dict[bytes, TableRecord] = {}
 
-    def add(self, lines: Lines, number: int = 0) -> None:
-        """The lines of one record, whose first extent has this number. Raises ``Damaged``; what was added before must not be taken then."""
+    def add(self, lines: Lines) -> None:
+        """The lines of one record. Raises ``Damaged``; what was added before must not be taken then."""
         epoch, lsn, time_ms, place, at, items = lines
         segments = self._segments
-        run = -1
+        number, run = 0, -1
         for segment_id, offset, length, crc, joined, name, event in items:
             grown = segments.get(segment_id)
             if grown is None or grown.name != name:

@@ -23,7 +23,7 @@ from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import NUMBER_MAX
 from chunkstore.names import Address, ContainerNames
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
 __all__ = [
     "Brought",
@@ -41,17 +41,21 @@ T = TypeVar("T")
 _WINDOW_BYTES: Final = 4 * MIB
 _HELD_BYTES: Final = 64 * MIB
 """Of a chunk, where nothing appends: a longer one becomes several."""
+_COMPOSED_BYTES_MIN: Final = 5 * MIB
+"""From here on S3's servers copy a range by themselves."""
 _COPIED_AT_ONCE: Final = 64
 _HANDED: Final = 16
 
 
 class ForeignChunk(NamedTuple):
-    """A chunk of another container, that is read at ``address``. ``borders`` None: they were not looked up."""
+    """A chunk of another container, or a part of one, that is read at ``address``; of a salvage perhaps in a copy. ``borders`` None: they
+    were not looked up."""
 
     address: Address
     length: int
     borders: Borders | None
     created_ms: int
+    in_copy: bool = False
 
 
 class Brought(NamedTuple):
@@ -62,10 +66,11 @@ class Brought(NamedTuple):
 
 
 class ChunkToBring(NamedTuple):
-    """A chunk for a segment of this name, as plain data: whoever reaches both storages can bring it. ``fresh``: ids for what it becomes,
-    which nobody has; ``former``: under which an earlier try may have left a copy, or none."""
+    """A chunk of ``source`` for a segment of this name. ``fresh``: ids for what it becomes, which nobody has; ``former``: under which an
+    earlier try may have left a copy, or none."""
 
     segment: str
+    source: ChunkStorage
     chunk: ForeignChunk
     fresh: tuple[bytes, ...]
     former: tuple[bytes, ...] = ()
@@ -131,25 +136,24 @@ def piece_bytes(place: Place) -> int:
     return -(-_HELD_BYTES // _WINDOW_BYTES) * _WINDOW_BYTES
 
 
-def bring_chunk(place: Place, source: ChunkStorage, item: ChunkToBring) -> Brought:
+def bring_chunk(place: Place, item: ChunkToBring) -> Brought:
     """Copy a chunk, or find it copied: then all of the copy is read and compared. Durable. Raises ``Damaged``,
     ``ChunkNotFound``, ``ChunkExists`` (somebody brings the same just now, or began to), and what the storages raise."""
     found = _find_copied(place, item.segment, item.former, item.chunk) if item.former else None
     if found is not None:
         return found
-    return _copy_chunk(place, source, item.segment, partial(next, iter(item.fresh)), item.chunk)
+    return _copy_chunk(place, item)
 
 
-def _copy_chunk(
-    place: Place, source: ChunkStorage, segment: str, fresh: Callable[[], bytes], chunk: ForeignChunk
-) -> Brought:
-    """Copy a chunk into one with the id that ``fresh`` gives, or into several of ``piece_bytes``. Raises as ``bring_chunk``."""
+def _copy_chunk(place: Place, item: ChunkToBring) -> Brought:
+    """Copy a chunk into one with a fresh id, or into several of ``piece_bytes``. Raises as ``bring_chunk``."""
+    chunk, fresh = item.chunk, iter(item.fresh)
     if not chunk.length:
         return Brought([], chunk.created_ms)
-    windows = _windows(place, source, segment, chunk)
+    windows = _windows(place, item.source, item.segment, chunk)
     storage, made = place.storage, list[NewChunk]()
-    if storage.capabilities.append:
-        identity, total = fresh(), _Sum()
+    if storage.capabilities.append and not _is_composed(place, item):
+        identity, total = next(fresh), _Sum()
         handle = ChunkHandle(place.names.chunk(identity), True)
         for data in windows:
             with place.bounded(place.deadline()):
@@ -161,23 +165,27 @@ def _copy_chunk(
         # Here, many at a time: in the commit it would be one after the other, and hold up everybody's.
         storage.sync((handle.name,))
         return Brought([NewChunk(identity, total.borders())], chunk.created_ms)
-    held = list[bytes]()
+    held, total, size, begin = list[bytes](), _Sum(), piece_bytes(place), 0
     for data in windows:
-        held.append(data)
-        if sum(map(len, held)) >= _HELD_BYTES:
-            made.append(_create(place, fresh(), b"".join(held)))
-            held = []
-    if held:
-        made.append(_create(place, fresh(), b"".join(held)))
+        total.add(data)
+        if not _is_composed(place, item):
+            held.append(data)
+        if total.length >= size or begin + total.length == chunk.length:
+            identity, name = next(fresh), chunk.address.object
+            with place.bounded(place.deadline()):
+                if held:
+                    storage.create(place.names.chunk(identity), b"".join(held))
+                else:
+                    parts = (ChunkRange(name, chunk.address.offset + begin, total.length),)
+                    storage.compose(place.names.chunk(identity), parts)
+            made.append(NewChunk(identity, total.borders()))
+            held, begin, total = [], begin + total.length, _Sum()
     return Brought(made, chunk.created_ms)
 
 
-def _create(place: Place, identity: bytes, data: bytes) -> NewChunk:
-    total = _Sum()
-    with place.bounded(place.deadline()):
-        place.storage.create(place.names.chunk(identity), data)
-    total.add(data)
-    return NewChunk(identity, total.borders())
+def _is_composed(place: Place, item: ChunkToBring) -> bool:
+    """Whether the storage itself copies: both ends are in one, and the chunk is long enough."""
+    return item.source.address == place.storage.address and item.chunk.length >= _COMPOSED_BYTES_MIN
 
 
 class _Pieces:

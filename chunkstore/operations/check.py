@@ -5,7 +5,7 @@ that lists name in another order than that of their ids (``_Rows``); every probl
 ``quick`` reads metadata only (invariants 14 to 19, 22, 39, 40 and the offset index); ``exists`` adds a stat of every chunk that is
 referenced (20; of an extent's object: 34) or that a pin keeps (39) and a listing of all chunks for orphans (23); ``deep`` adds comparing
 every block of them with the CRCs at its borders.
-Leaves out: repair; the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 37, 39), which ``chunkstore_journal`` checks.
+Leaves out: the journal's own invariants (1 to 6, 10 to 12, 25, 28, 30, 37, 39), which ``chunkstore_journal`` checks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chunkstore.invariants import ABSENT, FUTURE_MS, PINNED, CheckLevel, Finding
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
-from chunkstore.metadata.keys import CHUNK, GARBAGE, REPAIR_KEY, SEGMENT, all_blocks_range, chunk_key
+from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
@@ -55,8 +55,6 @@ def check(
 ) -> Iterator[Finding]:
     """Findings about what ``view`` shows, in no promised order. ``orphans`` gets the bytes of orphans, ``progress`` those of each chunk."""
     rows = _Rows(context.names, view, progress)
-    if view.get(REPAIR_KEY) is not None:
-        yield Finding(0, "warning", "", "", "", 0, "a repair was interrupted: run it again")
     for key, raw in view.scan(SEGMENT, bytes((SEGMENT[0] + 1,))):
         name = key[1:].decode("utf-8", "replace")
         try:

@@ -239,7 +239,7 @@ class _Walk:
     """The blocks of a data segment that has no index yet, by their headers, each of which is read once: a small read.
 
     What was read holds as long as the segment is the same one, by its id, no shorter, and the last block is where it was: bytes at a
-    position never change but by a repair, which may give them to other blocks.
+    position never change but by an accepted rollback, which may give them to other blocks.
     """
 
     def __init__(self, segment: str) -> None:

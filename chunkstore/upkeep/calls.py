@@ -1,4 +1,4 @@
-"""The methods of an owned container that are about its upkeep, or used by repairs, kept apart from those that change segments.
+"""The methods of an owned container that are about its upkeep, kept apart from those that change segments.
 
 Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
@@ -285,8 +285,8 @@ class UpkeepCalls:
         the container, such as "lost", into which a chunk is copied before it is deleted.
 
         Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
-        ``collect``; ``Damaged`` also where the metadata are damaged, a chunk of a segment is absent, or a repair was
-        interrupted: then nothing was deleted. Retry: safe.
+        ``collect``; ``Damaged`` also where the metadata are damaged, or a chunk of a segment is absent: then nothing was deleted. Retry:
+        safe.
         """
         from chunkstore.upkeep.sweep import check_age
 
@@ -343,10 +343,3 @@ class UpkeepCalls:
             )
             done.update(chunks=report.chunks, read_bytes=report.size_bytes, findings=len(report.findings))
         return report
-
-    # For packages of ours
-
-    @property
-    def owned(self) -> OwnedContainer:
-        """What commits, for a package of ours whose changes no method here makes: repairs."""
-        return self._container

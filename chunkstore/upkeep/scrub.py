@@ -13,7 +13,7 @@ Leaves out: garbage that pins keep, journal and snapshots (``check``), when to s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -22,16 +22,13 @@ from chunkstore import runtime
 from chunkstore.blocks import Borders, Piece, merged_borders
 from chunkstore.buffers import joined
 from chunkstore.changes import NewChunk, Replace
-from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import (
-    ChunkNotFound,
     ChunkstoreError,
     Conflict,
     Damaged,
     InvalidArgument,
     SegmentNotFound,
-    Unsupported,
 )
 from chunkstore.invariants import Finding, of_bytes
 from chunkstore.metadata.blocks import find_borders
@@ -47,10 +44,11 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.replace import replace
+from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.operations.tables import plan_put_row
 from chunkstore.records import CLOSED, SegmentRecord
 from chunkstore.reports import ScrubFinding, ScrubReport
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "SAVE_S",
@@ -76,7 +74,6 @@ SAVE_S: Final = 60.0
 """Between two records of the position: what a crash makes us look at again."""
 _PAUSE_S: Final = 0.25
 """How long at most nobody notices that the store was closed."""
-_WINDOW_BYTES: Final = 4 * MIB
 _NEW_CHUNK_BYTES: Final = 128 * MIB
 """A new chunk is held in memory: a longer one is replaced by several."""
 
@@ -292,15 +289,10 @@ def _finding_of(part: ScrubPart, fault: Fault, refusal: str | None = None) -> Sc
 # ---- repairing
 
 
-class _NowhereSound(Exception):
-    """A block that neither side has."""
-
-
 def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage, part: ScrubPart) -> str:
     """Replace the part's chunk by new ones with the bytes that its record says; why not, or nothing where that is done."""
     names, storage = context.names, container.storage
-    # A backup has copies of extents, too, under the names that chunks of ours would have; a copied root has records.
-    sides = (storage, part.address), (copy, Address(names.chunk(part.identity), 0)), (copy, part.address)
+    places = places_of(storage, part.address, names, part.identity, copy)
     owned = container.current
 
     def wanted(view: MetadataView) -> Borders | None:
@@ -313,8 +305,8 @@ def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage,
         borders = context.look(wanted)
         if borders is None:
             return "the CRC32C of its bytes is not known"
-        for stretch in _whole_blocks(borders, _NEW_CHUNK_BYTES):
-            data = joined(_sound(sides, window) for window in _whole_blocks(stretch, _WINDOW_BYTES))
+        for stretch in whole_blocks(borders, _NEW_CHUNK_BYTES):
+            data = joined(_sound(places, window) for window in whole_blocks(stretch, WINDOW_BYTES))
             identity = owned.new_chunk(part.segment.id)
             with container.bounded(container.deadline()):
                 storage.create(names.chunk(identity), data)
@@ -332,39 +324,12 @@ def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage,
     return ""
 
 
-def _whole_blocks(borders: Borders, size_bytes_max: int) -> Iterator[Borders]:
-    """The blocks in groups of so many bytes at most, or of one block."""
-    at, crcs = borders
-    first = 0
-    for last in range(1, len(at)):
-        if last + 1 == len(at) or at[last + 1] - at[first] > size_bytes_max:
-            yield Borders(at[first : last + 1], crcs[first : last + 1])
-            first = last
+class _NowhereSound(Exception):
+    """A block that neither side has."""
 
 
-def _sound(sides: Sequence[tuple[ChunkStorage, Address]], borders: Borders) -> bytes:
-    """The bytes between the borders, each block from the first side that has it as its CRC says. Raises ``_NowhereSound``."""
-    at, crcs = borders
-    low = at[0]
-    room = bytearray(at[-1] - low)
-    missing = list(range(len(at) - 1))
-    for storage, address in sides:
-        data = memoryview(_read(storage, address, low, len(room)))
-        left = []
-        for number in missing:
-            block = data[at[number] - low : at[number + 1] - low]
-            if crc32c_extend(crcs[number], block) == crcs[number + 1] and len(block) == at[number + 1] - at[number]:
-                room[at[number] - low : at[number + 1] - low] = block
-            else:
-                left.append(number)
-        missing = left
-        if not missing:
-            return bytes(room)
-    raise _NowhereSound
-
-
-def _read(storage: ChunkStorage, address: Address, offset: int, length: int) -> bytes:
-    try:
-        return storage.read(ChunkHandle(address.object, False), address.offset + offset, length)
-    except (ChunkNotFound, Damaged, Unsupported):
-        return b""  # also what is no file in a copied tree
+def _sound(places: Places, borders: Borders) -> bytearray:
+    data, found = sound_blocks(places, borders)
+    if NOWHERE in found:
+        raise _NowhereSound
+    return data

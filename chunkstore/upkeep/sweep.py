@@ -3,8 +3,8 @@
 Promises: LIST first, the rows behind it, the fence behind them, and only then a deletion. What may go is of an epoch, or of a
 session that began, strictly below the epoch that the sweeper had before its LIST (``orphans.judge``): so a sweeper that was deposed
 meanwhile, or a LIST that lags, harms nothing at any delay, and what an undecided commit may refer to stays. Ages are a margin only.
-A cache that does not hold what was written, rows that contradict each other, a chunk of a segment that is absent, and a repair that was
-interrupted stop it before anything is deleted. It can be stopped anywhere and begun again.
+A cache that does not hold what was written, rows that contradict each other, and a chunk of a segment that is absent stop it before
+anything is deleted. It can be stopped anywhere and begun again.
 Leaves out: the journal's own objects, which ``collect`` deletes: an unfinished snapshot goes as soon as newer ones stand behind it,
 and the log of an epoch that never opened is empty, for records follow its OPEN. Temporaries of files and HDFS, which their
 bindings delete after a day.
@@ -23,7 +23,7 @@ from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import decode_garbage, decode_segment
 from chunkstore.metadata.index import walk
-from chunkstore.metadata.keys import GARBAGE, REPAIR_KEY, SEGMENT
+from chunkstore.metadata.keys import GARBAGE, SEGMENT
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import chunk_session
@@ -155,12 +155,8 @@ def count_garbage(view: MetadataView) -> SweptKind:
 
 def _require_sound(context: ReadContext, view: MetadataView, listed: IdSet) -> None:
     """Rows that are hidden, cut off or not there yet make orphans of what is wanted; and where a chunk is gone that a segment names, what
-    nothing names may hold its bytes: a merge that a repair cut off. Raises ``CacheDamaged``, ``Damaged``."""
+    nothing names may hold its bytes: a merge that an accepted rollback left out. Raises ``CacheDamaged``, ``Damaged``."""
     view.audit()
-    if view.get(REPAIR_KEY) is not None:
-        raise Damaged(
-            "a repair was interrupted, and may want chunks that nothing refers to: run it again", object="repair"
-        )
     epoch = view.head.position.epoch
     for finding in check(context, view, "quick", epoch=epoch, orphans=lambda _: None, progress=lambda _: None):
         if finding.severity == "damage":

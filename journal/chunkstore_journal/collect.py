@@ -78,7 +78,7 @@ class Collector:
             return 0, 0
         self._validated.update(link.name for link in trusted)
         newest = max(link.lsn for link in trusted)
-        # Those of a successor, of whom we may know nothing yet, are not ours to judge: it may have repaired, and stand below us.
+        # Those of a successor, of whom we may know nothing yet, are not ours to judge.
         stored = [item for item in list_snapshots(self._storage, self._names) if item.epoch <= self._own.epoch]
         keep_from = self._keep_from(stored, newest, 1 if least else self._settings.snapshots_kept, dry_run=dry_run)
         if self._own.payload.snapshot is not None:
@@ -176,7 +176,7 @@ class Collector:
             try:
                 opened = self._streams.slot0(stream.epoch)
             except Damaged:
-                continue  # a repair has passed it by: what it holds stays
+                continue  # what it holds is not known, and stays
             if not isinstance(opened, Opened):
                 continue  # void: nothing there was ever part of history
             if waiting is not None:
@@ -197,7 +197,7 @@ class Collector:
     ) -> tuple[list[ChunkInfo], bool]:
         due, whole = _due_of(stream, opened, following, keep_from, self._held_from)
         if due and stream.slots and not self._storage.exists(stream.slots[-1][1].name):
-            # The LIST shows what is gone, such as a tail that a repair has cut off: the SEAL may be the slot below.
+            # The LIST shows what is gone, such as a longer stream in a root that was replaced: the SEAL may be the slot below.
             return [], False
         return due, whole
 

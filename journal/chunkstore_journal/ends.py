@@ -16,7 +16,6 @@ from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import GENESIS, Head, Position
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.objects import LatestHint
-from chunkstore_journal.payloads import FLAG_REPAIR
 from chunkstore_journal.recovery import Mismatch, route
 from chunkstore_journal.walk import newest_opened, visible_end
 
@@ -25,27 +24,28 @@ __all__ = [
     "SeenEnds",
     "contradicts",
     "missing",
-    "naming_repair",
+    "naming_salvage",
     "require_held",
     "require_seen",
-    "was_cut_off",
 ]
 
 WAY_ON = (
     "Put the missing objects back and open again. Continuing without them (accept_rollback=True, "
     "--accept-rollback) is safe only if no former owner runs any more"
 )
-_REPAIR = "Restore it from a backup; without one, 'chunkstore repair ROOT --dry-run' shows what can be kept"
+_SALVAGE = (
+    "Restore a backup; without one, 'chunkstore restore ROOT NEWROOT --salvage' makes a container of what is left"
+)
 
 
 @contextmanager
-def naming_repair() -> Iterator[None]:
+def naming_salvage() -> Iterator[None]:
     """Whoever cannot follow the journal to its end in here is told the remedy, unless the ``Damaged`` names another one."""
     try:
         yield
     except Damaged as error:
-        if not isinstance(error, RolledBack) and WAY_ON not in error.message and _REPAIR not in error.message:
-            error.args = (f"{error.message}. {_REPAIR}",)
+        if not isinstance(error, RolledBack) and WAY_ON not in error.message and _SALVAGE not in error.message:
+            error.args = (f"{error.message}. {_SALVAGE}",)
         raise
 
 
@@ -178,12 +178,7 @@ class SeenEnds:
             self._give_up(Damaged(text, object=name, position=end.end))
         cache = self._cache
         if cache is not None and self._is_elsewhere(cache, end):
-            if was_cut_off(self._streams, end.epoch, cache.position):
-                where = f"it is at lsn {cache.position.lsn}, in records that a repair cut off"
-                self.findings.append(f"the local cache was discarded: {where}")
-                self._cache, self.cache_is_void = None, True
-            else:
-                self._give_up_cache(cache, end, name)
+            self._give_up_cache(cache, end, name)
         self._judge_latest(end, name, torn)
 
     def _is_elsewhere(self, cache: Head, end: Position) -> bool:
@@ -251,50 +246,24 @@ class SeenEnds:
         self.findings.append(f"accepted: {error.message}")
 
 
-def was_cut_off(streams: Streams, newest: int, seen: Position) -> bool:
-    """Whether history, which ends in epoch ``newest``, has left what was seen by a repair: the OPEN with which it leaves the epochs up to
-    that one cut it off. A few requests. Raises ``Damaged``, and what the storage raises."""
-    leaving, epoch = None, newest
-    while epoch > seen.epoch:
-        leaving = streams.opened(epoch)
-        epoch = leaving.payload.previous_epoch
-    return _cuts_off(streams, leaving, seen)
-
-
-def _cuts_off(streams: Streams, leaving: Opened | None, seen: Position) -> bool:
-    """Whether an OPEN, with which history leaves what was seen, is that of a repair, which cut it off: what lies there tells, for numbers
-    of epochs and lsns recur in other histories. What is damaged or missing counts as cut off, too. Who accepts a rollback knows nothing of
-    what others have seen: that speaks for nobody else."""
-    if leaving is None or not leaving.payload.flags & FLAG_REPAIR:
-        return False
-    try:
-        holds = streams.holds(seen)
-    except Damaged:
-        return True
-    return holds is not False or not streams.goes_on_without(seen)
-
-
 def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
-    """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what lies in front of the end of
-    ``seen``, or has left it by a repair.
+    """Raise ``RolledBack`` unless history, which ends with ``newest`` (None: there is none), has or had what is before the end of ``seen``.
 
     A request for each epoch in between that ``streams`` has not kept. Raises ``Damaged``, too, and what the storage raises.
     """
     names, seen_lsn = streams.names, seen.end.lsn
     now, name = GENESIS, names.journal_prefix()
-    opened, leaving = None if newest is None else newest.opened, None
+    opened = None if newest is None else newest.opened
     if newest is not None:
         now = newest.position
         name = names.log(now.epoch) if streams.mode == "append" else names.slot(now.epoch, now.index)
-    lsn = now.lsn
+    lsn, has_left = now.lsn, False
     while opened is not None and _is_foreign(opened, seen.opened):
-        leaving, lsn, previous = opened, opened.payload.last_lsn, opened.payload.previous_epoch
+        has_left, lsn, previous = True, opened.payload.last_lsn, opened.payload.previous_epoch
         opened = streams.opened(previous) if previous else None
     on_stream = opened is not None and opened.hash == seen.opened.hash
     # The newest stream has all of its records, and where an owner was set back with its disk, it goes on with others.
-    if on_stream and seen_lsn <= lsn and (leaving is not None or streams.is_there(seen)):
-        return
-    if _cuts_off(streams, leaving, seen.position):
+    if on_stream and seen_lsn <= lsn and (has_left or streams.is_there(seen)):
         return
     where = streams.place_of(seen) if on_stream else seen.opened.object
     text = (

@@ -29,7 +29,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
-from chunkstore_journal.ends import naming_repair, require_seen, was_cut_off
+from chunkstore_journal.ends import naming_salvage, require_seen
 from chunkstore_journal.history import Leg, Opened, Sealed, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import ContainerFormat
 from chunkstore_journal.payloads import blob_of
@@ -97,7 +97,7 @@ class Follower:
         its end), ``RolledBack`` (what this follower saw is not in the journal), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
         """
         try:
-            with naming_repair():
+            with naming_salvage():
                 return self._catch_up()
         except ChunkstoreError as error:
             if self._lost is not None:
@@ -112,7 +112,7 @@ class Follower:
         leg = self._find_end()
         if leg is None:
             if self._store is not None and self._store.head().position != GENESIS:
-                self._note_ahead(self._store.head(), 0, 0)
+                self._note_ahead(self._store.head(), 0)
                 self._retire(self._store)
                 self._store = None
             return self.store.head()
@@ -121,7 +121,7 @@ class Follower:
             if head is not None and (head.position.lsn, head.position.hash) == (leg.end.lsn, leg.end.hash):
                 return head
             if head is not None:
-                self._note_ahead(head, leg.end.lsn, leg.opened.epoch)
+                self._note_ahead(head, leg.end.lsn)
             try:
                 found = materialise(
                     self._streams, self._cache, leg, current=self._store, discard=self._retire, taken=self._keep
@@ -143,8 +143,8 @@ class Follower:
         self.findings = found.findings
         return found.store.head()
 
-    def _note_ahead(self, head: Head, lsn: int, epoch: int) -> None:
-        if head.position.lsn > lsn and not was_cut_off(self._streams, epoch, head.position):
+    def _note_ahead(self, head: Head, lsn: int) -> None:
+        if head.position.lsn > lsn:
             self.ahead = (
                 f"this replica had applied lsn {head.position.lsn}, and the journal ends at lsn {lsn}: records were lost, or this is a "
                 "restored backup or a copy"
@@ -316,7 +316,7 @@ class Follower:
         return position if is_sound and self._holds(position) else None
 
     def _require_seen(self, leg: Leg | None) -> None:
-        """What this process has seen does not go away, but by a repair."""
+        """What this process has seen does not go away."""
         seen = self._seen
         if seen is not None and (leg is None or leg.opened is not seen.opened or leg.end.lsn < seen.end.lsn):
             # What was kept of the streams between may be of another state, where numbers recur.

@@ -377,7 +377,7 @@ class Streams:
         return header is not None and (header.lsn, header.token) == (end.lsn, opened.header.token)
 
     def passes(self, newest: Position, epoch: int, lsn: int) -> bool:
-        """Whether history up to ``newest`` has, or had, a record ``lsn`` in stream ``epoch``: no repair has cut it off.
+        """Whether history up to ``newest`` has, or had, a record ``lsn`` in stream ``epoch``.
 
         A request for each epoch in between that was not read before. Raises as ``opened``.
         """

@@ -2,7 +2,7 @@
 
 Promises: reads only, claims nothing, believes nothing unchecked. Findings are plain tuples with the number of the
 invariant. Records of the newest stream are shown as far as they are visible; the last one may still be undecided.
-Leaves out: the invariants of metadata and chunks (fsck above), repair.
+Leaves out: the invariants of metadata and chunks (fsck above).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chunkstore_journal.extents import lines_of
 from chunkstore_journal.history import ZERO_HASH, Opened, Sealed, StreamEnd, Streams
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import Claim, decode_claim
-from chunkstore_journal.payloads import FLAG_REPAIR, SnapshotLink, blob_of, decode_ops
+from chunkstore_journal.payloads import SnapshotLink, blob_of, decode_ops
 from chunkstore_journal.record import Record
 from chunkstore_journal.slots import read_if_present
 from chunkstore_journal.snapshot import list_snapshots, verify_snapshot
@@ -33,7 +33,6 @@ from chunkstore_journal.walk import (
     find_last_claim,
     first_kept,
     has_beginning,
-    is_cut_off,
     legs_of_history,
     newest_opened,
     stored_records,
@@ -169,27 +168,18 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
         yield Finding(25, "error", names.format, 0, "FORMAT is gone")
     yield from _check_claims(streams, top)
     slot0: dict[int, Opened | Sealed | None] = {}
-    damaged: dict[int, Damaged] = {}
     for epoch in range(1, top + 1):
         try:
             slot0[epoch] = streams.slot0(epoch)
         except Damaged as damage:
-            damaged[epoch] = damage
+            yield Finding(2, "error", damage.object, damage.position, damage.message)
             continue
         if slot0[epoch] is None and epoch < top:
             yield Finding(2, "warning", names.slot(epoch, 0), 0, f"epoch {epoch} is neither opened nor void yet")
-    cuts = [item for item in slot0.values() if isinstance(item, Opened) and item.payload.flags & FLAG_REPAIR]
-    for epoch, flaw in damaged.items():
-        # What a repair has cut off is remarkable, and breaks nothing.
-        severity: Severity = (
-            "warning" if any(cut.payload.previous_epoch < epoch < cut.epoch for cut in cuts) else "error"
-        )
-        yield Finding(2, severity, flaw.object, flaw.position, flaw.message)
     newest = max((epoch for epoch, found in slot0.items() if isinstance(found, Opened)), default=0)
     if lease is not None and lease.epoch > newest:
         yield Finding(5, "error", names.lease, 0, f"it names epoch {lease.epoch} as opened, but the newest is {newest}")
     heads = {what: seen for what, seen in ((_CACHE, head), (_MEMORY, memory)) if seen is not None}
-    heads = {what: seen for what, seen in heads.items() if not is_cut_off(cuts, seen.position.epoch, seen.position.lsn)}
     for what, seen in heads.items():
         if seen.position.epoch > top:
             message = f"it is in epoch {seen.position.epoch}, but only {top} is claimed"
@@ -198,7 +188,7 @@ def check_journal(streams: Streams, head: Head | None = None, memory: Head | Non
         return
     yield from _check_opens(streams, slot0, newest)
     yield from _check_records(streams, newest, heads, lease)
-    yield from _check_snapshots(streams, newest, cuts)
+    yield from _check_snapshots(streams, newest)
 
 
 def _check_claims(streams: Streams, top: int) -> Iterator[Finding]:
@@ -235,8 +225,6 @@ def _check_opens(streams: Streams, slot0: dict[int, Opened | Sealed | None], new
         previous, epoch = opened.payload.previous_epoch, opened.payload.previous_epoch
         if previous and not isinstance(slot0.get(previous), Opened):
             yield Finding(3, "error", opened.object, 0, f"its predecessor {previous} never opened")
-        if opened.payload.flags & FLAG_REPAIR:
-            continue  # it says itself that it leaves out what lies between
         for between in range(previous + 1, opened.epoch):
             if not isinstance(slot0.get(between), Sealed):
                 yield Finding(3, "error", opened.object, 0, f"epoch {between}, before it, is not void")
@@ -346,7 +334,7 @@ def _listed_snapshot(streams: Streams) -> str | None:
     return None
 
 
-def _check_snapshots(streams: Streams, newest: int, cuts: Sequence[Opened]) -> Iterator[Finding]:
+def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
     """Invariant 11: the snapshots that are named can be read, and history is reachable from one of them or its beginning."""
     latest = read_latest(streams.storage, streams.names)
     opened = streams.opened(newest)
@@ -355,8 +343,6 @@ def _check_snapshots(streams: Streams, newest: int, cuts: Sequence[Opened]) -> I
     }
     usable = 0
     for link in links.values():
-        if is_cut_off(cuts, link.epoch, link.lsn):
-            continue
         try:
             reader = verify_snapshot(streams.storage, streams.snapshot(link), container=streams.container)
             if reader.header.link(link.name) != link:
@@ -377,7 +363,7 @@ def _check_snapshots(streams: Streams, newest: int, cuts: Sequence[Opened]) -> I
     try:
         reachable = bool(usable) or has_beginning(streams)
     except Damaged:
-        return  # reported with invariant 2 or 6; where history begins is unknown until that is repaired
+        return  # reported with invariant 2 or 6; where history begins is unknown
     if not reachable:
         listed = _listed_snapshot(streams)
         if listed is None:

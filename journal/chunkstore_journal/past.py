@@ -35,7 +35,7 @@ from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams
 from chunkstore_journal.record import RecordHeader
 from chunkstore_journal.recovery import Materialised, NothingLeads, commits_of_open, materialise
 from chunkstore_journal.snapshot import list_snapshots, read_snapshot_header
-from chunkstore_journal.walk import cuts_of, first_kept, has_beginning, is_cut_off, last_label_ms, newest_opened
+from chunkstore_journal.walk import first_kept, has_beginning, last_label_ms, newest_opened
 
 __all__ = ["Asked", "FixedState", "Moment"]
 
@@ -208,16 +208,14 @@ def _kept_by_snapshot(streams: Streams, asked: Asked, end: StreamEnd) -> StreamE
 
 
 def _snapshots(streams: Streams) -> list[tuple[int, int]]:
-    """The lsn and the time of snapshots that can be read and lie on history, oldest first."""
-    cuts = cuts_of(streams, newest_opened(streams))
+    """The lsn and the time of snapshots that can be read, oldest first."""
     found = []
     for stored in list_snapshots(streams.storage, streams.names):
         try:
             header = read_snapshot_header(streams.storage, stored.name, container=streams.container)
         except (ChunkNotFound, Damaged):
             continue
-        if not is_cut_off(cuts, header.epoch, header.position.lsn):
-            found.append((header.position.lsn, header.time_ms))
+        found.append((header.position.lsn, header.time_ms))
     return sorted(found)
 
 

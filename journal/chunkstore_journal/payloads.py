@@ -20,7 +20,6 @@ from chunkstore_journal.wire import HASH_BYTES, TOKEN_BYTES, Fields, must_be_rea
 __all__ = [
     "BLOB_AT",
     "FLAG_GIVEN_UP",
-    "FLAG_REPAIR",
     "KEY_BYTES_MAX",
     "LINES_HEAD",
     "MODES",
@@ -52,8 +51,6 @@ INLINE_VERSION = 2
 BLOB_AT = 7
 """Where those bytes begin in the payload: behind the heads of an array of four, of the version, and of bytes of any length."""
 FLAG_GIVEN_UP = 2
-FLAG_REPAIR = 1
-"""Flag of an OPEN that cuts its predecessor below its real end: of a repair (protocol 3.15)."""
 
 KEY_BYTES_MAX = 511
 """A row's key: what LMDB can hold."""
@@ -136,8 +133,8 @@ class OpenPayload(NamedTuple):
     ``previous_epoch``: the stream that history comes from; 0 is genesis. Its cut: ``end_index`` (SLOT: index of the
     SEAL; APPEND: number of records before the cut) and ``end_byte`` (APPEND: length L in bytes; else 0).
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
-    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``: ``FLAG_REPAIR`` (the
-    predecessor is cut early), ``FLAG_GIVEN_UP`` (what was seen behind the cut is gone, and history goes on without it).
+    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``:
+    ``FLAG_GIVEN_UP`` (what was seen after the cut is gone, and history goes on without it).
     ``rows``: reconciliation that takes effect with the OPEN.
     """
 

@@ -15,10 +15,8 @@ from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import Finding
 from chunkstore_journal.snapshot import list_snapshots, verify_snapshot
 from chunkstore_journal.walk import (
-    cuts_of,
     first_kept,
     has_beginning,
-    is_cut_off,
     legs_of_history,
     newest_opened,
     stored_records,
@@ -33,7 +31,7 @@ def check_pinned(streams: Streams, lsn: int) -> Iterator[Finding]:
     """Findings of invariant 39 about the pin at ``lsn``, the lowest of all. Raises ``StorageUnavailable``."""
     newest = newest_opened(streams)
     try:
-        start = _start(streams, lsn, newest)
+        start = _start(streams, lsn)
         if start is None:
             message = (
                 f"lsn {lsn} is pinned, and neither a snapshot at or below it nor the beginning of history can be read"
@@ -45,12 +43,10 @@ def check_pinned(streams: Streams, lsn: int) -> Iterator[Finding]:
         yield Finding(PINNED, "error", damage.object, damage.position, damage.message)
 
 
-def _start(streams: Streams, lsn: int, newest: int) -> int | None:
+def _start(streams: Streams, lsn: int) -> int | None:
     """The lsn of the newest usable snapshot at or below the pin, 0 for the beginning, None: there is no such place."""
-    cuts = cuts_of(streams, newest)
     for stored in reversed(list_snapshots(streams.storage, streams.names)):
-        _, writer = streams.names.parse_snapshot(stored.name) or (0, 0)
-        if stored.lsn > lsn or is_cut_off(cuts, writer, stored.lsn):
+        if stored.lsn > lsn:
             continue
         try:
             verify_snapshot(streams.storage, stored.name, container=streams.container)

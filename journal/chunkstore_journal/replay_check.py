@@ -25,10 +25,8 @@ from chunkstore_journal.recovery import commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot, verify_snapshot
 from chunkstore_journal.walk import (
     collected_max,
-    cuts_of,
     find_last_claim,
     has_beginning,
-    is_cut_off,
     legs_of_history,
     named_snapshots,
     newest_opened,
@@ -62,16 +60,13 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
     stored = {name: lsn for name, lsn, *_ in list_snapshots(streams.storage, streams.names)}
     try:
         newest = newest_opened(streams)
-        cuts = cuts_of(streams, newest)
         # A LIST may lag behind a collector, and what it shows be gone.
         stored.update((link.name, link.lsn) for link in (named_snapshots(streams, newest) if newest else ()))
     except Damaged as damage:
         yield Finding(6, "error", damage.object, damage.position, damage.message)
         return
-    # What a repair cut off, its snapshots included, is history no more.
     oldest_first = sorted(stored.items(), key=lambda item: (item[1], item[0]))
-    kept = [(name, lsn) for name, lsn in oldest_first if not is_cut_off(cuts, _writer(streams, name), lsn)]
-    files = [found for name, lsn in kept if (found := _read(streams, name, lsn)) is not None]
+    files = [found for name, lsn in oldest_first if (found := _read(streams, name, lsn)) is not None]
     starts: list[SnapshotLink | None] = [found.link for found in files if found.link is not None]
     try:
         if has_beginning(streams):
@@ -98,12 +93,6 @@ def check_replay(streams: Streams, scratch: MetadataCache) -> Iterator[Finding]:
             scratch.discard(store)
     message = "there is neither a beginning nor a snapshot from which all of history that follows is stored"
     yield Finding(11, "error", streams.names.snapshot_prefix(), 0, message)
-
-
-def _writer(streams: Streams, name: str) -> int:
-    """The epoch that wrote a snapshot, as its name says."""
-    found = streams.names.parse_snapshot(name)
-    return found[1] if found is not None else 0
 
 
 def _read(streams: Streams, name: str, lsn: int) -> _File | None:

@@ -20,7 +20,7 @@ from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
 from chunkstore_journal.collect import Collector
 from chunkstore_journal.container import check_writable
-from chunkstore_journal.ends import naming_repair
+from chunkstore_journal.ends import naming_salvage
 from chunkstore_journal.history import ZERO_HASH, Opened, Streams
 from chunkstore_journal.lease import read_lease, write_lease
 from chunkstore_journal.objects import ContainerFormat, LatestHint, decode_claim, encode_latest
@@ -85,20 +85,13 @@ class ContainerJournal(JournalService):
                 lease=lease,
                 accept_rollback=accept_rollback,
             )
-            with naming_repair():
+            with naming_salvage():
                 ownership = run.run()
         except NotOwner:
             self._attempt = None
             raise
         # The attempt stays: a caller interrupted before it adopted the result asks again, and gets the same.
         return self._adopt(ownership)
-
-    def mend(self, *, from_epoch: int) -> Ownership:
-        """As ``take_over``, behind the last good record of a history that no replay accepts; the streams from ``from_epoch`` on are
-        sealed. Raises as ``take_over``; ``Damaged`` where there is nothing to go on from. Retry: safe, each is a new epoch."""
-        from chunkstore_journal.mend import Mend
-
-        return self._adopt(Mend(self._streams, self._cache, self._settings, from_epoch=from_epoch).run())
 
     def found(self, make: Callable[[int, bytes], SnapshotLink]) -> None:
         """Make the container of a state: ``make`` writes it, behind a claim, and the container's first OPEN carries it. Nobody owns it
@@ -109,7 +102,7 @@ class ContainerJournal(JournalService):
         from chunkstore_journal.founding import Founding
 
         check_writable(self._storage, self._format, self._settings)
-        with naming_repair():
+        with naming_salvage():
             Founding(self._streams, self._cache, self._settings, make=make).found()
 
     def _adopt(self, ownership: Ownership) -> Ownership:

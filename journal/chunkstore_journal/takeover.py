@@ -89,7 +89,7 @@ class TakeOver:
     def run(self) -> Ownership:
         """Do it. Raises as ``JournalService.take_over``."""
         try:
-            self._store = self._witness_store()
+            self._store = self._cache.open_current()  # what it has seen, history must hold
             attempt = self._despite_rot(self._claim)
             try:
                 return self._despite_rot(lambda: self._after_claim(attempt))
@@ -118,10 +118,6 @@ class TakeOver:
                     store, self._store = self._store, None
                     self._cache.discard(store)
         raise AssertionError("the last try returns or raises")
-
-    def _witness_store(self) -> MetadataStore | None:
-        """The cache's store: what it has seen, history must hold."""
-        return self._cache.open_current()
 
     def _release(self) -> None:
         if self._store is not None:
@@ -256,17 +252,14 @@ class TakeOver:
         previous: Opened | None,
         closed: ClosedStream,
         found: Materialised,
-        flags: int = 0,
-        rows: Sequence[RowChange] = (),
     ) -> bytes:
-        """The OPEN's bytes. ``rows`` take effect with it; the embedded record does not touch them. Extents that this one brings
-        are given their place in our OPEN, in the same step: where it lies so far is behind the cut (protocol 3.7)."""
+        """The OPEN's bytes. Extents that the embedded record brings are given their place in our OPEN, in the same step: where it is so
+        far is after the cut (protocol 3.7)."""
         claim, end = attempt.claim, closed.end
         last_lsn, last_hash = end.lsn, end.hash
         with found.store.view() as view:
             digest = view.head.digest
             digest_after, changed = (digest, {}) if closed.embedded is None else self._embedded(view, closed)
-            digest_of_rows = _sum_of(view, rows)
         time_ms = max(runtime.now_ms(), found.progress.time_ms)
         # Before the first OPEN there is what the container begins with: nothing, or a state (protocol 3.11).
         base = BaseLink(0, 0, 0, end.lsn, end.hash)
@@ -300,13 +293,12 @@ class TakeOver:
             host=claim.host,
             pid=claim.pid,
             boot_id=claim.boot_id,
-            flags=flags | (FLAG_GIVEN_UP if self._seen.gave_up else 0),
-            rows=rows,
+            flags=FLAG_GIVEN_UP if self._seen.gave_up else 0,
         )
         log = self._names.log(previous.epoch) if previous is not None else ""
         moved_rows, digest_of_moves = moved_extents(payload, closed.embedded, changed, object=log)
-        payload = payload._replace(rows=(*rows, *moved_rows))
-        digest = (digest + digest_of_rows + digest_of_moves) % DIGEST_MODULUS
+        payload = payload._replace(rows=moved_rows)
+        digest = (digest + digest_of_moves) % DIGEST_MODULUS
         header = RecordHeader(
             RecordKind.OPEN, 0, self._streams.container, claim.epoch, 0, last_lsn + 1, last_lsn, last_hash,
             digest, claim.token, time_ms,

@@ -7,7 +7,7 @@ Leaves out: what the records say, and judging them (``inspect``, ``replay_check`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, Damaged
@@ -16,17 +16,15 @@ from chunkstore.metadata.port import Position
 from chunkstore_journal.append_stream import is_suspect, last_record
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.history import Leg, Opened, StreamEnd, Streams, check_link
-from chunkstore_journal.payloads import FLAG_REPAIR, SnapshotLink
+from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.record import Record
 from chunkstore_journal.recovery import Mismatch, records_of_leg
 
 __all__ = [
     "collected_max",
-    "cuts_of",
     "find_last_claim",
     "first_kept",
     "has_beginning",
-    "is_cut_off",
     "last_label_ms",
     "legs_of_history",
     "named_snapshots",
@@ -66,22 +64,6 @@ def named_snapshots(streams: Streams, newest: int) -> list[SnapshotLink]:
 def collected_max(streams: Streams, newest: int) -> int:
     """The lsn up to which records may be gone: a snapshot named by a note or an OPEN stands there."""
     return max((link.lsn for link in named_snapshots(streams, newest)), default=0)
-
-
-def cuts_of(streams: Streams, newest: int) -> list[Opened]:
-    """The OPENs of history that cut it early (REPAIR). Raises ``Damaged``."""
-    found, epoch = [], newest
-    while epoch:
-        opened = streams.opened(epoch)
-        if opened.payload.flags & FLAG_REPAIR:
-            found.append(opened)
-        epoch = opened.payload.previous_epoch
-    return found
-
-
-def is_cut_off(cuts: Sequence[Opened], epoch: int, lsn: int) -> bool:
-    """Whether what the owner of ``epoch`` had at ``lsn`` was cut off from history by one of ``cuts``."""
-    return any(cut.payload.previous_epoch <= epoch < cut.epoch and lsn > cut.payload.last_lsn for cut in cuts)
 
 
 def legs_of_history(streams: Streams, top: int) -> Iterator[Leg]:

@@ -155,7 +155,7 @@ def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, setting
     refused(
         InvalidArgument,
         lambda: call(backups, new, ["orders-0"], lsn=1),
-        lambda: call(backups, new, source_root=root),
+        lambda: call(backups, new, from_=root),
         lambda: call(backups, new, lsn=1, time=1),
     )
     refused(ContainerNotFound, lambda: call(tmp_path / "nothing", new))
@@ -229,7 +229,7 @@ def test_files_of_others_are_refused(root: str, file: Path, tmp_path: Path, sett
     (tmp_path / "newer.cks").write_bytes(newer)
     refused(Damaged, lambda: call(tmp_path / "newer.cks"))
     assert not (tmp_path / "other" / "default").exists()
-    assert call(moved, source_root=root).segments == 4
+    assert call(moved, from_=root).segments == 4
 
 
 def test_chunks_that_were_collected_since_are_listed(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:

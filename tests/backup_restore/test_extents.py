@@ -14,8 +14,6 @@ from chunkstore.errors import PastCollected
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.repair import repair
-from chunkstore_journal.record import MAGIC
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World
@@ -144,7 +142,7 @@ def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: Wo
         settings = world.settings()
         found = backup.verify(file, store.url, deep=True, settings=settings)
         assert found.ok and found.chunks == made.chunks
-        backup.restore(file, target.storage(), ["a"], source_root=store.url, settings=settings)
+        backup.restore(file, target.storage(), ["a"], from_=store.url, settings=settings)
         with target.open() as new:
             assert content(new) == {"a": expected["a"]}
     with world.replica(at_lsn=made.lsn, **INLINE_ON) as past:
@@ -242,45 +240,6 @@ def test_what_a_moment_has_in_records_that_were_collected_since_is_told_so(world
         past.read("a", 0, 99)
     with world.replica(at_lsn=head(store), **INLINE_ON) as present:
         require(present, expected)
-
-
-@pytest.mark.parametrize("world", [("filesystem", "append")], indirect=True)
-def test_a_replica_forgets_what_was_cut_off(world: World) -> None:
-    """And holds nothing of the new history as long as somebody may still read the old one."""
-    store = opened(world)
-    store.create("a")
-    store.append("a", b"then;")
-    lsn, identity = head(store), store.info("a").id
-    replica = world.replica(**INLINE_ON)
-    for _ in range(5):
-        store.append("a", b"off;")
-    replica.refresh()
-    tail = replica._context.tail
-    assert tail is not None and tail.find(identity, 5, 20) is not None
-    store.close()
-    log = world.names().log(1)
-    data = world.content(log)
-    begin = data.rindex(MAGIC, 0, data.index(b"off;"))
-    end = data.index(MAGIC, begin + 1)
-    world.overwrite(log, data[:begin] + bytes(end - begin) + data[end:])
-    assert repair(world.raw_storage(), settings=world.settings()).last_lsn == lsn
-    store = opened(world)
-    for _ in range(3):
-        store.append("a", b"now;")
-    replica.refresh()
-    assert replica.read("a", 0, 99) == b"then;now;now;now;"
-    assert tail.counts().held_bytes == 0
-    store.append("a", b"more;")
-    replica.refresh()
-    assert tail.counts().held_bytes == 0 and replica.read("a", 0, 99) == b"then;now;now;now;more;"
-    retired = replica._follower._retired  # type: ignore[attr-defined]
-    aged = [(began_s - 1e6, held) for began_s, held in retired]
-    retired.clear()
-    retired.extend(aged)
-    replica.refresh()
-    store.append("a", b"last;")
-    replica.refresh()
-    assert tail.find(identity, 22, 5) == [b"last;"] and replica.read("a", 0, 99).endswith(b"more;last;")
 
 
 def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_paths_are_taken_wherever_a_root_is(here: Path) -> None:
     backup.backup(Path("log"), Path("backups"))
     assert len(list(backup.list_backups("backups"))) == 1
     backup.restore(Path("backups"), Path("again"))
-    backup.import_(Path("third"), Path("export.cks"), source_root=Path("log"))
+    backup.import_(Path("third"), Path("export.cks"), from_=Path("log"))
     for name in ("again", "third"):
         with chunkstore.open_replica(name) as replica:
             assert replica.read("a", 0, 5) == b"hello"

@@ -78,7 +78,7 @@ def test_words_of_python_are_hidden_verbs(call: Call, root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "completions"), [("chunkstore re", ["repair", "retention", "restore"]), ("chunkstore kafka t", ["tier"])]
+    ("words", "completions"), [("chunkstore re", ["retention", "restore"]), ("chunkstore kafka t", ["tier"])]
 )
 def test_completion(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, completions: list[str]

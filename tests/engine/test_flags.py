@@ -10,7 +10,6 @@ import pytest
 
 import chunkstore
 from chunkstore import backup
-from chunkstore.repair import repair
 
 
 def refuses(call: Any, argument: str) -> None:
@@ -42,8 +41,8 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         assert store._container.current.store.head() == head
     for argument in ("create", "accept_rollback"):
         refuses(bound(chunkstore.open, root), argument)
-    refuses(bound(repair, root), "dry_run")
-    refuses(bound(backup.restore, root, other), "dry_run")
+    for argument in ("dry_run", "salvage"):
+        refuses(bound(backup.restore, root, other), argument)
     refuses(bound(backup.import_, other, file), "dry_run")
     assert not (tmp_path / "other").exists()
 

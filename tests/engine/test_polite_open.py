@@ -21,7 +21,6 @@ from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
 from chunkstore.engine import Store
 from chunkstore.errors import ContainerBusy, InvalidArgument, NotOwner
 from chunkstore.operations import maintenance
-from chunkstore.repair import repair
 from chunkstore.writer import StorageWriter
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
@@ -62,11 +61,10 @@ def test_a_live_owner_is_deposed_only_on_demand(monkeypatch: pytest.MonkeyPatch)
     [
         lambda root: chunkstore.open(root, wait_s=1, take_over=True),
         lambda root: chunkstore.open(root, take_over="yes"),  # type: ignore[arg-type]
-        lambda root: repair(root, wait_s=1, take_over=True),
         lambda root: backup.restore(root, root, wait_s=1, take_over=True),
         lambda root: backup.backup(root, root, wait_s=1, take_over=True),
     ],
-    ids=["open", "flag", "repair", "restore", "backup"],
+    ids=["open", "flag", "restore", "backup"],
 )
 def test_taking_over_does_not_wait(call: Callable[[str], object]) -> None:
     root = "memory://polite-arguments"

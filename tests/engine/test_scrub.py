@@ -255,7 +255,7 @@ def test_a_copy_puts_back_what_is_damaged(world: World, copies: list[str]) -> No
 
 def test_a_copy_that_is_damaged_elsewhere(world: World, copies: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Block by block whichever side is sound, over windows and over several new chunks; where neither is, nothing is changed."""
-    monkeypatch.setattr(scrubbing, "_WINDOW_BYTES", 2 * BLOCK)
+    monkeypatch.setattr(scrubbing, "WINDOW_BYTES", 2 * BLOCK)
     store = filled(world)
     a, b, c = (list(store.layout(name)) for name in "abc")
     for name in (a[1].name, b[1].name, c[1].name):

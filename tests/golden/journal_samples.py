@@ -106,7 +106,7 @@ PAIRS: Sequence[tuple[bytes, bytes]] = (
 LINK = payloads.SnapshotLink("orders/snap/x.sn", 41, HASH, DIGEST, 3, 5, 4096)
 OPEN = payloads.OpenPayload(
     4, TOKEN, 3, 6, 5000, 42, HASH, b"whole record", payloads.BaseLink(2, 9, 0, 30, HASH), LINK, "append", "host-a", 77,
-    "boot-1", payloads.FLAG_REPAIR, list(ROWS[:1]),
+    "boot-1", payloads.FLAG_GIVEN_UP, list(ROWS[:1]),
 )  # fmt: skip
 FIRST_OPEN = payloads.OpenPayload(
     1, TOKEN, 0, 0, 0, 0, bytes(16), b"", payloads.BaseLink(0, 0, 0, 0, bytes(16)), None, "slot", "h", 1, ""

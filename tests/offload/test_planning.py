@@ -157,7 +157,7 @@ def test_a_segment_that_is_another_one_is_walked_anew(store: ChunkedSegmentStora
     assert planner.end() == TopicPosition(0, borders[1] - borders[0])
     store.append(name, raw[borders[1] :])
     assert [block.first_entry for block in planner.plan()[0].blocks] == [10, 20]
-    # As behind a repair: the same segment, and other blocks where known ones were.
+    # As after an accepted rollback: the same segment, and other blocks where known ones were.
     walk = next(iter(planner._walks.values()))
     walk.spans[-1] = walk.spans[-1]._replace(first_entry=19)
     add_again = raw[: borders[0]].replace(b"1.0", b"9.9")
