@@ -60,7 +60,7 @@ class OwnerInfo(NamedTuple):
 
 class RecordInfo(NamedTuple):
     """One record of history. ``object`` and ``position`` say where its bytes are (an embedded one: in the OPEN, for ever).
-    ``inline_bytes``: those of appends that it has taken along, spilled by now or not."""
+    ``inline_bytes``: those of appends that it has taken along, spilled by now or not. Of lines ``ops`` counts; ``digest`` is 0 there."""
 
     epoch: int
     index: int  # type: ignore[assignment]
