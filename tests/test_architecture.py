@@ -69,7 +69,7 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
         "chunkstore.engine",
         "chunkstore.reading",
         "chunkstore.replica",
-        "chunkstore.asker",
+        "chunkstore.owner",
         "chunkstore.writer",
         "chunkstore.writer_batch",
         "chunkstore.reader",
@@ -77,7 +77,7 @@ _LAYERS: tuple[tuple[str, ...], ...] = (
         "chunkstore.segment_file",
     ),
     (  # assembly
-        "chunkstore.attaching",
+        "chunkstore.owner",
         "chunkstore.assembly",
         "chunkstore.backup_marker",
         "chunkstore.buckets",

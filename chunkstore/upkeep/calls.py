@@ -1,4 +1,4 @@
-"""The methods of an owned container that are about its upkeep, or used by repairs, kept apart from those that change segments.
+"""The methods of an owned container that take several changes, what clients ask for, and upkeep.
 
 Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
@@ -12,16 +12,21 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from datetime import datetime
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 from weakref import proxy
 
 from chunkstore.arguments import check_flags, check_pin
+from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
+from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
+from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
+from chunkstore.metadata.keys import HEADERS_NAMESPACE, QUOTA_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.names import check_segment_name
+from chunkstore.operations.append import append
+from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -31,6 +36,7 @@ from chunkstore.operations.spiller import Spiller
 from chunkstore.records import Pin, PinRecord
 from chunkstore.reports import CollectReport, DefragAction, DefragReport, RetentionReport, ScrubReport, SweepReport
 from chunkstore.storage import ChunkStorage
+from chunkstore.tables import TableReader, version_put
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
@@ -38,6 +44,8 @@ from chunkstore.upkeep.usage import Space
 __all__ = ["UpkeepCalls", "no_copies"]
 
 _DAY_S: Final = 86_400.0
+_ACTIONS_MAX: Final = 1_000
+"""Of a merge that a client asked for, how many are told."""
 
 
 def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
@@ -76,6 +84,82 @@ class UpkeepCalls:
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._spiller = Spiller(container)
         self._maintenance.beside += (self._spiller, self.optimiser)
+
+    def commit(self, changes: Sequence[Change]) -> list[int | None]:
+        """Apply several changes (``chunkstore.changes``) in one record, all or nothing; later ones see earlier ones.
+
+        Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
+        its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
+        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
+        happen twice.
+        """
+        from chunkstore.operations.commit import commit
+
+        if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
+            raise InvalidArgument("commit takes a sequence of changes", argument="changes")
+        check_changes(changes)
+        imports = any(type(change) is TablePut and change.namespace == HEADERS_NAMESPACE for change in changes)
+        for change in changes:
+            if type(change) is Create and not imports:
+                self._container.fetch(change.name)
+        return commit(self._container, changes)
+
+    # As ``chunkstore.owner.Owner``
+
+    def state(self) -> Self:
+        """This store, which shows what is committed."""
+        return self
+
+    def is_certain(self, version: int) -> bool:
+        """True: what an owner shows is durable."""
+        return True
+
+    def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
+        """Do what an owner can be asked for (``chunkstore.asks``). Durable. ``wait_s`` is for clients: each commit takes
+        ``Settings.op_deadline_s`` at most. Raises ``InvalidArgument``, and what the calls raise. Retry: safe."""
+        from chunkstore.operations.pins import pin
+        from chunkstore.operations.staging import stage
+
+        check_ask(ask)
+        container = self._container
+        container.check_owner()
+        match ask:
+            case AskCommit((Append(name, data, offset),), Event(segment_id, writer, number)):
+                payload = check_data(data)
+                return append(
+                    container, name, segment_id, payload, expected_offset=offset, writer_id=writer, event_number=number
+                )
+            case AskCommit((), Stage(session_id, runs)):
+                stage(container, session_id, runs)
+            case AskCommit((EndSession() as change,), None):
+                self.commit([change])
+            case AskCommit(changes, TablePut() as once):
+                return self._commit_once(changes, once)
+            case AskSession(holder, ttl_ms):
+                plan = partial(plan_find_session, holder=holder, ttl_s=ttl_ms / 1000)
+                return commit_changes(container, (), plan, tables=True, adds=0)
+            case AskPin(name, wanted):
+                return self.unpin(name) if wanted is None else pin(container, name, wanted)
+            case AskJob("collect"):
+                return self.collect()
+            case AskJob("snapshot"):
+                return self.snapshot()
+            case AskJob("defrag", segment):
+                report = self.defrag(segment)
+                told = {name: getattr(report, name)[:_ACTIONS_MAX] for name in ("actions", "refused", "ahead")}
+                return report._replace(**told)
+        return None
+
+    def _commit_once(self, changes: Sequence[Change], once: TablePut) -> int:
+        """The version of the row ``once``. It is looked up first: no other refusal may hide that it has happened, or cannot any more."""
+        table = TableReader(self._context, once.namespace)
+        done = version_put(table.get(once.key), once)
+        if done is None:
+            self.commit([once, *changes])
+            done = version_put(table.get(once.key), once)
+        return done or 0
+
+    # Upkeep
 
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.

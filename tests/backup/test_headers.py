@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.attaching import attach_written
+from chunkstore.owner import attach_written
 from chunkstore.backup import export_headers, import_headers, survey_headers
 from chunkstore.changes import Append, Create
 from chunkstore.codec.rolling_header import ChunkEntry

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 import chunkstore
-from chunkstore.attaching import end_session, find_session
+from chunkstore.owner import end_session, find_session
 from chunkstore.changes import Attach
 from chunkstore.config import Settings
 from chunkstore.errors import Conflict

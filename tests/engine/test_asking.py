@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
-from chunkstore.asker import Asker
+from chunkstore.owner import Asker
 from chunkstore.asks import Answer, AskCollect, AskCommit, Request
 from chunkstore.changes import Append, Attach, Concat, Create, EndSession, Replace, Seal, TablePut
 from chunkstore.config import RollingPolicy

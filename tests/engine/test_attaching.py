@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from chunkstore import attaching
-from chunkstore.asker import Asker
-from chunkstore.attaching import Written, attach_written, find_session
+from chunkstore.owner import Asker
+from chunkstore.owner import Written, attach_written, find_session
 from chunkstore.changes import Concat, Create, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.attaching import end_session
+from chunkstore.owner import end_session
 from chunkstore.changes import (
     Append,
     Create,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from chunkstore.asker import Asker
+from chunkstore.owner import Asker
 from chunkstore.asks import Answer, AskedChange
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, EndSession, TablePut

@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chunkstore.asker import Asker
+from chunkstore.owner import Asker
 from chunkstore.asks import AskedChange
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Concat, Create, EndSession, Seal, TablePut

@@ -13,7 +13,7 @@ from tests.simulator.mutant import EVERYWHERE, Mutant, Patch
 __all__ = ["ASKING_MUTANTS"]
 
 _ASKED: Final = "chunkstore.upkeep.asked"
-_ASK: Final = "chunkstore.asker:Asker._ask"
+_ASK: Final = "chunkstore.owner:Asker._ask"
 
 
 def _mutant(name: str, what: str, *patches: Patch) -> Mutant:

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
-from chunkstore.attaching import attach_written
+from chunkstore.owner import attach_written
 from chunkstore.cli import main
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar import LedgerReader, OffloadWriter
@@ -234,7 +234,7 @@ def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.Chunk
 def test_more_chunks_than_a_record_holds(
     store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chunkstore.attaching._COMMIT_CHUNKS", 5)
+    monkeypatch.setattr("chunkstore.owner._COMMIT_CHUNKS", 5)
     rows = [(1, entry, b"x" * 1_000_000) for entry in range(12)]
     write_batch(options(home, topic="t", chunkBytes="1"), frame(rows))
     assert stored(store, "t", 1) == rows

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import pytest
 
-from chunkstore.asker import Asker
+from chunkstore.owner import Asker
 from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage

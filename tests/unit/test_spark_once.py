@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.asks import AskedChange
-from chunkstore.attaching import Written
+from chunkstore.owner import Written
 from chunkstore.changes import Attach, Create, EndSession, TablePut
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import SinkRow
