@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from heapq import nsmallest
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from chunkstore import runtime
 from chunkstore.asks import Answer, Ask, AskBox, Event, Request, Result, Stage, check_ask
@@ -52,17 +52,23 @@ __all__ = [
 MAGIC: Final = b"CKSA"
 ASK_VERSION: Final = 1
 REQUEST_BYTES_MAX: Final = 15 * MIB
-KINDS: Final[tuple[type, ...]] = (
-    *get_args(Ask), Event, Stage, Pin, CollectReport, DefragReport, SnapshotReport, *get_args(Change)
-)  # fmt: skip
-"""Classes that are stored behind their number, which is their place here, from 1 on: where one of several may be stored."""
-_NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS, 1)}
+KINDS: Final[Mapping[int, type]] = {
+    number: kind
+    for first, kinds in (
+        (1, (*get_args(Ask), Event, Stage)),
+        (11, (Pin, CollectReport, DefragReport, SnapshotReport)),
+        (31, get_args(Change)),
+    )
+    for number, kind in enumerate(kinds, first)
+}
+"""Classes whose number is stored before their fields, because one of several may be stored."""
+_NUMBERS: Final = {kind: number for number, kind in KINDS.items()}
 _REQUEST, _ANSWER = 1, 2
 _MESSAGE_MAX: Final = 4096
 _TEXT_MAX: Final = 1 << 16
 _U64_MAX: Final = (1 << 64) - 1
-_LONG_BYTES: Final = 32
-"""Of a number that is longer than 64 bits: a digest."""
+_DIGEST: Final = Annotated[int, "of 256 bits"]
+_DIGEST_BYTES: Final = 32
 _PLAIN: Final = (bool, int, str, bytes, NoneType)
 _KEPT_MS: Final = 24 * 3_600_000
 """An answer that keeps others from carrying its request out: a duplicate that comes later is refused as late."""
@@ -103,10 +109,8 @@ def encode_answer(answer: Answer) -> bytes:
     """An answer's bytes. A text that is too long is cut. Raises ``InvalidArgument`` for a result that is of another type."""
     error, told = answer.error, None
     if error is not None:
-        plain = (
-            (name, v if isinstance(v, _PLAIN) else repr(v)[:_MESSAGE_MAX]) for name, v in error.to_fields().items()
-        )
-        told = (type(error).__name__, error.message[:_MESSAGE_MAX], dict(plain))
+        plain = {name: v if _is_plain(v) else repr(v)[:_MESSAGE_MAX] for name, v in error.to_fields().items()}
+        told = (type(error).__name__, error.message[:_MESSAGE_MAX], plain)
     raw = encode_frame(MAGIC, ASK_VERSION, _ANSWER, pack((answer.epoch, told, _wire(answer.result))))
     with must_be_readable("answer"):
         decode_answer(raw, object="answer")
@@ -137,11 +141,15 @@ def _body(data: bytes, kind: int, object: str) -> Fields:
     return Fields(unpack(body, object, FRAME_HEADER_BYTES), "the request", object, FRAME_HEADER_BYTES)
 
 
+def _is_plain(value: object) -> bool:
+    return -_U64_MAX // 2 <= value <= _U64_MAX if isinstance(value, int) else isinstance(value, (str, bytes, NoneType))
+
+
 def _wire(value: Any) -> object:
     """Plain data that ``_read`` reads as the value."""
     if isinstance(value, int):
-        return value if value <= _U64_MAX else value.to_bytes(_LONG_BYTES, "big")
-    if isinstance(value, (str, bytes, NoneType)):
+        return value if value <= _U64_MAX else value.to_bytes(_DIGEST_BYTES, "big")
+    if value is None or isinstance(value, (str, bytes)):
         return value
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
@@ -150,7 +158,7 @@ def _wire(value: Any) -> object:
     if type(value) is tuple:
         return value if value and isinstance(value[0], (int, bytes)) else tuple(map(_wire, value))
     number = _NUMBERS.get(type(value))
-    fields = tuple(_wire(getattr(value, name)) for name in type(value).__match_args__)
+    fields = tuple(_wire(getattr(value, name)) for name in _fields(type(value)))
     return fields if number is None else (number, *fields)
 
 
@@ -167,23 +175,25 @@ def _read(kind: Any, value: Any, object: str) -> Any:
         return {name: _read(inner[1], item, object) for name, item in value.items()}
     if (origin is Literal and value in inner) or (kind in _PLAIN and type(value) is kind):
         return value
-    if kind is int and type(value) is bytes and len(value) == _LONG_BYTES:
-        return int.from_bytes(value, "big")
+    if kind is _DIGEST:
+        is_long = type(value) is bytes and len(value) == _DIGEST_BYTES
+        return int.from_bytes(value, "big") if is_long else _read(int, value, object)
     if isinstance(kind, type) and type(value) is tuple:
         number, fields = _NUMBERS.get(kind), _fields(kind)
         values = value if number is None else value[1:]
         if fields and len(values) >= len(fields) and number in (None, value[0]):
-            return kind(*(_read(field, item, object) for field, item in zip(fields, values, strict=False)))
+            found = zip(fields.items(), values, strict=False)
+            return kind(**{name: _read(field, item, object) for (name, field), item in found})
     return refuse(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}", object, FRAME_HEADER_BYTES)
 
 
 def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
     number = value[0] if type(value) is tuple and value else None
-    if type(number) is int:
-        if not 1 <= number <= len(KINDS):
+    if type(number) is int and any(kind in _NUMBERS for kind in kinds):
+        if number not in KINDS:
             raise Unsupported(f"{object}: kind {number} needs a newer program", feature="ask")
-        if KINDS[number - 1] in kinds:
-            return _read(KINDS[number - 1], value, object)
+        if KINDS[number] in kinds:
+            return _read(KINDS[number], value, object)
     for kind in kinds:
         with suppress(Damaged):
             return _read(kind, value, object)
@@ -191,9 +201,10 @@ def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
 
 
 @cache
-def _fields(kind: type) -> tuple[Any, ...]:
-    """The types of the fields of a data class."""
-    return tuple(get_type_hints(kind).values()) if hasattr(kind, "__match_args__") else ()
+def _fields(kind: Any) -> Mapping[str, Any]:
+    """The names and types of a data class's fields."""
+    types = get_type_hints(kind) if hasattr(kind, "__match_args__") else {}
+    return types | {"digest": _DIGEST} if kind is SnapshotReport else types
 
 
 class StoredAsks(AskBox):

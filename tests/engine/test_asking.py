@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
-from chunkstore.owner import Asker
 from chunkstore.asks import Answer, AskCollect, AskCommit, Request
 from chunkstore.changes import Append, Attach, Concat, Create, EndSession, Replace, Seal, TablePut
 from chunkstore.config import RollingPolicy
@@ -25,6 +24,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore.owner import Asker
 from chunkstore.sessions import SessionWriter
 from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
 from chunkstore_journal import asks

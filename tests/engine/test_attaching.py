@@ -9,8 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from chunkstore import attaching
-from chunkstore.owner import Asker
-from chunkstore.owner import Written, attach_written, find_session
 from chunkstore.changes import Concat, Create, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -22,6 +20,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
+from chunkstore.owner import Asker, Written, attach_written, find_session
 from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from chunkstore.owner import Asker
 from chunkstore.asks import Answer, AskedChange
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.owner import Asker
 from chunkstore_journal.asks import StoredAsks, decode_answer
 from tests.simulation.scene import SEGMENT, Event, Owner, Scene
 from tests.simulator import Job

@@ -16,12 +16,12 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chunkstore.owner import Asker
 from chunkstore.asks import AskedChange
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Concat, Create, EndSession, Seal, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown
+from chunkstore.owner import Asker
 from chunkstore.sessions import SessionChunk, SessionWriter, staged_name
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
-from chunkstore.owner import attach_written
 from chunkstore.cli import main
 from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.owner import attach_written
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
 from chunkstore.spark.committing import StoreDoor, commit_job

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.asks import AskedChange
-from chunkstore.owner import Written
 from chunkstore.changes import Attach, Create, EndSession, TablePut
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import SinkRow
 from chunkstore.names import session_chunk_id
 from chunkstore.operations.tables import TableEntry
+from chunkstore.owner import Written
 from chunkstore.pulsar.contexts import Context
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
