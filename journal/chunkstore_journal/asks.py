@@ -157,8 +157,9 @@ def _wire(value: Any) -> object:
         return dict(sorted(value.items()))
     if type(value) is tuple:
         return value if value and isinstance(value[0], (int, bytes)) else tuple(map(_wire, value))
-    number = _NUMBERS.get(type(value))
-    fields = tuple(_wire(getattr(value, name)) for name in _fields(type(value)))
+    kind: Any = type(value)
+    number = _NUMBERS.get(kind)
+    fields = tuple(_wire(getattr(value, name)) for name in _fields(kind))
     return fields if number is None else (number, *fields)
 
 
@@ -178,10 +179,10 @@ def _read(kind: Any, value: Any, object: str) -> Any:
     if kind is _DIGEST:
         is_long = type(value) is bytes and len(value) == _DIGEST_BYTES
         return int.from_bytes(value, "big") if is_long else _read(int, value, object)
-    if isinstance(kind, type) and type(value) is tuple:
-        number, fields = _NUMBERS.get(kind), _fields(kind)
+    if type(value) is tuple and (fields := _fields(kind)):
+        number = _NUMBERS.get(kind)
         values = value if number is None else value[1:]
-        if fields and len(values) >= len(fields) and number in (None, value[0]):
+        if len(values) >= len(fields) and number in (None, value[0]):
             found = zip(fields.items(), values, strict=False)
             return kind(**{name: _read(field, item, object) for (name, field), item in found})
     return refuse(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}", object, FRAME_HEADER_BYTES)

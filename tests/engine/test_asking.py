@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
-from chunkstore.asks import Answer, AskCollect, AskCommit, Request
-from chunkstore.changes import Append, Attach, Concat, Create, EndSession, Replace, Seal, TablePut
+from chunkstore.asks import Answer, AskCommit, AskJob, Request
+from chunkstore.changes import Attach, Concat, Create, EndSession, Replace, Seal, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
     Conflict,
@@ -151,18 +151,17 @@ def test_refusals_are_the_owners_own_errors(world: World) -> None:
     assert left(world) == []
     refused(
         InvalidArgument,
-        lambda: asker.commit((Append("a", b"x"),), once(b"1")),  # type: ignore[arg-type]
         lambda: asker.commit((), TablePut("sink", b"query", b"1")),
         lambda: asker.commit((Create("a\0"),), once(b"1")),
         lambda: asker.commit((Create("b"),), TablePut("!blocks", b"query", b"1", 0)),
         lambda: asker.session("", wait_s=1),
         lambda: asker.session("x", ttl_s=-1),
-        lambda: asker.session("x", wait_s=0),
         lambda: asker.session("x", wait_s="soon"),  # type: ignore[arg-type]
         lambda: asker.pin("x", expires_s=0),
         lambda: asker.pin("x", expires_s="soon"),  # type: ignore[arg-type]
         lambda: asker.defrag("\0"),
     )
+    refused(DeadlineExceeded, lambda: asker.session("x", wait_s=0))
 
 
 def test_without_an_owner_nobody_answers_and_what_is_withdrawn_does_not_happen(world: World) -> None:
@@ -258,8 +257,8 @@ def test_what_takes_long_holds_up_nobody(world: World) -> None:
     asker = world.asker()
     with store._container.collecting:
         box = asker_box(asker)
-        first = send(box, AskCollect())
-        second = send(box, AskCollect())
+        first = send(box, AskJob("collect"))
+        second = send(box, AskJob("collect"))
         assert asker.session("meanwhile", wait_s=SOON_S).session_id
         assert box.answer(first) is None and box.answer(second) is None
     for token in (first, second):
@@ -288,7 +287,7 @@ def test_a_deposed_owner_answers_nothing(world: World) -> None:
 def test_old_requests_and_answers_are_swept(world: World) -> None:
     store = world.open(ask_s=0)
     box = box_of(world)
-    send(box, AskCollect())
+    send(box, AskJob("collect"))
     box._storage.put(f"{store._container.names.answer('7' * 32)}", b"an answer that nobody fetched")
     assert store.sweep(delete=True, age_s_min=0).deleted == 0
     with jumping_clock() as clock:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
-from chunkstore import attaching
+from chunkstore import owner as owners
+from chunkstore.asks import AskCommit, Result
 from chunkstore.changes import Concat, Create, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -47,7 +48,7 @@ class Batch(NamedTuple):
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four steps: [a a a] [a a a] [a a a] [a b b] [b b]."""
-    monkeypatch.setattr(attaching, "_COMMIT_CHUNKS", 3)
+    monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 3)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_everything_appears_at_once_and_one_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if at_once:
-        monkeypatch.setattr(attaching, "_COMMIT_CHUNKS", 14)
+        monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 14)
     store, target = opened(who)
     store.create("a")
     store.append("a", b"before")
@@ -109,7 +110,9 @@ def test_everything_appears_at_once_and_one_time(
     assert store._container.current.queue.head.lsn <= head + 3  # the other session, and heartbeats
 
 
-def before_step(patch: pytest.MonkeyPatch, step: int, call: Callable[[], object]) -> None:
+def before_step(
+    kind: type[Asker | ChunkedSegmentStorage], patch: pytest.MonkeyPatch, step: int, call: Callable[[], object]
+) -> None:
     """Behind so many commits of whoever attaches next, ``call`` comes first, one time."""
     done = [0]
 
@@ -122,9 +125,7 @@ def before_step(patch: pytest.MonkeyPatch, step: int, call: Callable[[], object]
 
         return instead
 
-    for kind in (attaching._Owned, attaching._Asked):
-        for name in ("stage", "commit"):
-            patch.setattr(kind, name, counted(getattr(kind, name)))
+    patch.setattr(kind, "run", counted(kind.run))
 
 
 def stop() -> None:
@@ -141,7 +142,7 @@ def test_whoever_dies_between_two_commits_is_gone_on_for(
     store.append("a", b"before")
     batch = make(world, target)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        before_step(patch, step, stop)
+        before_step(type(target), patch, step, stop)
         batch.attach(target)
     assert store.read("a", 0, 999) == b"before" and [info.name for info in store.segments()] == ["a"]
     store.collect()
@@ -164,7 +165,7 @@ def test_what_nobody_goes_on_with_is_deleted_when_its_session_ends(
     store.append("a", b"before")
     batch = make(world, target)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        before_step(patch, 5, stop)
+        before_step(type(target), patch, 5, stop)
         batch.attach(target)
     again = make(world, target, "q/1 again")
     again.attach(target)
@@ -182,20 +183,21 @@ def test_a_session_that_ends_behind_the_staging_is_refused(world: World) -> None
     """Whether a collection has come between or not."""
     store = world.open(gc_grace_s=0, collect_s=0)
     store.create("a")
-    commit = attaching._Owned.commit
+    run = ChunkedSegmentStorage.run
     for collects in (False, True):
         batch = make(world, store, f"q/{collects}")
 
         def ending(
-            self: attaching._Owned, changes: object, once: TablePut, batch: Batch = batch, collects: bool = collects
-        ) -> int:
-            store.commit([EndSession(batch.session_id)])
-            if collects:
-                store.collect()
-            return commit(self, changes, once)  # type: ignore[arg-type]
+            self: ChunkedSegmentStorage, ask: AskCommit, wait_s: float, batch: Batch = batch, collects: bool = collects
+        ) -> Result:
+            if isinstance(ask.once, TablePut):
+                store.commit([EndSession(batch.session_id)])
+                if collects:
+                    store.collect()
+            return run(self, ask)
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Conflict) as caught:
-            patch.setattr(attaching._Owned, "commit", ending)
+            patch.setattr(ChunkedSegmentStorage, "run", ending)
             batch.attach(store)
         assert caught.value.subject == f"session {batch.session_id:x}"
     assert store.info("a").length == 0 and not store.exists("b")
@@ -215,7 +217,7 @@ def test_of_two_with_the_same_row_one_happens_and_both_are_told(
     twin = batch if same else make(world, target, "twin", 100)
     versions: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        before_step(patch, step, lambda: versions.append(twin.attach(target)))
+        before_step(type(target), patch, step, lambda: versions.append(twin.attach(target)))
         assert batch.attach(target) == versions[0]
     assert_attached_once(store)
     entry = store.table("sink").get(b"q")
@@ -238,14 +240,14 @@ def test_refusals(
     never = SessionChunk(batch.written[0].chunks[0].id[:-1] + b"\xee", 7, 0)
     absent = batch._replace(written=(*batch.written, Written("a", (never,) * 1)))
     refused(InvalidArgument, lambda: twice.attach(target), lambda: absent.attach(target))
-    monkeypatch.setattr(attaching, "_LAST_BYTES", 8_000)
+    monkeypatch.setattr(owners, "_LAST_BYTES", 8_000)
     with pytest.raises(
         InvalidArgument, match=r"14 chunks for 2 segments do not fit one commit.*longer chunks"
     ) as caught:
         make(world, target, "too much").attach(target)
     assert caught.value.argument == "written"
     monkeypatch.undo()
-    monkeypatch.setattr(attaching, "_COMMIT_CHUNKS", 3)
+    monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 3)
     source = next(iter(store.look(lambda view: [key[1:].decode() for key, _ in view.scan(SEGMENT, VISIBLE_SEGMENTS)])))
     refused(InvalidArgument, lambda: store.commit([Concat(source, "a")]), lambda: store.info(source))
     if isinstance(target, Asker):
@@ -261,11 +263,13 @@ def test_what_cannot_be_looked_at_is_told_as_it_is(world: World, monkeypatch: py
     """The commit fails, and so does the look whether somebody else was first: the first error is the one that is told."""
     store = world.open()
 
-    def broken(*_: object) -> int:
-        raise StorageUnavailable("first")
+    fails = iter(("first", "second", "third"))
+
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise StorageUnavailable(next(fails))
 
     batch = make(world, store)
-    monkeypatch.setattr(attaching._Owned, "stage", broken)
-    monkeypatch.setattr(attaching, "version_put", lambda *_: None)
+    monkeypatch.setattr(ChunkedSegmentStorage, "run", broken)
+    monkeypatch.setattr(ChunkedSegmentStorage, "state", broken)
     with pytest.raises(StorageUnavailable, match="first"):
         batch.attach(store)

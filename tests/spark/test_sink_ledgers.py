@@ -18,7 +18,7 @@ from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.owner import attach_written
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
-from chunkstore.spark.committing import StoreDoor, commit_job
+from chunkstore.spark.committing import commit_job
 from chunkstore.spark.sink import BatchWriter, job_of
 from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
@@ -192,7 +192,7 @@ def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
                     writer.append(*row)
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("chunkstore.spark.owners.attach_written", attach)
+    monkeypatch.setattr("chunkstore.spark.committing.attach_written", attach)
     with pytest.raises(Conflict) as caught:
         write_batch(options(home, topic="t"), frame(entries(1, 0, 9)))
     assert (caught.value.expected, caught.value.found) == (3, 0)
@@ -222,7 +222,7 @@ def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.Chunk
         table = frame(entries(1, first, stop))
         messages = told(BatchWriter(given, _schema([table]), overwrite=False), [table], {})
         _, job = job_of(messages)
-        return commit_job(StoreDoor(store, messages[0].container_uuid), None, 0, job)
+        return commit_job(store, None, 0, job)
 
     assert commit(0, 9) == "commit"
     with pytest.raises(Conflict, match="stored already"):
