@@ -165,6 +165,8 @@ def _wire(value: Any) -> object:
 
 def _read(kind: Any, value: Any, object: str) -> Any:
     """``value`` as the type ``kind``. Raises ``Damaged``, and ``Unsupported`` for a class of a number that is not known."""
+    if type(value) is kind and kind in _PLAIN:
+        return value
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return _read_one_of(inner, value, object)
@@ -174,7 +176,7 @@ def _read(kind: Any, value: Any, object: str) -> Any:
         return tuple(_read(inner[0], item, object) for item in value)
     if origin is Mapping and type(value) is dict:
         return {name: _read(inner[1], item, object) for name, item in value.items()}
-    if (origin is Literal and value in inner) or (kind in _PLAIN and type(value) is kind):
+    if origin is Literal and value in inner:
         return value
     if kind is _DIGEST:
         is_long = type(value) is bytes and len(value) == _DIGEST_BYTES
@@ -189,6 +191,8 @@ def _read(kind: Any, value: Any, object: str) -> Any:
 
 
 def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
+    if type(value) in _PLAIN and type(value) in kinds:
+        return value
     number = value[0] if type(value) is tuple and value else None
     if type(number) is int and any(kind in _NUMBERS for kind in kinds):
         if number not in KINDS:
