@@ -21,7 +21,6 @@ from chunkstore.reports import CollectReport, DefragReport
 from chunkstore.sessions import SessionChunk, check_holder, check_session_chunks, check_session_id
 
 __all__ = [
-    "JOBS",
     "Answer",
     "Ask",
     "AskBox",
@@ -38,7 +37,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-JOBS = ("collect", "defrag", "snapshot")
+_JOBS = ("collect", "defrag", "snapshot")
 
 
 class Event(NamedTuple):
@@ -81,7 +80,7 @@ class AskPin(NamedTuple):
 
 
 class AskJob(NamedTuple):
-    """Run one of ``JOBS``. ``segment``: the only one to be merged; None: all. The result is the job's report."""
+    """Run "collect", "defrag" or "snapshot". ``segment``: the only one to be merged; None: all. The result is the job's report."""
 
     job: str
     segment: str | None = None
@@ -110,25 +109,22 @@ class Answer(NamedTuple):
 class AskBox(Protocol):
     """Holds requests and answers. ``token``: 32 hex digits, the name of a request, never used twice. All raise ``StorageUnavailable``."""
 
-    # The client
+    # The client's
     def send(self, token: str, request: Request) -> None:
         """Store a request, durably. Raises ``InvalidArgument`` (too long), ``StorageFull``; ``StorageUnavailable``: it may be stored."""
 
-    def ring(self) -> None:
-        """Make the owner look."""
-
-    def answer(self, token: str) -> Answer | None:
-        """The answer, or None. Raises ``Damaged``."""
+    def ring(self) -> None: ...
+    def answer(self, token: str) -> Answer | None: ...
 
     def withdraw(self, token: str, *, keep_answer: bool) -> None:
-        """Delete the request, and its answer. An owner that has read the request may carry it out all the same.
+        """Delete the request, which an owner that has read it may carry out all the same.
 
-        ``keep_answer``: it stays, so that no owner carries out what the network repeats."""
+        ``keep_answer``: the answer stays, so that no owner carries out what the network repeats."""
 
     def is_succeeded(self, epoch: int) -> bool:
         """Whether there is a claim above this epoch."""
 
-    # The owner
+    # The owner's
     def bell(self) -> bytes:
         """What ``ring`` changes; empty before the first ring. One request."""
 
@@ -184,7 +180,7 @@ def check_ask(ask: Ask) -> None:
             if wanted is not None:
                 check_pin(wanted.note, wanted.lasts_ms / 1000 or None)
                 check_holder(wanted.holder, 1.0)
-        case AskJob(job, segment) if job in JOBS:
+        case AskJob(job, segment) if job in _JOBS:
             if segment is not None:
                 check_segment_name(segment, "segment")
         case _:

@@ -1,6 +1,6 @@
 """The owner of a container: this process (``Store``), or another one that is asked (``Asker``, protocol 3.19).
 
-Promises: what is answered with success has happened, and ``Asker.replica`` shows it, except for appends and jobs. What is refused was not
+Promises: what is answered with success has happened, and ``Asker.replica`` shows it, except for appends. What is refused was not
 done, and will not be. ``OutcomeUnknown``: no answer came in time, or the outcome cannot be seen; it may have been done or may be done yet;
 the same call again is exactly once. Nothing is claimed. ``attach_written``: everything appears in one record with the row ``once``, or
 nothing does; what is too long for a record is staged before, invisibly (decision 0026).
@@ -31,7 +31,7 @@ from chunkstore.asks import (
     check_ask,
     expect,
 )
-from chunkstore.changes import Append, Attach, Change, Concat, Create, EndSession, Replace, TablePut, check_changes
+from chunkstore.changes import Append, Attach, Change, Concat, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import (
@@ -45,6 +45,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.pins import pin_holder
+from chunkstore.operations.tables import TableEntry
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import Pin, PinRecord
 from chunkstore.replica import Replica
@@ -92,9 +93,9 @@ class Owner(Protocol):
         """The container's, of 16 bytes."""
 
     def run(self, ask: Ask, *, wait_s: float = ...) -> Result:
-        """Do this. Durable. Raises ``InvalidArgument``, what ``ask`` raises at the owner, ``OutcomeUnknown`` (it may have been done or may
-        be done yet; a client: no answer within ``wait_s`` seconds), ``DeadlineExceeded`` (a client: no time is left; nothing was asked
-        for), ``StorageFull``, ``StorageUnavailable``, ``Damaged``, ``Closed``, ``NotOwner``. Retry: safe."""
+        """Do this. Durable. Raises what ``ask`` raises at the owner, ``OutcomeUnknown`` (it may have been done or may be done yet; of a
+        client: no answer came within ``wait_s`` seconds), ``DeadlineExceeded`` (of a client: no time is left, nothing was asked for),
+        ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``, ``Damaged``, ``Closed``, ``NotOwner``. Retry: safe."""
 
     def state(self) -> ReadableContainer:
         """What is committed now. Raises what reading raises."""
@@ -138,10 +139,9 @@ class Asker:
     def commit(self, changes: Sequence[Change], once: TablePut, *, wait_s: float = _WAIT_S) -> int:
         """Have ``changes`` and the row ``once`` committed in one record, all or nothing, exactly once; returns the row's new version.
 
-        ``changes``: as of ``store.commit``; a ``Replace`` names chunks of a session. ``once`` expects a version, and puts a value that no
-        other commit puts there. A row that holds this value already, at another version, is success. A request that was refused or timed
-        out is made impossible by moving the row on. Raises ``Conflict`` (the row has another version), and what ``store.commit`` raises.
-        """
+        ``changes``: as of ``store.commit``; a ``Replace`` names chunks of a session. ``once`` expects a version (else ``Conflict``), and
+        puts a value that no other commit puts there: a row that holds it already, at another version, is success. Moving the row on makes
+        a request impossible that was refused or timed out."""
         return expect(int, self.run(AskCommit(tuple(changes), once), wait_s=wait_s))
 
     def append(
@@ -157,13 +157,17 @@ class Asker:
         """As ``store.append``, exactly once; returns the offset. ``data``: up to ``LIMITS.ask_append_bytes_max`` bytes. Event numbers
         of a ``writer_id`` (1 to 64 bytes) rise from call to call. ``replica`` shows the bytes once it is refreshed. A request never meets
         another segment that was created under the name since."""
-        changes, writer = (Append(name, bytes(check_data(data)), expected_offset),), writer_bytes(writer_id)
+        change = Append(name, bytes(check_data(data)), expected_offset)
+
+        def ask(state: Replica) -> int:
+            event = Event(state.info(name).id, writer_bytes(writer_id), event_number)
+            return expect(int, self.run(AskCommit((change,), event), wait_s=wait_s))
+
         with suppress(SegmentNotFound):
-            event = Event(self.replica.info(name).id, writer, event_number)
-            return expect(int, self.run(AskCommit(changes, event), wait_s=wait_s))
-        # It is not in the replica yet, or was deleted and created again: then it is another one.
-        event = Event(self.state().info(name).id, writer, event_number)
-        return expect(int, self.run(AskCommit(changes, event), wait_s=wait_s))
+            return ask(self.replica)
+        return ask(
+            self.state()
+        )  # it was not in the replica yet, or was deleted and created again: then it is another one
 
     def pin(self, name: str, note: str = "", expires_s: float | None = None, *, wait_s: float = _WAIT_S) -> Pin:
         """As ``store.pin``, held by this asker."""
@@ -216,7 +220,7 @@ class Asker:
             try:
                 answer = self._wait(token, end_s, ask)
                 if answer is not None and answer.error is None:
-                    if not isinstance(ask, AskJob) and not (isinstance(ask, AskCommit) and isinstance(ask.once, Event)):
+                    if not isinstance(ask, AskCommit) or not isinstance(ask.once, Event):
                         self.replica.refresh()
                     return answer.result
                 done = self._done(ask)
@@ -263,7 +267,7 @@ class Asker:
         """The version of a commit's row, if it is there for certain: then no answer is needed."""
         if not isinstance(ask, AskCommit) or not isinstance(ask.once, TablePut):
             return None
-        version = _version(self, ask.once)
+        version = version_put(_row(self, ask.once), ask.once)
         return version if version is not None and self.is_certain(version) else None
 
 
@@ -319,19 +323,14 @@ def attach_written(
     """Append what an open session has written, make the changes ``also``, end the session if ``end_session``, and put the row ``once``: all
     in one record. Returns the version of the row.
 
-    ``once``: as of ``Asker.commit``; if the row has its value already, everything has happened, and nothing is done. ``wait_s``: seconds
-    that a client waits in all.
+    ``once``: as of ``Asker.commit``; if the row has its value already, nothing is done. ``wait_s``: seconds that a client waits in all.
 
-    As much as fits goes in one commit: 4,096 chunks, or 7 MiB of rows (1,004 chunks of 128 MiB with the CRCs of their blocks). More is
-    staged in commits of that size, before the last one, which concats; that has room for 10,000 changes of at most 10 MiB: staged
-    commits and segments together, so some 40 million chunks, or 10 million of 128 MiB. What no commit has taken when the session ends,
-    the owner's next collection makes garbage.
+    As much as fits goes in one commit: 4,096 chunks, or 7 MiB of rows (1,004 chunks of 128 MiB). More is staged in commits of that size
+    before the last one, which has room for 10,000 changes of at most 10 MiB: one for each staged run, so some 40 million chunks.
 
-    Raises as ``Owner.run``; ``InvalidArgument`` also where the last commit would not fit: write longer chunks, or to fewer segments;
-    ``Conflict`` (the row has another version; the session has ended), and what ``commit`` raises for ``also``, ``create`` and ``segment``.
-    After ``DeadlineExceeded`` nothing has appeared, and will not. Atomic, durable. Retry: safe with the same arguments, by anybody; with
-    other chunks and the same ``once`` also, then what was staged before goes when the session ends.
-    """
+    Raises as ``Owner.run``; ``InvalidArgument`` also where the last commit would not fit; ``Conflict`` (the row has another version; the
+    session has ended), and what ``commit`` raises. After ``DeadlineExceeded`` nothing appears. Atomic, durable. Retry: safe with the same
+    ``once``; what other chunks were staged for it goes with the first collection after the session's end."""
     check_session_id(session_id)
     check_session_chunks(session_id, [chunk for item in written for chunk in item.chunks])
     others = [*also, *([EndSession(session_id)] if end_session else [])]
@@ -349,42 +348,31 @@ def attach_written(
         if not _fits([*last, once], _LAST_BYTES):
             chunks = sum(len(item.chunks) for item in written)
             text = (
-                f"{chunks} chunks for {len(written)} segments do not fit one commit, even after {len(steps)} staging "
-                f"commits; write longer chunks, or to fewer segments at once (of {LIMITS.batch_ops_max} changes each "
-                "takes one, a new one two)"
+                f"{chunks} chunks for {len(written)} segments do not fit one commit of {LIMITS.batch_ops_max} changes, even "
+                f"after {len(steps)} staging commits; write longer chunks, or to fewer segments at once"
             )
             raise InvalidArgument(text, argument="written")
-    has_moved = False
     try:
-        has_moved = bool(steps) and _has_moved(owner, once)
-        for step in [] if has_moved else steps:
-            run((), Stage(session_id, tuple(step.values())))
+        row = _row(owner, once) if steps else None
+        # What a row means that has moved on, an owner says; to stage anything would be in vain.
+        for step in [] if row is not None and row.version > (once.expected_version or 0) else steps:
+            run((), Stage(session_id, tuple(map(tuple, step.values()))))
         return expect(int, run(last, once))
     except ChunkstoreError as error:
         with suppress(ChunkstoreError):
-            if not has_moved and _has_moved(owner, once):
+            if version_put(_row(owner, once), once) is not None:
                 return expect(int, run(last, once))  # another was first, or it was this one, as an owner says now
-        if not isinstance(error, SegmentNotFound) or staged_session(error.segment) is None:
-            raise
-        if has_moved:
-            text = f"the row {once.key!r} had the expected version and has changed again; repeat the commit"
-            raise OutcomeUnknown(text, subject="commit") from error
-        # It was there a moment ago: the session has ended, and a collection came.
-        raise Conflict(f"session {session_id:x}", expected="open", found="ended") from error
+        if isinstance(error, SegmentNotFound) and staged_session(error.segment) is not None:
+            # It was there a moment ago: the session has ended, and a collection came.
+            raise Conflict(f"session {session_id:x}", expected="open", found="ended") from error
+        raise
 
 
-def _version(owner: Owner, once: TablePut) -> int | None:
-    return version_put(owner.state().table(once.namespace).get(once.key), once)
+def _row(owner: Owner, once: TablePut) -> TableEntry | None:
+    return owner.state().table(once.namespace).get(once.key)
 
 
-def _has_moved(owner: Owner, once: TablePut) -> bool:
-    """Whether the row is shown as it is put here, or beyond the version that is expected: then it is for an owner to say what that means,
-    and to stage anything would be in vain."""
-    row = owner.state().table(once.namespace).get(once.key)
-    return row is not None and (version_put(row, once) is not None or row.version > (once.expected_version or 0))
-
-
-_Step: TypeAlias = dict[int, tuple[SessionChunk, ...]]
+_Step: TypeAlias = dict[int, list[SessionChunk]]
 """What one commit stages: a run of chunks of each item, by the item's number in ``written``."""
 
 
@@ -408,17 +396,8 @@ def _fits(changes: Sequence[Change], bytes_max: int) -> bool:
 
 def _bytes_of(change: Change) -> int:
     """About how many bytes of a record, or of a request, a change takes up at most."""
-    found = _CHANGE_BYTES
-    if isinstance(change, Attach):
-        found += sum(map(_bytes_of_chunk, change.chunks))
-    elif isinstance(change, Replace):
-        found += 32 * len(change.old)
-        found += sum(_bytes_of_chunk(item) for item in change.new if isinstance(item, SessionChunk))
-    elif isinstance(change, TablePut):
-        found += len(change.key) + len(change.value)
-    elif isinstance(change, Create):
-        found += len(change.attributes) * (256 + LIMITS.attribute_bytes_max)
-    return found
+    more = sum(map(_bytes_of_chunk, change.chunks)) if isinstance(change, Attach) else 0
+    return _CHANGE_BYTES + more + (len(change.key) + len(change.value) if isinstance(change, TablePut) else 0)
 
 
 def _bytes_of_chunk(chunk: SessionChunk) -> int:
@@ -430,16 +409,12 @@ def _steps(written: Sequence[Written]) -> Iterator[_Step]:
     step: _Step = {}
     chunks = size_bytes = 0
     for number, item in enumerate(written):
-        begin = 0
-        for position, chunk in enumerate(item.chunks):
-            added = _bytes_of_chunk(chunk) + (_CHANGE_BYTES if position == begin else 0)
+        for chunk in item.chunks:
+            added = _bytes_of_chunk(chunk) + (0 if number in step else _CHANGE_BYTES)
             if chunks == _COMMIT_CHUNKS or size_bytes + added > _COMMIT_BYTES:
-                if position > begin:
-                    step[number] = item.chunks[begin:position]
                 yield step
-                step, begin, chunks, size_bytes, added = {}, position, 0, 0, _bytes_of_chunk(chunk) + _CHANGE_BYTES
+                step, chunks, size_bytes, added = {}, 0, 0, _bytes_of_chunk(chunk) + _CHANGE_BYTES
+            step.setdefault(number, []).append(chunk)
             chunks, size_bytes = chunks + 1, size_bytes + added
-        if len(item.chunks) > begin:
-            step[number] = item.chunks[begin:]
     if step:
         yield step

@@ -54,7 +54,11 @@ def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets what is declared here."""
+    """Of ``ChunkedSegmentStorage``, which sets what is declared here.
+
+    Beside what they name, methods raise ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of a change), ``StorageFull``,
+    ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. A retry is safe; where there are several changes, it goes on.
+    """
 
     _container: OwnedContainer
     _context: ReadContext
@@ -164,18 +168,13 @@ class UpkeepCalls:
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
 
-        One request; where a stat may be stale, an empty record. Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``,
-        ``StorageUnavailable``, ``StorageFull``. Retry: safe.
+        One request; where a stat may be stale, an empty record.
         """
         self._container.check_fence()
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
-        whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note.
-
-        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way), ``OutcomeUnknown`` (of the note),
-        ``StorageFull``, ``StorageUnavailable``, ``Damaged`` (read-back). Retry: safe, names are unique.
-        """
+        whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note."""
         self._container.check_owner()
         return self._maintenance.snapshots.take()
 
@@ -184,9 +183,7 @@ class UpkeepCalls:
         snapshots that are not needed. On a full disk it first spills what the journal holds of segments, where all of that finds room.
 
         Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
-        ``InvalidArgument``, ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
-        ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
-        """
+        ``DeadlineExceeded`` also while another collection is under way."""
         from chunkstore.operations.collect import collect
 
         check_flags(dry_run=dry_run)
@@ -205,10 +202,8 @@ class UpkeepCalls:
         """Make bytes of chunks of all that these segments (none: all) have in records of the journal. It happens by itself, sooner or later
         (``Settings.spill_bytes``, ``spill_s``); this is for those that look at chunks only.
 
-        Atomic for each run of appends, durable. What is appended meanwhile may lie in records again. Raises ``InvalidArgument``,
-        ``Damaged`` (bytes that are not what was appended), ``Conflict`` (it went on being changed), what the storage raises, and the errors
-        of commits. Retry: safe.
-        """
+        Atomic for each run of appends, durable. What is appended meanwhile may be stored in records again. Raises ``Conflict`` (it went on
+        being changed)."""
         if isinstance(segments, str):
             raise InvalidArgument("segments is a sequence of names", argument="segments")
         for name in segments:
@@ -222,10 +217,8 @@ class UpkeepCalls:
         a collection ends it. Truncating, deleting and retention are not hindered. A pin is not moved: to go forward, make another one,
         then remove this.
 
-        Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``Closed``,
-        ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the
-        same store; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when.
-        """
+        Atomic, durable. Raises ``Conflict`` (another pin has the name, or there are too many). Retry: safe by the same store; the same
+        call returns the present pin, whose ``lsn`` and ``created_at`` say since when."""
         from chunkstore.operations.pins import pin
 
         check_segment_name(name, "name")
@@ -236,10 +229,7 @@ class UpkeepCalls:
     def unpin(self, name: str) -> bool:
         """Give up a pin; whether there was one. What only it kept goes with the next collection.
 
-        Atomic, durable. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
-        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (it answers False if it had happened), unless somebody
-        makes a new pin of this name meanwhile.
-        """
+        Atomic, durable. Retry: safe (it answers False if it had happened), unless a new pin of this name is made meanwhile."""
         from chunkstore.operations.pins import unpin
 
         check_segment_name(name, "name")
@@ -250,46 +240,38 @@ class UpkeepCalls:
         there was none to be removed.
 
         A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
-        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises ``InvalidArgument``,
-        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
-        """
+        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable."""
         from chunkstore.metadata.retention import encode_policy, pattern_key
-        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
         key = pattern_key(name_or_prefix)
         if policy is not None and not isinstance(policy, RetentionPolicy):
             raise InvalidArgument(f"policy must be a RetentionPolicy or None, not {policy!r}", argument="policy")
 
-        def plan(changes: ChangeSet) -> bool:
-            if policy is None:
-                return plan_delete_row(changes, RETENTION_NAMESPACE, key, None)
-            plan_put_row(changes, RETENTION_NAMESPACE, key, encode_policy(policy), None)
-            return True
-
-        return commit_changes(self._container, (), plan, tables=True)
+        return self._put_own(RETENTION_NAMESPACE, key, None if policy is None else encode_policy(policy))
 
     def set_quota(self, quota_bytes: int | None) -> bool:
         """Store how many bytes of chunks (live, garbage, dead heads) the container may take; None removes the stored quota. False: there
         was none to be removed. It is in force at once, for this owner and all later ones, in place of ``Settings.quota_bytes``.
 
-        Deletes nothing: above the quota whatever adds is ``StorageFull``. Atomic, durable. Raises ``InvalidArgument`` (not 1 to 2^62),
-        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
-        """
+        Deletes nothing: above the quota whatever adds is ``StorageFull``. ``quota_bytes``: 1 to 2^62. Atomic, durable."""
         from chunkstore.metadata.retention import encode_quota
-        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
-        value = None if quota_bytes is None else encode_quota(quota_bytes)
+        try:
+            return self._put_own(QUOTA_NAMESPACE, b"", None if quota_bytes is None else encode_quota(quota_bytes))
+        finally:
+            self._container.space.forget_quota()
+
+    def _put_own(self, namespace: str, key: bytes, value: bytes | None) -> bool:
+        """Put a row of ours, or delete it (None): whether it was there."""
+        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
         def plan(changes: ChangeSet) -> bool:
             if value is None:
-                return plan_delete_row(changes, QUOTA_NAMESPACE, b"", None)
-            plan_put_row(changes, QUOTA_NAMESPACE, b"", value, None)
+                return plan_delete_row(changes, namespace, key, None)
+            plan_put_row(changes, namespace, key, value, None)
             return True
 
-        try:
-            return commit_changes(self._container, (), plan, tables=True)
-        finally:
-            self._container.space.forget_quota()
+        return commit_changes(self._container, (), plan, tables=True)
 
     def apply_retention(
         self, *, dry_run: bool = False, ignore_times_after: datetime | int | None = None
@@ -299,10 +281,7 @@ class UpkeepCalls:
         Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
         10,000 chunks go by age at once. A chunk with a time after now, of a wrong clock, ends truncation by age (the report's ``future``);
         ``ignore_times_after`` (a ``datetime`` with a time zone, or milliseconds since 1970; not before now): later times count as unknown,
-        and times of later chunks decide. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation),
-        ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it
-        was.
-        """
+        and times of later chunks decide."""
         from chunkstore.upkeep.retention import apply_all, apply_step, check_ignored, plan_step
 
         check_flags(dry_run=dry_run)
@@ -327,10 +306,8 @@ class UpkeepCalls:
         without its dead head, where that is at least half of it and 8 MiB. What it replaces becomes garbage.
 
         Bytes that can be read never change; appends and reads go on. ``dry_run``: says what it would do, and what that costs.
-        ``progress`` is called behind each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
-        a later one fails. Raises ``InvalidArgument``, ``SegmentNotFound`` (of ``name``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``
-        (of one commit), ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, it goes on where it was.
-        """
+        ``progress`` is called after each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
+        a later one fails. Raises ``SegmentNotFound`` (of ``name``)."""
         from chunkstore.upkeep.defrag import check_policy, defrag_all, defrag_step, plan_all
 
         chosen = check_policy(policy)
@@ -353,9 +330,7 @@ class UpkeepCalls:
         """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and
         ``UPKEEP_GAUGES``, then by part ("" where a figure has none). Figures in bytes, seconds or numbers, as their names say.
 
-        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises.
-        Retry: safe.
-        """
+        For ``metrics.upkeep_collector``; no request to the storage, no scan."""
         from chunkstore.upkeep.figures import figures
 
         self._container.check_open()
@@ -368,10 +343,8 @@ class UpkeepCalls:
         clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of
         the container, such as "lost", into which a chunk is copied before it is deleted.
 
-        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
-        ``collect``; ``Damaged`` also where the metadata are damaged, a chunk of a segment is absent, or a repair was
-        interrupted: then nothing was deleted. Retry: safe.
-        """
+        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``Damaged`` also where the
+        metadata are damaged, a chunk of a segment is absent, or a repair was interrupted: then nothing was deleted."""
         from chunkstore.upkeep.sweep import check_age
 
         age_s = check_age(age_s_min)
@@ -407,10 +380,8 @@ class UpkeepCalls:
         blocks that are sound, in this root or in the copy; where a block is in neither, the chunk stays as it is. Every replacement is
         atomic and durable.
 
-        Raises ``InvalidArgument`` (also where no copy is), ``Unsupported`` (a root that cannot be opened), ``Closed``, ``NotOwner``,
-        ``OutcomeUnknown`` (of a replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too),
-        ``DeadlineExceeded``, ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
-        """
+        Raises ``Unsupported`` (a root that cannot be opened). A retry goes on where it was a minute ago at most, with ``repair_from`` at
+        the beginning."""
         from chunkstore.upkeep.scrub import check_limits, scrub
 
         check_limits(rate_bytes_s, bytes_max)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from heapq import nsmallest
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from chunkstore import runtime
 from chunkstore.asks import Answer, Ask, AskBox, Event, Request, Result, Stage, check_ask
@@ -24,19 +24,8 @@ from chunkstore.names import ContainerNames
 from chunkstore.records import Pin
 from chunkstore.reports import CollectReport, DefragReport
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
+from chunkstore_journal import wire
 from chunkstore_journal.slots import read_if_present
-from chunkstore_journal.wire import (
-    FRAME_HEADER_BYTES,
-    TOKEN_BYTES,
-    Fields,
-    check_frame,
-    decode_frame_header,
-    encode_frame,
-    must_be_readable,
-    pack,
-    refuse,
-    unpack,
-)
 
 __all__ = [
     "ASK_VERSION",
@@ -63,15 +52,33 @@ KINDS: Final[Mapping[int, type]] = {
 }
 """Classes whose number is stored before their fields, because one of several may be stored."""
 _NUMBERS: Final = {kind: number for number, kind in KINDS.items()}
-_REQUEST, _ANSWER = 1, 2
 _MESSAGE_MAX: Final = 4096
-_TEXT_MAX: Final = 1 << 16
 _U64_MAX: Final = (1 << 64) - 1
+_PLAIN: Final = (bool, int, str, bytes, NoneType)
 _DIGEST: Final = Annotated[int, "of 256 bits"]
 _DIGEST_BYTES: Final = 32
-_PLAIN: Final = (bool, int, str, bytes, NoneType)
 _KEPT_MS: Final = 24 * 3_600_000
 """An answer that keeps others from carrying its request out: a duplicate that comes later is refused as late."""
+
+
+class _Request(NamedTuple):
+    container: bytes
+    request: Request
+
+
+class _Error(NamedTuple):
+    name: str
+    message: str
+    fields: Mapping[str, bool | int | str | bytes | None]
+
+
+class _Answer(NamedTuple):
+    epoch: int
+    error: _Error | None
+    result: Result
+
+
+_FRAMES: Final = {_Request: 1, _Answer: 2}
 
 
 def encode_request(request: Request, container: bytes) -> bytes:
@@ -79,66 +86,61 @@ def encode_request(request: Request, container: bytes) -> bytes:
 
     Raises ``InvalidArgument`` for what ``decode_request`` would refuse, and for one that is too long."""
     check_ask(request.ask)
-    body = pack((container, request.made_ms, request.wait_ms, _wire(request.ask)))
-    raw = encode_frame(MAGIC, ASK_VERSION, _REQUEST, body)
-    if len(raw) > REQUEST_BYTES_MAX:
-        text = f"a request of {len(raw)} bytes is longer than {REQUEST_BYTES_MAX}; ask for fewer changes at once"
-        raise InvalidArgument(text, argument="changes")
-    with must_be_readable("request"):
-        decode_request(raw, container, object="request")
-    return raw
+    return _encode(_Request(container, request))
 
 
 def decode_request(data: bytes, container: bytes, *, object: str) -> Request:
     """A request to the owner of ``container``.
 
     Raises ``Damaged``, also for another container's, and ``Unsupported`` for one of a version or kind that this program does not know."""
-    fields = _body(data, _REQUEST, object)
-    if fields.raw(16) != container:
-        refuse("a request to the owner of another container; it was copied here", object, FRAME_HEADER_BYTES)
-    made_ms, wait_ms = fields.whole(), fields.whole()
     try:
-        ask = _read(Ask, fields.take(), object)
-        check_ask(ask)
+        found: _Request = _decode(_Request, data, object)
+        check_ask(found.request.ask)
     except InvalidArgument as error:
         raise Damaged(f"the request is none: {error.message}", object=object) from error
-    return Request(ask, made_ms, wait_ms)
+    if found.container != container:
+        raise Damaged("a request to the owner of another container; it was copied here", object=object)
+    return found.request
 
 
 def encode_answer(answer: Answer) -> bytes:
     """An answer's bytes. A text that is too long is cut. Raises ``InvalidArgument`` for a result that is of another type."""
-    error, told = answer.error, None
-    if error is not None:
-        plain = {name: v if _is_plain(v) else repr(v)[:_MESSAGE_MAX] for name, v in error.to_fields().items()}
-        told = (type(error).__name__, error.message[:_MESSAGE_MAX], plain)
-    raw = encode_frame(MAGIC, ASK_VERSION, _ANSWER, pack((answer.epoch, told, _wire(answer.result))))
-    with must_be_readable("answer"):
-        decode_answer(raw, object="answer")
-    return raw
+    error = answer.error
+    if error is None:
+        return _encode(_Answer(answer.epoch, None, answer.result))
+    plain = {name: v if _is_plain(v) else repr(v)[:_MESSAGE_MAX] for name, v in error.to_fields().items()}
+    return _encode(_Answer(answer.epoch, _Error(type(error).__name__, error.message[:_MESSAGE_MAX], plain), None))  # type: ignore[arg-type]
 
 
 def decode_answer(data: bytes, *, object: str) -> Answer:
     """An answer. Raises ``Damaged``, ``Unsupported`` (of a newer version)."""
-    fields = _body(data, _ANSWER, object)
-    epoch, told, result = fields.whole(), fields.take(), _read(Result, fields.take(), object)
-    if told is None:
-        return Answer(epoch, None, result)
-    parts = Fields(told, "the answer's error", object, FRAME_HEADER_BYTES)
-    name, message = parts.text(_TEXT_MAX), parts.text(_MESSAGE_MAX)
-    given = _read(Mapping[str, bool | int | str | bytes | None], parts.take(), object)
-    return Answer(epoch, ChunkstoreError.told(name, message, given), result)
+    found: _Answer = _decode(_Answer, data, object)
+    error = None if found.error is None else ChunkstoreError.told(*found.error)
+    return Answer(found.epoch, error, found.result)
 
 
-def _body(data: bytes, kind: int, object: str) -> Fields:
-    header = decode_frame_header(data, MAGIC, REQUEST_BYTES_MAX - FRAME_HEADER_BYTES, object=object, position=0)
-    body = data[FRAME_HEADER_BYTES:]
-    check_frame(data, body, version=header.version, object=object, position=0)
+def _encode(value: _Request | _Answer) -> bytes:
+    raw = wire.encode_frame(MAGIC, ASK_VERSION, _FRAMES[type(value)], wire.pack(_wire(value)))
+    if len(raw) > REQUEST_BYTES_MAX:
+        text = f"a request of {len(raw)} bytes is longer than {REQUEST_BYTES_MAX}; ask for fewer changes at once"
+        raise InvalidArgument(text, argument="changes")
+    with wire.must_be_readable("request"):
+        _decode(type(value), raw, "request")
+    return raw
+
+
+def _decode(kind: type, data: bytes, object: str) -> Any:
+    header = wire.decode_frame_header(
+        data, MAGIC, REQUEST_BYTES_MAX - wire.FRAME_HEADER_BYTES, object=object, position=0
+    )
+    body = data[wire.FRAME_HEADER_BYTES :]
+    wire.check_frame(data, body, version=header.version, object=object, position=0)
     if header.version != ASK_VERSION:
         text = f"{object} is of version {header.version}; this program reads {ASK_VERSION}: upgrade it"
         raise Unsupported(text, feature="ask")
-    if header.kind != kind:
-        refuse(f"kind {header.kind} is stored where {kind} belongs", object, 0)
-    return Fields(unpack(body, object, FRAME_HEADER_BYTES), "the request", object, FRAME_HEADER_BYTES)
+    if header.kind != _FRAMES[kind]:
+        raise Damaged(f"kind {header.kind} is stored where {_FRAMES[kind]} belongs", object=object)
+    return _read(kind, wire.unpack(body, object, wire.FRAME_HEADER_BYTES), object)
 
 
 def _is_plain(value: object) -> bool:
@@ -158,9 +160,8 @@ def _wire(value: Any) -> object:
     if type(value) is tuple:
         return value if value and isinstance(value[0], (int, bytes)) else tuple(map(_wire, value))
     kind: Any = type(value)
-    number = _NUMBERS.get(kind)
-    fields = tuple(_wire(getattr(value, name)) for name in _fields(kind))
-    return fields if number is None else (number, *fields)
+    number = (_NUMBERS[kind],) if kind in _NUMBERS else ()
+    return (*number, *(_wire(getattr(value, name)) for name in _fields(kind)))
 
 
 def _read(kind: Any, value: Any, object: str) -> Any:
@@ -182,12 +183,11 @@ def _read(kind: Any, value: Any, object: str) -> Any:
         is_long = type(value) is bytes and len(value) == _DIGEST_BYTES
         return int.from_bytes(value, "big") if is_long else _read(int, value, object)
     if type(value) is tuple and (fields := _fields(kind)):
-        number = _NUMBERS.get(kind)
-        values = value if number is None else value[1:]
-        if len(values) >= len(fields) and number in (None, value[0]):
+        values = value[1:] if kind in _NUMBERS else value
+        if len(values) >= len(fields) and (values is value or value[0] == _NUMBERS[kind]):
             found = zip(fields.items(), values, strict=False)
             return kind(**{name: _read(field, item, object) for (name, field), item in found})
-    return refuse(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}", object, FRAME_HEADER_BYTES)
+    raise Damaged(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}", object=object)
 
 
 def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
@@ -202,7 +202,7 @@ def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
     for kind in kinds:
         with suppress(Damaged):
             return _read(kind, value, object)
-    return refuse(f"{value!r:.80} is of no kind that belongs here", object, FRAME_HEADER_BYTES)
+    raise Damaged(f"{value!r:.80} is of no kind that belongs here", object=object)
 
 
 @cache
@@ -225,7 +225,7 @@ class StoredAsks(AskBox):
             raise InvalidArgument(f"request {token} exists already", argument="token")
 
     def ring(self) -> None:
-        self._storage.put(self._names.bell, runtime.token(TOKEN_BYTES))
+        self._storage.put(self._names.bell, runtime.token(wire.TOKEN_BYTES))
 
     def answer(self, token: str) -> Answer | None:
         name = self._names.answer(token)
@@ -242,10 +242,10 @@ class StoredAsks(AskBox):
 
     def bell(self) -> bytes:
         try:
-            found = self._storage.read(ChunkHandle(self._names.bell, False), 0, TOKEN_BYTES + 1)
+            found = self._storage.read(ChunkHandle(self._names.bell, False), 0, wire.TOKEN_BYTES + 1)
         except ChunkNotFound:
             return b""
-        if len(found) > TOKEN_BYTES:
+        if len(found) > wire.TOKEN_BYTES:
             # Nobody of ours wrote that, and a storage may take what is large for a chunk, which never changes.
             self._delete(self._names.bell)
         return found
