@@ -23,7 +23,7 @@ def _mutant(name: str, what: str, *patches: Patch) -> Mutant:
 ASKING_MUTANTS: Final = (
     _mutant(
         "ask-answered-first",
-        "what is asked for is answered before it is committed",
+        "what is asked for is answered before it is committed, and the asker takes the answer for a proof",
         Patch(
             "chunkstore.upkeep.asked:Asked._answer",
             "        with self._container.upkeep.run",
@@ -44,7 +44,7 @@ ASKING_MUTANTS: Final = (
         Patch(
             _COMMIT_ONCE,
             _COMMITS,
-            "self.commit([*changes]) if changes else None\n            self.commit([once])",
+            "self.commit([*changes]) if changes else None\n        self.commit([once])",
         ),
     ),
     _mutant(
