@@ -19,18 +19,13 @@ from chunkstore.operations.container import OwnedContainer, unexpected
 
 __all__ = ["Asked"]
 
-_LOCAL_S: Final = 0.05
-_BUSY_S: Final = 1.0
-_IDLE_S: Final = 20.0
-_EAGER_LOCAL_S: Final = 0.002
-_EAGER_S: Final = 0.1
-_EAGER_FOR_S: Final = 2.0
-"""How long after a request the next one is expected at once: at most 20 looks on a network for each request that is the last one."""
+_LOCAL_S, _REMOTE_S, _IDLE_S = 0.05, 1.0, 20.0
+"""Pauses between looks: on a local storage, on a network, and there where nothing happens."""
+_EAGER_LOCAL_S, _EAGER_REMOTE_S, _EAGER_FOR_S = 0.002, 0.1, 2.0
+"""... and for so long after a request: the next one is expected at once."""
+_BUSY_FOR_S, _ASKED_FOR_S = 60.0, 900.0
+"""How long after a commit, and after a request, an answer may be wanted soon: a stream asks again and again."""
 _AT_ONCE: Final = 8
-_BUSY_FOR_S: Final = 60.0
-"""How long after a commit somebody may want an answer soon: as long as it takes to be idle."""
-_ASKED_FOR_S: Final = 900.0
-"""... and after a request: a stream asks again and again. That costs 900 looks at most for each request that is the last one."""
 _ROUND: Final = 256
 _LATE_MS: Final = 60_000
 
@@ -57,15 +52,12 @@ class Asked:
         self._undecided: set[str] = set()
         """Tokens of requests with an unknown outcome: they may happen yet, whatever the next attempt ends with, so none is refused."""
         self._pause_s = 0.0
-        self._asked_s = -_ASKED_FOR_S
-        """When a request was last seen."""
-        self._rung_s = -_EAGER_FOR_S
-        """When the bell last brought requests: one that only waits for its turn causes no more looks."""
+        self._asked_s, self._rung_s = -_ASKED_FOR_S, -_EAGER_FOR_S
+        """When a request was last seen; and when the bell brought one: one that waits for its turn causes no more looks."""
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
-        may = not self._stopping.is_set() and self._container.settings.ask_s != 0
-        if may and (self._task is None or not self._task.is_alive()):
+        if self._container.settings.ask_s != 0 and not self._stopping.is_set() and not _is_alive(self._task):
             self._task = runtime.spawn_if_possible(self._work, "chunkstore-asked")
 
     def stop(self) -> None:
@@ -97,13 +89,13 @@ class Asked:
     def _next_s(self) -> float:
         """The next pause: longer and longer on a network while nothing happens, and while looking fails."""
         settings, remote = self._container.settings, self._container.remote
-        shortest_s = settings.ask_s or (_BUSY_S if remote else _LOCAL_S)
-        now_s = runtime.monotonic_s()
-        if settings.ask_s is None and now_s - self._rung_s < _EAGER_FOR_S:
-            shortest_s = _EAGER_S if remote else _EAGER_LOCAL_S
-        quiet_s = now_s - self._container.current.queue.last_commit_at_s
-        is_quiet = quiet_s > _BUSY_FOR_S and now_s - self._asked_s > _ASKED_FOR_S
-        slower = self._failed or (remote and settings.ask_s is None and is_quiet)
+        now_s, slower = runtime.monotonic_s(), self._failed
+        shortest_s = settings.ask_s or (_REMOTE_S if remote else _LOCAL_S)
+        if settings.ask_s is None:
+            if now_s - self._rung_s < _EAGER_FOR_S:
+                shortest_s = _EAGER_REMOTE_S if remote else _EAGER_LOCAL_S
+            quiet_s = now_s - self._container.current.queue.last_commit_at_s
+            slower |= remote and quiet_s > _BUSY_FOR_S and now_s - self._asked_s > _ASKED_FOR_S
         self._pause_s = min(_IDLE_S, max(shortest_s, self._pause_s * 2)) if slower else shortest_s
         return self._pause_s
 
@@ -122,8 +114,8 @@ class Asked:
             if bell != self._bell:
                 self._rung_s = self._asked_s
         self._bell, self._again = bell, len(tokens) == _ROUND
-        under_way = self._job_token if self._job is not None and self._job.is_alive() else ""
-        pool.run_all([partial(self._guarded, partial(self._serve, token)) for token in tokens if token != under_way])
+        others = [token for token in tokens if token != self._job_token or not _is_alive(self._job)]
+        pool.run_all([partial(self._guarded, partial(self._serve, token)) for token in others])
 
     def _serve(self, token: str) -> None:
         container = self._container
@@ -141,7 +133,7 @@ class Asked:
         late_ms = runtime.now_ms() - request.made_ms - request.wait_ms
         if late_ms > _LATE_MS:
             # The client has given up, unless the clocks differ.
-            what = f"a request that was made {late_ms / 1000 + request.wait_ms / 1000:.0f} s ago by the asker's clock"
+            what = f"a request that was made {(late_ms + request.wait_ms) / 1000:.0f} s ago by the asker's clock"
             late = DeadlineExceeded(what, deadline_s=request.wait_ms / 1000)
             self._respond(token, Answer(container.current.epoch, late, None))
         elif isinstance(ask, AskCommit) and isinstance(ask.once, Event):
@@ -155,12 +147,10 @@ class Asked:
 
     def _begin(self, token: str, ask: AskJob) -> None:
         """Run a job beside the other requests, unless one runs already: then it waits for its turn."""
-        if self._job is None or not self._job.is_alive():
+        if not _is_alive(self._job):
             run = partial(self._guarded, partial(self._answer, token, ask))
             self._job_token, self._job = token, runtime.spawn_if_possible(run, "chunkstore-ask")
-            self._again |= self._job is None
-        else:
-            self._again = True
+        self._again |= self._job is None or self._job_token != token
 
     def _answer(self, token: str, ask: Ask) -> None:
         epoch = self._container.current.epoch
@@ -188,3 +178,7 @@ class Asked:
         with container.bounded(container.deadline()):
             self._box.respond(token, answer)
         self._undecided.discard(token)
+
+
+def _is_alive(task: runtime.Task | None) -> bool:
+    return task is not None and task.is_alive()

@@ -7,12 +7,12 @@ Leaves out: what requests mean (``chunkstore.asks``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from heapq import nsmallest
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from chunkstore import runtime
 from chunkstore.asks import Answer, Ask, AskBox, Event, Request, Result, Stage, check_ask
@@ -50,7 +50,7 @@ KINDS: Final[Mapping[int, type]] = {
     )
     for number, kind in enumerate(kinds, first)
 }
-"""Classes whose number is stored before their fields, because one of several may be stored."""
+"""Classes whose number is stored before their fields: they are stored only where one of several may be."""
 _NUMBERS: Final = {kind: number for number, kind in KINDS.items()}
 _MESSAGE_MAX: Final = 4096
 _U64_MAX: Final = (1 << 64) - 1
@@ -61,24 +61,11 @@ _KEPT_MS: Final = 24 * 3_600_000
 """An answer that keeps others from carrying its request out: a duplicate that comes later is refused as late."""
 
 
-class _Request(NamedTuple):
-    container: bytes
-    request: Request
-
-
-class _Error(NamedTuple):
-    name: str
-    message: str
-    fields: Mapping[str, bool | int | str | bytes | None]
-
-
-class _Answer(NamedTuple):
-    epoch: int
-    error: _Error | None
-    result: Result
-
-
-_FRAMES: Final = {_Request: 1, _Answer: 2}
+_REQUEST, _ANSWER = 1, 2
+_FIELDS: Final[Mapping[int, tuple[Any, ...]]] = {
+    _REQUEST: (bytes, Ask, int, int),
+    _ANSWER: (int, Result, str, str, Mapping[str, bool | int | str | bytes | None]),
+}
 
 
 def encode_request(request: Request, container: bytes) -> bytes:
@@ -86,7 +73,7 @@ def encode_request(request: Request, container: bytes) -> bytes:
 
     Raises ``InvalidArgument`` for what ``decode_request`` would refuse, and for one that is too long."""
     check_ask(request.ask)
-    return _encode(_Request(container, request))
+    return _encode(_REQUEST, (container, *request))
 
 
 def decode_request(data: bytes, container: bytes, *, object: str) -> Request:
@@ -94,57 +81,56 @@ def decode_request(data: bytes, container: bytes, *, object: str) -> Request:
 
     Raises ``Damaged``, also for another container's, and ``Unsupported`` for one of a version or kind that this program does not know."""
     try:
-        found: _Request = _decode(_Request, data, object)
-        check_ask(found.request.ask)
+        found, *request = _decode(_REQUEST, data, object)
+        check_ask(request[0])
     except InvalidArgument as error:
         raise Damaged(f"the request is none: {error.message}", object=object) from error
-    if found.container != container:
+    if found != container:
         raise Damaged("a request to the owner of another container; it was copied here", object=object)
-    return found.request
+    return Request(*request)
 
 
 def encode_answer(answer: Answer) -> bytes:
     """An answer's bytes. A text that is too long is cut. Raises ``InvalidArgument`` for a result that is of another type."""
-    error = answer.error
-    if error is None:
-        return _encode(_Answer(answer.epoch, None, answer.result))
-    plain = {name: v if _is_plain(v) else repr(v)[:_MESSAGE_MAX] for name, v in error.to_fields().items()}
-    return _encode(_Answer(answer.epoch, _Error(type(error).__name__, error.message[:_MESSAGE_MAX], plain), None))  # type: ignore[arg-type]
+    told: tuple[Any, ...] = ("", "", {})
+    if (error := answer.error) is not None:
+        fields = {name: _plain(value) for name, value in error.to_fields().items()}
+        told = (type(error).__name__, error.message[:_MESSAGE_MAX], fields)
+    return _encode(_ANSWER, (answer.epoch, answer.result, *told))
 
 
 def decode_answer(data: bytes, *, object: str) -> Answer:
     """An answer. Raises ``Damaged``, ``Unsupported`` (of a newer version)."""
-    found: _Answer = _decode(_Answer, data, object)
-    error = None if found.error is None else ChunkstoreError.told(*found.error)
-    return Answer(found.epoch, error, found.result)
+    epoch, result, name, message, fields = _decode(_ANSWER, data, object)
+    return Answer(epoch, ChunkstoreError.told(name, message, fields) if name else None, result)
 
 
-def _encode(value: _Request | _Answer) -> bytes:
-    raw = wire.encode_frame(MAGIC, ASK_VERSION, _FRAMES[type(value)], wire.pack(_wire(value)))
+def _encode(kind: int, values: tuple[Any, ...]) -> bytes:
+    raw = wire.encode_frame(MAGIC, ASK_VERSION, kind, wire.pack(tuple(map(_wire, values))))
     if len(raw) > REQUEST_BYTES_MAX:
         text = f"a request of {len(raw)} bytes is longer than {REQUEST_BYTES_MAX}; ask for fewer changes at once"
         raise InvalidArgument(text, argument="changes")
     with wire.must_be_readable("request"):
-        _decode(type(value), raw, "request")
+        _decode(kind, raw, "request")
     return raw
 
 
-def _decode(kind: type, data: bytes, object: str) -> Any:
-    header = wire.decode_frame_header(
-        data, MAGIC, REQUEST_BYTES_MAX - wire.FRAME_HEADER_BYTES, object=object, position=0
-    )
+def _decode(kind: int, data: bytes, object: str) -> list[Any]:
+    bytes_max = REQUEST_BYTES_MAX - wire.FRAME_HEADER_BYTES
+    header = wire.decode_frame_header(data, MAGIC, bytes_max, object=object, position=0)
     body = data[wire.FRAME_HEADER_BYTES :]
     wire.check_frame(data, body, version=header.version, object=object, position=0)
     if header.version != ASK_VERSION:
         text = f"{object} is of version {header.version}; this program reads {ASK_VERSION}: upgrade it"
         raise Unsupported(text, feature="ask")
-    if header.kind != _FRAMES[kind]:
-        raise Damaged(f"kind {header.kind} is stored where {_FRAMES[kind]} belongs", object=object)
-    return _read(kind, wire.unpack(body, object, wire.FRAME_HEADER_BYTES), object)
+    if header.kind != kind:
+        raise Damaged(f"kind {header.kind} is stored where {kind} belongs", object=object)
+    return _read_all(_FIELDS[kind], wire.unpack(body, object, wire.FRAME_HEADER_BYTES), object)
 
 
-def _is_plain(value: object) -> bool:
-    return -_U64_MAX // 2 <= value <= _U64_MAX if isinstance(value, int) else isinstance(value, (str, bytes, NoneType))
+def _plain(value: object) -> object:
+    fits = value.bit_length() < 64 if isinstance(value, int) else isinstance(value, (str, bytes, NoneType))
+    return value if fits else repr(value)[:_MESSAGE_MAX]
 
 
 def _wire(value: Any) -> object:
@@ -182,24 +168,28 @@ def _read(kind: Any, value: Any, object: str) -> Any:
     if kind is _DIGEST:
         is_long = type(value) is bytes and len(value) == _DIGEST_BYTES
         return int.from_bytes(value, "big") if is_long else _read(int, value, object)
-    if type(value) is tuple and (fields := _fields(kind)):
-        values = value[1:] if kind in _NUMBERS else value
-        if len(values) >= len(fields) and (values is value or value[0] == _NUMBERS[kind]):
-            found = zip(fields.items(), values, strict=False)
-            return kind(**{name: _read(field, item, object) for (name, field), item in found})
+    if fields := _fields(kind):
+        return kind(**dict(zip(fields, _read_all(fields.values(), value, object), strict=True)))
     raise Damaged(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}", object=object)
+
+
+def _read_all(kinds: Collection[Any], values: Any, object: str) -> list[Any]:
+    """Elements behind those that are known are ignored."""
+    if type(values) is not tuple or len(values) < len(kinds):
+        raise Damaged(f"{values!r:.80} is no array of {len(kinds)} fields", object=object)
+    return [_read(kind, value, object) for kind, value in zip(kinds, values, strict=False)]
 
 
 def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
     if type(value) in _PLAIN and type(value) in kinds:
         return value
-    number = value[0] if type(value) is tuple and value else None
-    if type(number) is int and any(kind in _NUMBERS for kind in kinds):
-        if number not in KINDS:
-            raise Unsupported(f"{object}: kind {number} needs a newer program", feature="ask")
-        if KINDS[number] in kinds:
-            return _read(KINDS[number], value, object)
-    for kind in kinds:
+    plain = [kind for kind in kinds if kind not in _NUMBERS]
+    if len(plain) < len(kinds) and type(value) is tuple and value and type(value[0]) is int:
+        if value[0] not in KINDS:
+            raise Unsupported(f"{object}: kind {value[0]} needs a newer program", feature="ask")
+        if KINDS[value[0]] in kinds:
+            return _read(KINDS[value[0]], value[1:], object)
+    for kind in plain:
         with suppress(Damaged):
             return _read(kind, value, object)
     raise Damaged(f"{value!r:.80} is of no kind that belongs here", object=object)

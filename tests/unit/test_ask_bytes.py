@@ -41,7 +41,7 @@ def test_answers_are_written_and_read(name: str) -> None:
 
 
 def test_errors_this_program_does_not_know_and_fields_that_are_no_plain_data() -> None:
-    told = decode_answer(frame(2, (4, ("NewerError", "text", {"a": 1}), None)), object="x").error
+    told = decode_answer(frame(2, (4, None, "NewerError", "text", {"a": 1})), object="x").error
     assert type(told) is ChunkstoreError and str(told) == "text"
     odd = encode_answer(Answer(4, Conflict("a", expected=[1], found=1 << 64), None))
     found = decode_answer(odd, object="x").error
@@ -49,7 +49,7 @@ def test_errors_this_program_does_not_know_and_fields_that_are_no_plain_data() -
 
 
 def frame(kind: int, body: object, version: int = 1) -> bytes:
-    whole = (CONTAINER, (body, 1, 2)) if kind == 1 else body
+    whole = (CONTAINER, body, 1, 2) if kind == 1 else body
     return encode_frame(asks.MAGIC, version, kind, msgpack.packb(whole))
 
 
@@ -73,7 +73,7 @@ def test_every_flipped_bit_and_every_cut_is_damage(name: str) -> None:
 def test_newer_ones_are_read_if_minor_and_refused_if_major() -> None:
     for name, sample in ASKS.items():
         value = msgpack.unpackb(GOLDEN[f"ask/{name}"][FRAME_HEADER_BYTES:], use_list=False)
-        assert decode_request(frame(1, (*value[1][0], "later")), CONTAINER, object="x") == sample._replace(
+        assert decode_request(frame(1, (*value[1], "later")), CONTAINER, object="x") == sample._replace(
             made_ms=1, wait_ms=2
         )
     with pytest.raises(Unsupported, match="upgrade"):
