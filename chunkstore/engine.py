@@ -93,8 +93,7 @@ class Store(ReadableContainer, UpkeepCalls):
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
-        self.uuid = uuid
-        self._on_close = tuple(on_close)
+        self.uuid, self._on_close = uuid, tuple(on_close)
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
         self._open_copy = open_copy

@@ -165,9 +165,8 @@ class Asker:
 
         with suppress(SegmentNotFound):
             return ask(self.replica)
-        return ask(
-            self.state()
-        )  # it was not in the replica yet, or was deleted and created again: then it is another one
+        # It is not in the replica yet, or was deleted and created again: then it is another one.
+        return ask(self.state())
 
     def pin(self, name: str, note: str = "", expires_s: float | None = None, *, wait_s: float = _WAIT_S) -> Pin:
         """As ``store.pin``, held by this asker."""

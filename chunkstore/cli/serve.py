@@ -221,21 +221,21 @@ class _Serving:
         while not self.told:
             self._pause()
             now_s = runtime.monotonic_s()
-            asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
-            is_active = asked != asked_before
             for job in store.optimiser.status().jobs:
                 if isinstance(job.error, NotOwner):
                     raise job.error.copy()
                 self._note(job.name, job.error)
-                is_active |= self._tell_progress(job)
+                if self._tell_progress(job):
+                    active_s = now_s
                 for text in job.findings:
                     if text not in findings.get(job.name, ()):
                         self.say("finding", f"{job.name}: {text}", job=job.name, message=text)
                 findings[job.name] = job.findings
-            if is_active:
-                active_s = now_s
-            if self.idle_s is not None and now_s - active_s >= self.idle_s:
-                return "idle"
+            if self.idle_s is not None:
+                asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
+                active_s = now_s if asked != asked_before else active_s
+                if now_s - active_s >= self.idle_s:
+                    return "idle"
             if now_s - looked_s >= look_s:
                 looked_s = now_s
                 self._look(store)

@@ -56,9 +56,7 @@ def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
 class UpkeepCalls:
     """Of ``ChunkedSegmentStorage``, which sets what is declared here.
 
-    Beside what they name, methods raise ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of a change), ``StorageFull``,
-    ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. A retry is safe; where there are several changes, it goes on.
-    """
+    A retry is safe; where a call makes several changes, it goes on."""
 
     _container: OwnedContainer
     _context: ReadContext
@@ -111,11 +109,11 @@ class UpkeepCalls:
     # As ``chunkstore.owner.Owner``
 
     def state(self) -> Self:
-        """This store, which shows what is committed."""
+        """This store, which shows what is committed. Raises nothing."""
         return self
 
     def is_certain(self, version: int) -> bool:
-        """True: what an owner shows is durable."""
+        """True: what an owner shows is durable. Raises nothing."""
         return True
 
     def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
@@ -168,13 +166,13 @@ class UpkeepCalls:
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
 
-        One request; where a stat may be stale, an empty record.
-        """
+        One request; where a stat may be stale, an empty record. Raises as ``seal``."""
         self._container.check_fence()
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
-        whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note."""
+        whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note.
+        Raises as ``seal``; ``DeadlineExceeded`` also while another snapshot is written."""
         self._container.check_owner()
         return self._maintenance.snapshots.take()
 
@@ -183,7 +181,7 @@ class UpkeepCalls:
         snapshots that are not needed. On a full disk it first spills what the journal holds of segments, where all of that finds room.
 
         Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
-        ``DeadlineExceeded`` also while another collection is under way."""
+        as ``seal``; ``DeadlineExceeded`` also while another collection is under way."""
         from chunkstore.operations.collect import collect
 
         check_flags(dry_run=dry_run)
@@ -202,8 +200,8 @@ class UpkeepCalls:
         """Make bytes of chunks of all that these segments (none: all) have in records of the journal. It happens by itself, sooner or later
         (``Settings.spill_bytes``, ``spill_s``); this is for those that look at chunks only.
 
-        Atomic for each run of appends, durable. What is appended meanwhile may be stored in records again. Raises ``Conflict`` (it went on
-        being changed)."""
+        Atomic for each run of appends, durable. What is appended meanwhile may be stored in records again. Raises as ``seal``, and
+        ``Conflict`` (it went on being changed)."""
         if isinstance(segments, str):
             raise InvalidArgument("segments is a sequence of names", argument="segments")
         for name in segments:
@@ -217,8 +215,8 @@ class UpkeepCalls:
         a collection ends it. Truncating, deleting and retention are not hindered. A pin is not moved: to go forward, make another one,
         then remove this.
 
-        Atomic, durable. Raises ``Conflict`` (another pin has the name, or there are too many). Retry: safe by the same store; the same
-        call returns the present pin, whose ``lsn`` and ``created_at`` say since when."""
+        Atomic, durable. Raises as ``seal``, and ``Conflict`` (another pin has the name, or there are too many). Retry: safe by the same
+        store; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when."""
         from chunkstore.operations.pins import pin
 
         check_segment_name(name, "name")
@@ -229,7 +227,7 @@ class UpkeepCalls:
     def unpin(self, name: str) -> bool:
         """Give up a pin; whether there was one. What only it kept goes with the next collection.
 
-        Atomic, durable. Retry: safe (it answers False if it had happened), unless a new pin of this name is made meanwhile."""
+        Atomic, durable. Raises as ``seal``. Retry: safe (False if it had happened), unless a new pin of this name is made meanwhile."""
         from chunkstore.operations.pins import unpin
 
         check_segment_name(name, "name")
@@ -240,7 +238,7 @@ class UpkeepCalls:
         there was none to be removed.
 
         A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
-        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable."""
+        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises as ``seal``."""
         from chunkstore.metadata.retention import encode_policy, pattern_key
 
         key = pattern_key(name_or_prefix)
@@ -253,7 +251,7 @@ class UpkeepCalls:
         """Store how many bytes of chunks (live, garbage, dead heads) the container may take; None removes the stored quota. False: there
         was none to be removed. It is in force at once, for this owner and all later ones, in place of ``Settings.quota_bytes``.
 
-        Deletes nothing: above the quota whatever adds is ``StorageFull``. ``quota_bytes``: 1 to 2^62. Atomic, durable."""
+        Deletes nothing: above the quota (1 to 2^62) whatever adds is ``StorageFull``. Atomic, durable. Raises as ``seal``."""
         from chunkstore.metadata.retention import encode_quota
 
         try:
@@ -281,7 +279,7 @@ class UpkeepCalls:
         Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
         10,000 chunks go by age at once. A chunk with a time after now, of a wrong clock, ends truncation by age (the report's ``future``);
         ``ignore_times_after`` (a ``datetime`` with a time zone, or milliseconds since 1970; not before now): later times count as unknown,
-        and times of later chunks decide."""
+        and times of later chunks decide. Raises as ``seal``."""
         from chunkstore.upkeep.retention import apply_all, apply_step, check_ignored, plan_step
 
         check_flags(dry_run=dry_run)
@@ -307,7 +305,7 @@ class UpkeepCalls:
 
         Bytes that can be read never change; appends and reads go on. ``dry_run``: says what it would do, and what that costs.
         ``progress`` is called after each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
-        a later one fails. Raises ``SegmentNotFound`` (of ``name``)."""
+        a later one fails. Raises as ``seal``."""
         from chunkstore.upkeep.defrag import check_policy, defrag_all, defrag_step, plan_all
 
         chosen = check_policy(policy)
@@ -330,7 +328,7 @@ class UpkeepCalls:
         """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and
         ``UPKEEP_GAUGES``, then by part ("" where a figure has none). Figures in bytes, seconds or numbers, as their names say.
 
-        For ``metrics.upkeep_collector``; no request to the storage, no scan."""
+        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises."""
         from chunkstore.upkeep.figures import figures
 
         self._container.check_open()
@@ -343,8 +341,8 @@ class UpkeepCalls:
         clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of
         the container, such as "lost", into which a chunk is copied before it is deleted.
 
-        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``Damaged`` also where the
-        metadata are damaged, a chunk of a segment is absent, or a repair was interrupted: then nothing was deleted."""
+        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises as ``seal``; ``Damaged``
+        also where metadata are damaged, a chunk of a segment is absent, or a repair was interrupted: then nothing was deleted."""
         from chunkstore.upkeep.sweep import check_age
 
         age_s = check_age(age_s_min)
@@ -380,8 +378,8 @@ class UpkeepCalls:
         blocks that are sound, in this root or in the copy; where a block is in neither, the chunk stays as it is. Every replacement is
         atomic and durable.
 
-        Raises ``Unsupported`` (a root that cannot be opened). A retry goes on where it was a minute ago at most, with ``repair_from`` at
-        the beginning."""
+        Raises as ``seal``, and ``Unsupported`` (a root that cannot be opened). A retry goes on where it was a minute ago at most,
+        with ``repair_from`` at the beginning."""
         from chunkstore.upkeep.scrub import check_limits, scrub
 
         check_limits(rate_bytes_s, bytes_max)

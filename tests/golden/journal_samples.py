@@ -10,23 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from chunkstore import changes
 from chunkstore.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage
-from chunkstore.changes import (
-    Append,
-    Attach,
-    Change,
-    Concat,
-    Create,
-    Delete,
-    EndSession,
-    Replace,
-    Seal,
-    TableDelete,
-    TablePut,
-    Truncate,
-    Unseal,
-    UpdateAttributes,
-)
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind, SnapshotReport
@@ -165,36 +150,36 @@ OBJECTS: dict[str, ObjectSample] = {
 }
 
 _CHUNKS = (SessionChunk(session_chunk_id(9, 0, 7), 70_000, 5, (1,)), SessionChunk(session_chunk_id(9, 1, 8), 3, 6))
-_PUT = TablePut("sink", b"query", b"\0\1", 0)
-_CHANGES: tuple[Change, ...] = (
-    Create("orders-1", RollingPolicy(chunk_size_bytes_max=99), {"a": 1, "b": b"x", "c": "y"}),
-    Create("orders-2"),
-    Attach("orders-1", 9, _CHUNKS, 0),
-    Replace("orders-0", 0, 70_003, (bytes(range(28)), bytes(28)), _CHUNKS, 9),
-    Seal("orders-1"),
-    Concat("orders-0", "orders-1", 70_003),
-    EndSession(9),
-    TablePut("notes", b"k", b"v"),
-    Append("orders-2", b"bytes", 7),
-    Unseal("orders-1"),
-    Truncate("orders-0", 5),
-    Delete("orders-3"),
-    UpdateAttributes("orders-2", {"a": 2, "b": None}, {"a": 1}),
-    TableDelete("notes", b"l", 6),
+_PUT = changes.TablePut("sink", b"query", b"\0\1", 0)
+_CHANGES: tuple[changes.Change, ...] = (
+    changes.Create("orders-1", RollingPolicy(chunk_size_bytes_max=99), {"a": 1, "b": b"x", "c": "y"}),
+    changes.Create("orders-2"),
+    changes.Attach("orders-1", 9, _CHUNKS, 0),
+    changes.Replace("orders-0", 0, 70_003, (bytes(range(28)), bytes(28)), _CHUNKS, 9),
+    changes.Seal("orders-1"),
+    changes.Concat("orders-0", "orders-1", 70_003),
+    changes.EndSession(9),
+    changes.TablePut("notes", b"k", b"v"),
+    changes.Append("orders-2", b"bytes", 7),
+    changes.Unseal("orders-1"),
+    changes.Truncate("orders-0", 5),
+    changes.Delete("orders-3"),
+    changes.UpdateAttributes("orders-2", {"a": 2, "b": None}, {"a": 1}),
+    changes.TableDelete("notes", b"l", 6),
 )
 ASKS: dict[str, Request] = {
     name: Request(ask, 1_700_000_000_000, 60_000)
     for name, ask in (
         ("session", AskSession("query-1", 86_400_000)),
-        ("end-session", AskCommit((EndSession(9),), None)),
+        ("end-session", AskCommit((changes.EndSession(9),), None)),
         ("commit", AskCommit(_CHANGES, _PUT)),
         ("pin", AskPin("nightly", PinRecord(0, 0, 5000, "host-a:77", "note"))),
         ("unpin", AskPin("nightly", None)),
         ("collect", AskJob("collect")),
         ("defrag", AskJob("defrag", "orders-0")),
         ("stage", AskCommit((), Stage(9, (_CHUNKS[:1], _CHUNKS[1:])))),
-        ("append", AskCommit((Append("orders-0", b"bytes", 3),), Event(7, b"writer", 7))),
-        ("append-anywhere", AskCommit((Append("orders-0", b""),), Event(0, b"w", 1))),
+        ("append", AskCommit((changes.Append("orders-0", b"bytes", 3),), Event(7, b"writer", 7))),
+        ("append-anywhere", AskCommit((changes.Append("orders-0", b""),), Event(0, b"w", 1))),
     )
 }
 ANSWERS: dict[str, Answer] = {
