@@ -16,8 +16,9 @@ from pathlib import Path
 import chunkstore
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore import runtime
-from chunkstore.asks import Answer, AskAppend, Request
+from chunkstore.asks import Answer, AskCommit, Event, Request
 from chunkstore.assembly import open_asker
+from chunkstore.changes import Append
 
 __all__ = ["main"]
 
@@ -70,13 +71,14 @@ def floor_rate(root: str, path: Path, count: int) -> float:
         box, identity, began = asker._box, asker.replica.info("a").id, time_s()
         for number in range(1, count + 1):
             token = runtime.token(16).hex()
-            box.send(token, Request(AskAppend("a", identity, DATA, b"w", number, None), runtime.now_ms(), 60_000))
+            ask = AskCommit((Append("a", DATA),), Event(identity, b"w", number))
+            box.send(token, Request(ask, runtime.now_ms(), 60_000))
             box.ring()
             box.bell()
             (waiting,) = box.waiting(256)
             request = box.request(waiting)
             assert request is not None
-            box.respond(waiting, Answer(store.epoch, None, store.carry_out(request.ask)))
+            box.respond(waiting, Answer(store.epoch, None, store.run(request.ask)))
             assert box.answer(token) is not None
             box.withdraw(token, keep_answer=False)
         return count / (time_s() - began)

@@ -13,11 +13,11 @@ from chunkstore.config import GIB, KIB, MIB, DefragPolicy, OptimiserPolicy, Rete
 from chunkstore.errors import *  # noqa: F403  (all of them, by their own list)
 
 if TYPE_CHECKING:
-    from chunkstore.asker import Asker
     from chunkstore.assembly import open_asker
     from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
     from chunkstore.engine import ChunkedSegmentStorage, Store
     from chunkstore.following import open_replica
+    from chunkstore.owner import Asker
     from chunkstore.reader import StorageReader
     from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
     from chunkstore.replica import Replica
@@ -57,7 +57,7 @@ __all__ += errors.__all__
 getLogger(__name__).addHandler(NullHandler())  # what nobody wants to see does not reach standard error
 
 _PLACES = {
-    "Asker": "asker",
+    "Asker": "owner",
     "ChunkedSegmentStorage": "engine",
     "LayoutChunk": "records",
     "Pin": "records",

@@ -29,11 +29,11 @@ from weakref import WeakKeyDictionary
 
 from chunkstore import assembly, following
 from chunkstore.arguments import check_timeout
-from chunkstore.asker import Asker
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentRef, resolve
+from chunkstore.owner import Asker
 from chunkstore.reader import StorageReader
 from chunkstore.reading import Awaited, ReadableContainer, check_wait
 from chunkstore.records import SegmentInfo

@@ -13,7 +13,6 @@ from functools import partial
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
-from chunkstore.asker import Asker
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Unsupported
@@ -22,6 +21,7 @@ from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
+from chunkstore.owner import Asker
 from chunkstore.owning import Claim, check_ownership, check_patience
 from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Replica

@@ -130,7 +130,7 @@ class Truncate:
 @dataclass(frozen=True, slots=True)
 class Concat:
     """Splice a sealed segment behind another; it ceases to exist. ``offset`` None takes the target's length. ``source`` may be a staged
-    segment (``chunkstore.attaching``), while its session is open."""
+    segment (``chunkstore.owner``), while its session is open."""
 
     target: str
     source: str

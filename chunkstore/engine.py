@@ -31,15 +31,14 @@ from chunkstore.arguments import (
     gather,
     writer_bytes,
 )
-from chunkstore.asks import Ask, AskBox, Plain, check_ask
-from chunkstore.changes import Change, Create, TablePut, check_changes
+from chunkstore.asks import Ask, AskBox, Result
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.framing import Framing, check_framing
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
-from chunkstore.metadata.keys import HEADERS_NAMESPACE, writer_key
+from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.observer import Observer
@@ -59,7 +58,7 @@ from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
 from chunkstore.tables import Session, Table
-from chunkstore.upkeep.asked import Asked, carry_out
+from chunkstore.upkeep.asked import Asked
 from chunkstore.upkeep.calls import UpkeepCalls, no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
 from chunkstore.writer import StorageWriter
@@ -78,6 +77,7 @@ class Store(ReadableContainer, UpkeepCalls):
         *,
         storage: ChunkStorage,
         names: ContainerNames,
+        uuid: bytes,
         settings: Settings,
         service: JournalService,
         ownership: Ownership,
@@ -92,7 +92,7 @@ class Store(ReadableContainer, UpkeepCalls):
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
-        self._on_close = tuple(on_close)
+        self.uuid, self._on_close = uuid, tuple(on_close)
         self._journal_findings = journal_findings
         self._sweep_unfinished = sweep_unfinished
         self._open_copy = open_copy
@@ -137,8 +137,8 @@ class Store(ReadableContainer, UpkeepCalls):
             self._context = self._context._replace(fetch=container.fetch)
         self._make_optimiser(optimiser)
         if asks is not None:
-            call = partial(_carry_out, weakref.ref(self))
-            self._maintenance.beside.append(Asked(container, asks, call, self._maintenance.stopping))
+            run = partial(_run, weakref.ref(self))
+            self._maintenance.beside.append(Asked(container, asks, run, self._maintenance.stopping))
         self._maintenance.start()
         processes.tell_in_child(self)
         self._made_in = runtime.active()
@@ -154,11 +154,6 @@ class Store(ReadableContainer, UpkeepCalls):
     def epoch(self) -> int:
         """The epoch this owner has (it grows with every take-over of its own)."""
         return self._container.current.epoch
-
-    @property
-    def container(self) -> str:
-        """The container's name."""
-        return self._container.names.container
 
     @property
     def url(self) -> str:
@@ -354,34 +349,7 @@ class Store(ReadableContainer, UpkeepCalls):
             self._container, (name,), lambda planned: plan_attributes(planned, name, changes, expected or {}, identity)
         )
 
-    # Commits, tables, sessions
-
-    def commit(self, changes: Sequence[Change]) -> list[int | None]:
-        """Apply several changes (``chunkstore.changes``) in one record, all or nothing; later ones see earlier ones.
-
-        Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
-        its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
-        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
-        happen twice.
-        """
-        from chunkstore.operations.commit import commit
-
-        if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
-            raise InvalidArgument("commit takes a sequence of changes", argument="changes")
-        check_changes(changes)
-        imports = any(type(change) is TablePut and change.namespace == HEADERS_NAMESPACE for change in changes)
-        for change in changes:
-            if type(change) is Create and not imports:
-                self._container.fetch(change.name)
-        return commit(self._container, changes)
-
-    def carry_out(self, ask: Ask) -> tuple[Plain, ...]:
-        """Do what an owner can be asked for (``chunkstore.asks``), and say what came of it: of ``AskSession`` the session's id, of
-        ``AskCommit`` the version of its row, whenever that was committed. Atomic, durable but for what the calls alone are not. Raises
-        ``InvalidArgument``, and what they raise. Retry: safe."""
-        check_ask(ask)
-        self._container.check_owner()
-        return carry_out(self._container, self, ask)
+    # Tables, sessions
 
     def table(self, namespace: str) -> Table:
         """The table of this namespace (1 to 64 bytes, no ``!`` first); it needs no creation. Raises ``InvalidArgument``."""
@@ -478,10 +446,10 @@ class Store(ReadableContainer, UpkeepCalls):
         return self._watchers.add(wake)
 
 
-def _carry_out(owner: weakref.ref[Store], ask: Ask) -> tuple[Plain, ...]:
+def _run(owner: weakref.ref[Store], ask: Ask) -> Result:
     if (store := owner()) is None:
         raise Closed("the store")
-    return store.carry_out(ask)
+    return store.run(ask)
 
 
 def _written(container: OwnedContainer, recovery: Recovery, maintenance: Maintenance) -> Written:

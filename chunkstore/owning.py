@@ -114,6 +114,7 @@ class Claim(NamedTuple):
             return ChunkedSegmentStorage(
                 storage=storage,
                 names=names,
+                uuid=uuid,
                 settings=settings,
                 service=service,
                 ownership=ownership,

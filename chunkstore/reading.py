@@ -30,6 +30,7 @@ from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.reports import DefragReport, Found, RetentionReport, SweepReport, SweptKind
 from chunkstore.segment import SegmentView
+from chunkstore.tables import TableReader
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = ["Awaited", "JournalFindings", "ReadableContainer", "WaitResult", "Watchers", "check_wait", "no_findings"]
@@ -93,6 +94,8 @@ class ReadableContainer:
     _context: ReadContext
     _journal_findings: JournalFindings
     _space: Space
+    uuid: bytes
+    """The container's, of 16 bytes."""
     _made_in: runtime.Runtime | None = None
     """While it is open, in the process that opened it."""
 
@@ -115,6 +118,11 @@ class ReadableContainer:
     def close(self) -> None:
         """Release everything."""
         raise NotImplementedError
+
+    @property
+    def container(self) -> str:
+        """The container's name."""
+        return self._context.names.container
 
     @property
     def read_context(self) -> ReadContext:
@@ -280,6 +288,10 @@ class ReadableContainer:
         ``StorageFull``. Retry: safe.
         """
         return self.look(read_pins)
+
+    def table(self, namespace: str) -> TableReader:
+        """The table of this namespace, to read. Raises ``InvalidArgument``."""
+        return TableReader(self._context, namespace)
 
     def sessions(self) -> list[OpenSession]:
         """The sessions that are open, in the order in which they were opened. Raises and retry as ``pins``."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from chunkstore import processes, runtime
-from chunkstore.arguments import check_namespace
 from chunkstore.config import Settings
 from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
@@ -24,7 +23,6 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
 from chunkstore.reports import Found
 from chunkstore.storage import ChunkStorage
-from chunkstore.tables import TableReader
 from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
 
@@ -87,7 +85,6 @@ class Replica(ReadableContainer):
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
         self.uuid = uuid
-        """The container's, of 16 bytes."""
         self.storage = storage
         """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
         self._passes = passes
@@ -133,11 +130,6 @@ class Replica(ReadableContainer):
             raise
         processes.tell_in_child(self)
         self._made_in = runtime.active()
-
-    @property
-    def container(self) -> str:
-        """The container's name."""
-        return self._names.container
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "past" if self._is_past else "open"
@@ -194,10 +186,6 @@ class Replica(ReadableContainer):
         if self._passes is None:
             raise Unsupported("no journal is available here", feature="passes")
         return self._passes(self._context.look(lambda view: view.head).position, epoch, lsn)
-
-    def table(self, namespace: str) -> TableReader:
-        """The reading half of a table. Raises ``InvalidArgument``."""
-        return TableReader(self._context, check_namespace(namespace))
 
     def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
         """Raises as ``ReadableContainer.find_orphans``, and ``Unsupported`` at a state of the past, which knows nothing of what is wanted

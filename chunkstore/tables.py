@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from chunkstore.arguments import check_key, check_namespace, check_value, check_version
+from chunkstore.changes import TablePut
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.attach import plan_end_session
@@ -27,7 +28,14 @@ from chunkstore.operations.tables import (
 )
 from chunkstore.sessions import SessionWriter, check_chunk_number
 
-__all__ = ["Session", "Table", "TableReader"]
+__all__ = ["Session", "Table", "TableReader", "version_put"]
+
+
+def version_put(entry: TableEntry | None, once: TablePut) -> int | None:
+    """The version of a row if it is there as ``once`` puts it: then that has been committed."""
+    if entry is None or entry.version == once.expected_version or entry.value != bytes(once.value):
+        return None
+    return entry.version
 
 
 class TableReader:

@@ -78,7 +78,7 @@ class _KafkaServing(_Serving):
         except ContainerNotFound:
             if not self.create:
                 raise
-            chunkstore.open(self._root, container=self.container, settings=self._settings).close()
+            chunkstore.open(self.root, container=self.container, settings=self.settings).close()
             return super()._open(take_over=take_over)
 
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:

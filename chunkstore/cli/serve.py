@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from types import FrameType
 from typing import Annotated, Final
 
@@ -36,6 +36,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metrics import CallCounts, exposition, storage_collector, upkeep_collector
+from chunkstore.upkeep.optimiser import JobStatus
 
 __all__ = ["serve"]
 
@@ -94,50 +95,45 @@ def serve(
     server.say("ended", f"ended: {reason}", reason=reason)
 
 
+@dataclass
 class _Serving:
     """One run of the verb."""
 
-    def __init__(
-        self,
-        root: str,
-        container: str,
-        settings: Settings,
-        policy: OptimiserPolicy,
-        idle_s: float | None,
-        *,
-        accept_rollback: bool,
-        quiet: bool,
-    ) -> None:
-        access.require_lasting(root)
-        self.container = container
-        self.port: int | None = None
-        self._calls: Callable[[], Mapping[str, CallCounts]] = dict
-        self._store: chunkstore.ChunkedSegmentStorage | None = None
-        self.told = False
-        """To end."""
-        self._opening = False
-        self._troubles: dict[str, type[ChunkstoreError]] = {}
-        self._root = root
-        self._settings = settings
-        self._policy = policy
-        self._idle_s = idle_s
-        self._accept_rollback = accept_rollback
-        self._as_json = quiet
+    root: str
+    container: str
+    settings: Settings
+    policy: OptimiserPolicy
+    idle_s: float | None
+    _: KW_ONLY
+    accept_rollback: bool
+    quiet: bool
+    port: int | None = None
+    told: bool = False
+    """To end."""
+    counted: Callable[[], Mapping[str, CallCounts]] = dict
+    store: chunkstore.ChunkedSegmentStorage | None = None
+    opening: bool = False
+    troubles: dict[str, type[ChunkstoreError]] = field(default_factory=dict)
+    progress: dict[str, int] = field(default_factory=dict)
+    """Bytes of each job that were told."""
+
+    def __post_init__(self) -> None:
+        access.require_lasting(self.root)
 
     def calls(self) -> Mapping[str, CallCounts]:
         """Of the storage, since the last claim."""
-        return self._calls()
+        return self.counted()
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
         """Of upkeep, since the last claim; none while nothing is owned."""
         try:
-            return {} if self._store is None else self._store.upkeep_figures()
+            return {} if self.store is None else self.store.upkeep_figures()
         except ChunkstoreError:
             return {}
 
     def say(self, event: str, text: str, **facts: object) -> None:
         """A document on stdout, or a line on stderr."""
-        if self._as_json:
+        if self.quiet:
             print_json({"event": event, "container": self.container, **facts})
             sys.stdout.flush()
         else:
@@ -146,27 +142,25 @@ class _Serving:
     def _note(self, job: str | None, error: ChunkstoreError | None) -> None:
         """Say an error of a job, or of the storage, when it begins, and when it is over."""
         name = job or "storage"
-        before, now = self._troubles.pop(name, None), None if error is None else type(error)
+        before, now = self.troubles.pop(name, None), None if error is None else type(error)
         if now is not None:
-            self._troubles[name] = now
-        if now is before:
-            return
+            self.troubles[name] = now
         facts = {} if job is None else {"job": job}
-        if error is None:
-            self.say("recovered", f"{name}: the error is over", **facts)
-        else:
+        if error is not None and now is not before:
             self.say("error", f"{name}: {error}", **facts, message=str(error))
+        elif error is None and before is not None:
+            self.say("recovered", f"{name}: the error is over", **facts)
 
     def tell(self, _number: int, _frame: FrameType | None) -> None:
-        """The signal handler. No lock is taken: whatever it interrupts may hold it."""
+        """The signal handler. No lock is taken: the interrupted thread may hold it."""
         self.told = True
-        if self._opening:
+        if self.opening:
             raise KeyboardInterrupt
 
     def claim_and_serve(self, *, stand_by: bool, take_over: bool) -> str:
         """Serve until there is a reason to end, and return it. Raises ``ContainerBusy`` and ``NotOwner``, but not to ``stand_by``."""
         waiting = False
-        pause_s = self._settings.lease_s
+        pause_s = self.settings.lease_s
         while not self.told:
             try:
                 store = self._open(take_over=take_over)
@@ -178,7 +172,7 @@ class _Serving:
                 self._note(None, None)
                 if not waiting:
                     self.say("standing by", f"standing by: {error}")
-                waiting, take_over, pause_s = True, False, self._settings.lease_s
+                waiting, take_over, pause_s = True, False, self.settings.lease_s
                 self._sleep(pause_s)
                 continue
             except (*_AWAY, ContainerNotFound) as error:
@@ -190,7 +184,7 @@ class _Serving:
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
                 continue
             self._note(None, None)
-            pause_s = self._settings.lease_s
+            pause_s = self.settings.lease_s
             try:
                 with store:
                     return self._serve(store)
@@ -202,29 +196,28 @@ class _Serving:
         return "signal"
 
     def _open(self, *, take_over: bool) -> chunkstore.ChunkedSegmentStorage:
-        self._opening = True
+        self.opening = True
         try:
-            store, self._calls = assembly.open_metered_store(
-                self._root,
+            self.store, self.counted = assembly.open_metered_store(
+                self.root,
                 container=self.container,
-                settings=self._settings,
+                settings=self.settings,
                 take_over=take_over,
-                accept_rollback=self._accept_rollback,
-                optimiser=self._policy,
+                accept_rollback=self.accept_rollback,
+                optimiser=self.policy,
             )
         finally:
-            self._opening = False
-        self._store = store
-        return store
+            self.opening = False
+        self.progress.clear()
+        return self.store
 
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
         where = "" if self.port is None else f", metrics at http://127.0.0.1:{self.port}/metrics"
         self.say("serving", f"serving as epoch {store.epoch}{where}", epoch=store.epoch, metrics_port=self.port)
         look_s = _LOOK_LOCAL_S if store.journal_mode == "append" else _LOOK_REMOTE_S
         looked_s = active_s = runtime.monotonic_s()
-        freed: dict[str, int] = {}
-        merged_bytes, asked = 0, 0.0
-        found: dict[str, tuple[str, ...]] = {}
+        findings: dict[str, tuple[str, ...]] = {}
+        asked = 0.0
         while not self.told:
             self._pause()
             now_s = runtime.monotonic_s()
@@ -232,29 +225,31 @@ class _Serving:
                 if isinstance(job.error, NotOwner):
                     raise job.error.copy()
                 self._note(job.name, job.error)
-                if job.name == "defrag" and job.moved_bytes > merged_bytes:
-                    size_bytes, active_s = job.moved_bytes - merged_bytes, now_s
-                    merged_bytes = job.moved_bytes
-                    self.say("merged", f"{job.name}: {human_bytes(size_bytes)} merged", job=job.name, bytes=size_bytes)
-                for text in job.findings:
-                    if text not in found.get(job.name, ()):
-                        self.say("finding", f"{job.name}: {text}", job=job.name, message=text)
-                found[job.name] = job.findings
-                if job.freed_bytes > freed.get(job.name, 0):
-                    size_bytes = job.freed_bytes - freed.get(job.name, 0)
-                    freed[job.name], active_s = job.freed_bytes, now_s
-                    event = "truncated" if job.name == "retention" else "freed"
-                    self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
-            if self._idle_s is not None:
-                asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
-                if asked != asked_before:
+                if self._tell_progress(job):
                     active_s = now_s
-                if now_s - active_s >= self._idle_s:
+                for text in job.findings:
+                    if text not in findings.get(job.name, ()):
+                        self.say("finding", f"{job.name}: {text}", job=job.name, message=text)
+                findings[job.name] = job.findings
+            if self.idle_s is not None:
+                asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
+                active_s = now_s if asked != asked_before else active_s
+                if now_s - active_s >= self.idle_s:
                     return "idle"
             if now_s - looked_s >= look_s:
                 looked_s = now_s
                 self._look(store)
         return "signal"
+
+    def _tell_progress(self, job: JobStatus) -> bool:
+        """Say what a job has done since the last time; whether it has done anything."""
+        event = {"defrag": "merged", "retention": "truncated"}.get(job.name, "freed")
+        done_bytes = job.moved_bytes if event == "merged" else job.freed_bytes
+        size_bytes = done_bytes - self.progress.get(job.name, 0)
+        if size_bytes > 0:
+            self.progress[job.name] = done_bytes
+            self.say(event, f"{job.name}: {human_bytes(size_bytes)} {event}", job=job.name, bytes=size_bytes)
+        return size_bytes > 0
 
     def _pause(self) -> None:
         runtime.sleep_s(_POLL_S)
@@ -297,7 +292,10 @@ def _metrics(port: int | None, server: _Serving) -> Iterator[int | None]:
     from http.server import BaseHTTPRequestHandler
     from socketserver import TCPServer
 
-    collectors = [storage_collector(server.container, server.calls), upkeep_collector(server.container, server.figures)]
+    collectors = [
+        storage_collector(server.container, server.calls),
+        upkeep_collector(server.container, server.figures),
+    ]
 
     class Answer(BaseHTTPRequestHandler):
         timeout = _ANSWER_S

@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar
 import typer
 
 from chunkstore import runtime
-from chunkstore.attaching import end_session
 from chunkstore.cli import access, options
 from chunkstore.cli.output import human_time, print_json, print_note, shown
 from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.owner import end_session
 from chunkstore.records import OpenSession
 from chunkstore.sessions import check_session_id
 

@@ -13,9 +13,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.asks import AskedChange
-from chunkstore.attaching import Written, attach_written, end_session, find_session
-from chunkstore.changes import Create, Seal, TablePut
+from chunkstore.changes import Change, Create, Seal, TablePut
 from chunkstore.codec.rolling_header import HEADER_BYTES_MAX, HEADER_SUFFIX, ChunkEntry, Header, decode_header
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -33,6 +31,7 @@ from chunkstore.invariants import Finding
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, segment_key, table_key
 from chunkstore.names import check_segment_name
 from chunkstore.operations.container import OwnedContainer
+from chunkstore.owner import Written, attach_written, end_session, find_session
 from chunkstore.registry import Root, open_storage, root_url
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 
@@ -257,7 +256,7 @@ def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan
     Raises ``SegmentExists``, ``Conflict`` (its files changed, or another import was first), ``Damaged``, and as ``attach_written``.
     """
     create = Create(plan.segment, rolling_of(plan.size_bytes_max), start_offset=plan.start_offset)
-    sealing: list[AskedChange] = [Seal(plan.segment)] if plan.sealed else []
+    sealing: list[Change] = [Seal(plan.segment)] if plan.sealed else []
     # Found again after a kill: what was written then is an orphan when the session ends.
     holder = "header file of " + plan.segment.encode()[:200].decode(errors="ignore")
     writer = find_session(store, holder)

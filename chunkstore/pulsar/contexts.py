@@ -12,11 +12,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgpack
 
 from chunkstore import runtime
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
 from chunkstore.names import utf8_bytes
-from chunkstore.replica import Replica
+from chunkstore.reading import ReadableContainer
 
 __all__ = [
     "LEDGERS_MAX",
@@ -55,7 +54,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 _FIELDS: Final = 10
 _FIELDS_MAX: Final = 64
 
-Stored = ChunkedSegmentStorage | Replica
+Stored = ReadableContainer
 """What ledgers are read from: an owner or a replica."""
 
 

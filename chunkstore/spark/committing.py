@@ -1,29 +1,28 @@
 """The commit of a sink: every chunk attached, the sink's row put and, the session ended, all in one record.
 
-Promises: plain Python over a ``Door`` to the container, which asks its owner or is it; ``once`` judges what is to be done, from the
+Promises: plain Python over an ``Owner``, which is asked or here; ``once`` judges what is to be done, from the
 row as it is, and the commit expects that row's version: whoever else moved it meanwhile is seen, and judged again.
 Leaves out: Spark, executors, where no owner runs (``owners``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from hashlib import blake2b
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.asks import AskedChange
-from chunkstore.attaching import EndingDoor, Written, attach_written, end_by_row, find_session
+from chunkstore.asks import AskCommit
 from chunkstore.changes import Create, TablePut
-from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, SegmentExists, SegmentNotFound
 from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
 from chunkstore.operations.tables import TableEntry
-from chunkstore.pulsar.contexts import Context, iter_contexts
-from chunkstore.records import OpenSession
+from chunkstore.owner import Owner, Written, attach_written, end_session, find_session
+from chunkstore.pulsar.contexts import iter_contexts
+from chunkstore.reading import ReadableContainer
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.ledgers_in import behind_stored, changes_of, ledgers_in_order
@@ -31,51 +30,20 @@ from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import NOTHING, Content, Incoming, Verdict, judge_batch, judge_job
 
 __all__ = [
-    "SESSION_TTL_S",
-    "Door",
     "Job",
-    "StoreDoor",
     "commit_batch",
     "commit_job",
     "done_so_far",
-    "give_up",
     "in_order",
+    "row_of",
+    "session_of",
     "was_done",
 ]
 
 _TRIES: Final = 8
-SESSION_TTL_S: Final = 7 * 86_400.0
+_SESSION_TTL_S: Final = 7 * 86_400.0
 """A label: no session ends by it."""
 _TOKEN_BYTES: Final = 16
-_NO_SESSION: Final = 1
-"""Ids hold the epoch that gave them: this is nobody's."""
-
-
-class Door(EndingDoor, Protocol):
-    """The way to a container's owner."""
-
-    def is_certain(self, entry: TableEntry) -> bool:
-        """Whether this row, which ``row`` has shown, is durable for certain: an asker cannot tell of the last record of all."""
-
-    def exists(self, segment: str) -> bool:
-        """Whether there is such a segment, as of the last ``row``. Raises what reading raises."""
-
-    def find_session(self, holder: str, ttl_s: float) -> int:
-        """The open session of this holder, or a new one. Raises ``OutcomeUnknown`` and what the owner says."""
-
-    def contexts(self, topic: str) -> list[Context]:
-        """The contexts of a topic's offload segments, as of the last ``row``. Raises what reading raises."""
-
-    def attach(
-        self,
-        session_id: int,
-        written: Sequence[Written],
-        once: TablePut,
-        *,
-        also: Sequence[AskedChange] = (),
-        end_session: bool,
-    ) -> None:
-        """As ``attach_written``, which see for what it raises."""
 
 
 class Job(NamedTuple):
@@ -92,45 +60,12 @@ class Job(NamedTuple):
         return reduce(Content.plus, found, Content())
 
 
-class StoreDoor:
-    """The owner itself, in this process."""
-
-    def __init__(self, store: ChunkedSegmentStorage, uuid: bytes) -> None:
-        self._store = store
-        self._table = store.table(SINKS_NAMESPACE)
-        self.uuid = uuid
-
-    def row(self, key: bytes) -> TableEntry | None:
-        return self._table.get(key)
-
-    def is_certain(self, entry: TableEntry) -> bool:
-        return True
-
-    def session(self, session_id: int) -> OpenSession | None:
-        return next((item for item in self._store.sessions() if item.id == session_id), None)
-
-    def exists(self, segment: str) -> bool:
-        return self._store.exists(segment)
-
-    def find_session(self, holder: str, ttl_s: float) -> int:
-        return find_session(self._store, holder, ttl_s=ttl_s).session_id
-
-    def contexts(self, topic: str) -> list[Context]:
-        return iter_contexts(self._store, topic)
-
-    def attach(
-        self,
-        session_id: int,
-        written: Sequence[Written],
-        once: TablePut,
-        *,
-        also: Sequence[AskedChange] = (),
-        end_session: bool,
-    ) -> None:
-        attach_written(self._store, session_id, written, once, also=also, end_session=end_session)
+def session_of(owner: Owner, holder: str) -> int:
+    """The open session of this holder, or a new one. Raises as ``Owner.run``."""
+    return find_session(owner, holder, ttl_s=_SESSION_TTL_S).session_id
 
 
-def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
+def commit_batch(owner: Owner, incoming: Incoming, run: str, job: Job) -> Verdict:
     """Commit a micro-batch of a stream, if it is the next one; "done" if it was committed before.
 
     Raises ``Conflict`` (it does not follow what is stored, or was committed with other rows; its session has ended; its
@@ -147,13 +82,13 @@ def commit_batch(door: Door, incoming: Incoming, run: str, job: Job) -> Verdict:
         return judge_batch(stored, incoming, content)
 
     def row() -> SinkRow:
-        return SinkRow(incoming.batch, door.uuid, digest, _token(), incoming.query, content.packed())
+        return SinkRow(incoming.batch, owner.uuid, digest, _token(), incoming.query, content.packed())
 
-    return _commit(door, key, judge, row, job)
+    return _commit(owner, key, judge, row, job)
 
 
 def commit_job(
-    door: Door, application: str | None, version: int, job: Job, *, before: bytes = NOTHING, after: bytes = NOTHING
+    owner: Owner, application: str | None, version: int, job: Job, *, before: bytes = NOTHING, after: bytes = NOTHING
 ) -> Verdict:
     """Commit a batch write and end its session; "done" if its application has committed this version, or a later one, before.
 
@@ -167,38 +102,30 @@ def commit_job(
 
     def row() -> SinkRow:
         number = version if application is not None else job.session_id
-        return SinkRow(number, door.uuid, after, _token(), content=content.packed())
+        return SinkRow(number, owner.uuid, after, _token(), content=content.packed())
 
-    return _commit(door, key, judge, row, job)
+    return _commit(owner, key, judge, row, job)
 
 
-def was_done(door: Door, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
+def was_done(owner: Owner, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
     """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (nobody answers who could say),
     ``Conflict`` (something else was, see ``judge_job``), and what reading raises."""
-    entry = None if application is None else door.row(sink_key(JOB, application.encode()))
+    entry = None if application is None else row_of(owner.state(), sink_key(JOB, application.encode()))
     if application is None or entry is None:
         return False
     if judge_job(decode_sink(entry.key, entry.value), application, version, after=after) != "done":
         return False
-    _confirm(door, entry, _NO_SESSION)
+    _confirm(owner, entry)
     return True
 
 
-def done_so_far(door: Door, application: str) -> SinkRow | None:
+def done_so_far(owner: Owner, application: str) -> SinkRow | None:
     """What was committed last under this name, for certain. Raises as ``was_done``, but for ``Conflict``."""
-    entry = door.row(sink_key(JOB, application.encode()))
+    entry = row_of(owner.state(), sink_key(JOB, application.encode()))
     if entry is None:
         return None
-    _confirm(door, entry, _NO_SESSION)
+    _confirm(owner, entry)
     return decode_sink(entry.key, entry.value)
-
-
-def give_up(door: Door, session_id: int) -> bool:
-    """End the session of a batch write that failed, so that nothing of it can be attached any more; whether it was open.
-
-    If not, it has been committed, or given up before. Raises ``OutcomeUnknown`` and what the owner says: then it may still be committed.
-    """
-    return end_by_row(door, unnamed_key(session_id), session_id)
 
 
 def in_order(job: Job) -> dict[str, list[SessionChunk]]:
@@ -211,7 +138,7 @@ def in_order(job: Job) -> dict[str, list[SessionChunk]]:
 
 
 def _commit(
-    door: Door,
+    owner: Owner,
     key: bytes,
     judge: Callable[[SinkRow | None], Verdict],
     row: Callable[[], SinkRow],
@@ -221,20 +148,21 @@ def _commit(
     attached = [(segment, tuple(chunks)) for segment, chunks in in_order(job).items() if chunks]
     moved: ChunkstoreError | None = None
     for _ in range(_TRIES):
-        entry = door.row(key)
+        state = owner.state()
+        entry = row_of(state, key)
         stored = None if entry is None else decode_sink(key, entry.value)
         verdict = judge(stored)
         if entry is not None and verdict == "done":
-            _confirm(door, entry, _NO_SESSION if job.shared else job.session_id or _NO_SESSION)
+            _confirm(owner, entry, 0 if job.shared else job.session_id)
             return verdict
-        if door.session(job.session_id) is None:
+        if all(item.id != job.session_id for item in state.sessions()):
             what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
-        new = [Written(name, chunks, None if door.exists(name) else Create(name)) for name, chunks in attached]
-        more, also = changes_of(behind_stored(door.contexts, offloaded))
+        new = [Written(name, chunks, None if state.exists(name) else Create(name)) for name, chunks in attached]
+        more, also = changes_of(behind_stored(partial(iter_contexts, state), offloaded))
         once = TablePut(SINKS_NAMESPACE, key, encode_sink(row()), 0 if entry is None else entry.version)
         try:
-            door.attach(job.session_id, [*new, *more], once, also=also, end_session=not job.shared)
+            attach_written(owner, job.session_id, [*new, *more], once, also=also, end_session=not job.shared)
         except (Conflict, SegmentExists, SegmentNotFound) as error:
             moved = error  # the row, the session or a segment is not what it was
         else:
@@ -243,19 +171,24 @@ def _commit(
     raise moved
 
 
-def _confirm(door: Door, done: TableEntry, session_id: int) -> None:
+def _confirm(owner: Owner, done: TableEntry, session_id: int = 0) -> None:
     """Let the sweep have what was written once more, for it is nobody's; and be certain that what the row says is durable: a record that is
     committed behind it says so."""
-    certain = door.is_certain(done)
+    certain = owner.is_certain(done.version)
     try:
-        if end_by_row(door, done.key, session_id) or certain:
+        if (session_id and end_session(owner, session_id)) or certain:
             return
         value = encode_sink(decode_sink(done.key, done.value)._replace(token=_token()))
         with suppress(Conflict):  # somebody else's record is behind it
-            door.attach(session_id, (), TablePut(SINKS_NAMESPACE, done.key, value, done.version), end_session=False)
+            owner.run(AskCommit((), TablePut(SINKS_NAMESPACE, done.key, value, done.version)))
     except ChunkstoreError:
         if not certain:
             raise
+
+
+def row_of(state: ReadableContainer, key: bytes) -> TableEntry | None:
+    """A sink's row. Raises what reading raises."""
+    return state.table(SINKS_NAMESPACE).get(key)
 
 
 def _token() -> bytes:

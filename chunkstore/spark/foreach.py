@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Unsupported
-from chunkstore.registry import open_storage, uuid_at
 from chunkstore.spark.chunks_out import WritePlan
-from chunkstore.spark.committing import SESSION_TTL_S, StoreDoor, commit_batch
+from chunkstore.spark.committing import commit_batch, session_of
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.holders import foreach_holder
 from chunkstore.spark.mapping import TOLD, telling
@@ -38,8 +35,6 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         raise Unsupported("foreach_batch takes no option 'container'; the store has one", feature="container")
     given = {"path": store.url, **{name: str(value) for name, value in options.items()}, "container": store.container}
     chosen = parse_write_options(given, streaming=True)
-    with closing(open_storage(chosen.path, Settings())) as storage:
-        uuid = uuid_at(storage, store.container)
 
     def commit(frame: DataFrame, batch: int) -> None:
         with annotated(container=store.container, batch=batch):
@@ -51,15 +46,14 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         columns = columns_of(frame.schema, chosen)
         if batch == 0:
             warn_unframed(chosen, columns)
-        door = StoreDoor(store, uuid)
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        session_id = door.find_session(foreach_holder(chosen.sink_id or query or ""), SESSION_TTL_S)
-        plan = WritePlan(chosen, columns, uuid, session_id)
+        session_id = session_of(store, foreach_holder(chosen.sink_id or query or ""))
+        plan = WritePlan(chosen, columns, store.uuid, session_id)
         rows = frame.mapInArrow(telling(partial(run_task, plan=plan)), TOLD).collect()
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
         told, job = job_of(messages)
-        incoming, run = incoming_of(told, door, chosen, batch, query)
-        commit_batch(door, incoming, run, job._replace(session_id=session_id))
+        incoming, run = incoming_of(told, store, chosen, batch, query)
+        commit_batch(store, incoming, run, job._replace(session_id=session_id))
 
     return _Committing(commit)
 

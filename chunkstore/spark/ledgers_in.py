@@ -12,10 +12,9 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final
 
-from chunkstore.asks import AskedChange
-from chunkstore.attaching import Written
-from chunkstore.changes import Create, Seal, TablePut
+from chunkstore.changes import Change, Create, Seal, TablePut
 from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.owner import Written
 from chunkstore.pulsar.contexts import NAMESPACE, Context, EntryRange, encode_context, key_of
 from chunkstore.spark.ledgers_out import Offloaded
 
@@ -93,10 +92,10 @@ def behind_stored(stored: Callable[[str], Sequence[Context]], found: Iterable[Of
     return numbered
 
 
-def changes_of(found: Iterable[Offloaded]) -> tuple[list[Written], list[AskedChange]]:
+def changes_of(found: Iterable[Offloaded]) -> tuple[list[Written], list[Change]]:
     """What makes them visible: segments with their chunks, and what comes behind these, seals and contexts."""
     written: list[Written] = []
-    also: list[AskedChange] = []
+    also: list[Change] = []
     for context, data, index in found:
         for name, chunks in ((context.data, data), (context.index_segment, index)):
             written.append(Written(name, chunks, Create(name)))

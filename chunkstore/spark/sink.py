@@ -17,13 +17,14 @@ from pyspark.sql.types import StructType
 
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
 from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
+from chunkstore.owner import Owner, end_session
 from chunkstore.spark.chunks_out import Output, WritePlan, write_task
-from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_batch, commit_job, give_up, was_done
+from chunkstore.spark.committing import Job, commit_batch, commit_job, row_of, session_of, was_done
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.holders import batch_holder, is_shared, stream_holder
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.once import Content, Incoming
-from chunkstore.spark.owners import START_S, AskerDoor
+from chunkstore.spark.owners import START_S, OwnerClient
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
@@ -101,32 +102,32 @@ def job_of(messages: Sequence[object]) -> tuple[list[Message], Job]:
 
 
 def incoming_of(
-    told: Sequence[Message], door: Door, options: WriteOptions, batch: int, query: str | None = None
+    told: Sequence[Message], owner: Owner, options: WriteOptions, batch: int, query: str | None = None
 ) -> tuple[Incoming, str]:
     """Which micro-batch this is, and the run of its query. Raises ``Unsupported`` where no task has told.
 
     ``query``: as the driver knows it, where it does."""
     query = query or next((message.query for message in told if message.query), None)
     if query is None and options.sink_id is not None:
-        entry = door.row(sink_key(STREAM, options.sink_id.encode()))
+        entry = row_of(owner.state(), sink_key(STREAM, options.sink_id.encode()))
         query = "" if entry is None else decode_sink(entry.key, entry.value).query
     if query is None:
         raise Unsupported(
             "no task reported the query's id; give option txnAppId", feature="a micro-batch without tasks"
         )
     run = next((message.run for message in told if message.run), query)
-    return Incoming(options.sink_id or query, query, batch, door.uuid), run
+    return Incoming(options.sink_id or query, query, batch, owner.uuid), run
 
 
-def _require_container(told: Sequence[Message], door: Door) -> None:
+def _require_container(told: Sequence[Message], owner: Owner) -> None:
     """Raise ``Conflict`` where the container that was planned for is not the one that is there now."""
     for message in told:
-        if message.container_uuid != door.uuid:
+        if message.container_uuid != owner.uuid:
             what, remedy = (
                 "the container that the tasks have written to",
                 "it was deleted or restored during the write; run it again",
             )
-            raise Conflict(what, expected=message.container_uuid.hex(), found=door.uuid.hex(), remedy=remedy)
+            raise Conflict(what, expected=message.container_uuid.hex(), found=owner.uuid.hex(), remedy=remedy)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -138,11 +139,11 @@ class BatchWriter(DataSourceArrowWriter):
             self._options = options = parse_write_options(given, streaming=False)
             columns = columns_of(schema, options)
             warn_unframed(options, columns)
-            with AskerDoor(options, claims=True) as door:
-                self._was_done = was_done(door, options.application, options.version)
-                self._is_older = self._was_done and was_done(door, options.application, options.version + 1)
-                session_id = 0 if self._was_done else door.find_session(batch_holder(options), SESSION_TTL_S)
-                self._plan = WritePlan(options, columns, door.uuid, session_id)
+            with OwnerClient(options, claims=True) as owner:
+                self._was_done = was_done(owner, options.application, options.version)
+                self._is_older = self._was_done and was_done(owner, options.application, options.version + 1)
+                session_id = 0 if self._was_done else session_of(owner, batch_holder(options))
+                self._plan = WritePlan(options, columns, owner.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task. Raises as ``write_task``. Rows of the version that was written last are read again, those of older ones are not."""
@@ -155,19 +156,19 @@ class BatchWriter(DataSourceArrowWriter):
             _LOG.info("txnVersion %d of %r was written before: nothing to write", chosen.version, chosen.application)
         if self._is_older:
             return
-        with annotated(container=chosen.container), AskerDoor(chosen, claims=True) as door:
+        with annotated(container=chosen.container), OwnerClient(chosen, claims=True) as owner:
             told, job = job_of(messages)
-            _require_container(told, door)
+            _require_container(told, owner)
             job = job._replace(session_id=self._plan.session_id)
-            commit_job(door, chosen.application, chosen.version, job)
+            commit_job(owner, chosen.application, chosen.version, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """End the session, so that nothing of it can be attached any more; deletes nothing. Raises nothing of ours: that is said."""
         if self._was_done:
             return
         try:
-            with AskerDoor(self._options, claims=True, wait_s=_GIVING_UP_S) as door:
-                if door.uuid == self._plan.container_uuid and not give_up(door, self._plan.session_id):
+            with OwnerClient(self._options, claims=True, wait_s=_GIVING_UP_S) as owner:
+                if owner.uuid == self._plan.container_uuid and not end_session(owner, self._plan.session_id):
                     _LOG.warning(
                         "the write failed, but its session has ended: unless it was withdrawn before, its rows are stored"
                     )
@@ -183,10 +184,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             _refuse_overwriting(overwrite=overwrite)
             self._options = options = parse_write_options(given, streaming=True)
             columns = columns_of(schema, options)
-            with AskerDoor(options, claims=False, wait_s=START_S) as door:
-                door.require_owner()
-                session_id = door.find_session(stream_holder(options), SESSION_TTL_S)
-                self._plan = WritePlan(options, columns, door.uuid, session_id)
+            with OwnerClient(options, claims=False, wait_s=START_S) as owner:
+                owner.require_owner()
+                session_id = session_of(owner, stream_holder(options))
+                self._plan = WritePlan(options, columns, owner.uuid, session_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task. Raises as ``write_task``."""
@@ -196,17 +197,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Commit the micro-batch, once. Raises as ``commit_batch``; then the query ends, and goes on when it is started again."""
         with (
             annotated(container=self._options.container, batch=batchId),
-            AskerDoor(self._options, claims=False) as door,
+            OwnerClient(self._options, claims=False) as owner,
         ):
             if batchId == 0:
                 warn_unframed(self._options, self._plan.columns)
             told, job = job_of(messages)
             job = job._replace(shared=is_shared(self._options))
-            _require_container(told, door)
-            incoming, run = incoming_of(told, door, self._options, batchId)
+            _require_container(told, owner)
+            incoming, run = incoming_of(told, owner, self._options, batchId)
             if not told:
                 job = job._replace(session_id=self._plan.session_id)
-            commit_batch(door, incoming, run, job)
+            commit_batch(owner, incoming, run, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
         """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""

@@ -1,4 +1,4 @@
-"""The methods of an owned container that are about its upkeep, kept apart from those that change segments.
+"""The methods of an owned container that take several changes, what clients ask for, and upkeep.
 
 Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
@@ -12,16 +12,21 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from datetime import datetime
 from functools import partial
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 from weakref import proxy
 
 from chunkstore.arguments import check_flags, check_pin
+from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
+from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
+from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
+from chunkstore.metadata.keys import HEADERS_NAMESPACE, QUOTA_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.names import check_segment_name
+from chunkstore.operations.append import append
+from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -31,6 +36,7 @@ from chunkstore.operations.spiller import Spiller
 from chunkstore.records import Pin, PinRecord
 from chunkstore.reports import CollectReport, DefragAction, DefragReport, RetentionReport, ScrubReport, SweepReport
 from chunkstore.storage import ChunkStorage
+from chunkstore.tables import TableReader, version_put
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
@@ -38,6 +44,8 @@ from chunkstore.upkeep.usage import Space
 __all__ = ["UpkeepCalls", "no_copies"]
 
 _DAY_S: Final = 86_400.0
+_ACTIONS_MAX: Final = 1_000
+"""Of a merge that a client asked for, how many are told."""
 
 
 def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
@@ -46,7 +54,9 @@ def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
 
 
 class UpkeepCalls:
-    """Of ``ChunkedSegmentStorage``, which sets what is declared here."""
+    """Of ``ChunkedSegmentStorage``, which sets what is declared here.
+
+    A retry is safe; where a call makes several changes, it goes on."""
 
     _container: OwnedContainer
     _context: ReadContext
@@ -77,21 +87,92 @@ class UpkeepCalls:
         self._spiller = Spiller(container)
         self._maintenance.beside += (self._spiller, self.optimiser)
 
+    def commit(self, changes: Sequence[Change]) -> list[int | None]:
+        """Apply several changes (``chunkstore.changes``) in one record, all or nothing; later ones see earlier ones.
+
+        Returns, for each change, the offset of an ``Append`` or ``Attach``, else None. Durable. Raises as ``append``, and what
+        its changes alone raise: ``SegmentExists``, ``SegmentNotSealed``, ``SegmentTruncated``, ``Conflict``. Retry after
+        ``OutcomeUnknown``: safe with a change in it that expects something (an offset, a version, a session, chunks); without, it may
+        happen twice.
+        """
+        from chunkstore.operations.commit import commit
+
+        if isinstance(changes, (str, bytes)) or not isinstance(changes, Sequence):
+            raise InvalidArgument("commit takes a sequence of changes", argument="changes")
+        check_changes(changes)
+        imports = any(type(change) is TablePut and change.namespace == HEADERS_NAMESPACE for change in changes)
+        for change in changes:
+            if type(change) is Create and not imports:
+                self._container.fetch(change.name)
+        return commit(self._container, changes)
+
+    # As ``chunkstore.owner.Owner``
+
+    def state(self) -> Self:
+        """This store, which shows what is committed. Raises nothing."""
+        return self
+
+    def is_certain(self, version: int) -> bool:
+        """True: what an owner shows is durable. Raises nothing."""
+        return True
+
+    def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
+        """Do what an owner can be asked for (``chunkstore.asks``). Durable. ``wait_s`` is for clients: each commit takes
+        ``Settings.op_deadline_s`` at most. Raises ``InvalidArgument``, and what the calls raise. Retry: safe."""
+        from chunkstore.operations.pins import pin
+        from chunkstore.operations.staging import stage
+
+        check_ask(ask)
+        container = self._container
+        container.check_owner()
+        match ask:
+            case AskCommit((Append(name, data, offset),), Event(segment_id, writer, number)):
+                payload = check_data(data)
+                return append(
+                    container, name, segment_id, payload, expected_offset=offset, writer_id=writer, event_number=number
+                )
+            case AskCommit((), Stage(session_id, runs)):
+                stage(container, session_id, runs)
+            case AskCommit((EndSession() as change,), None):
+                self.commit([change])
+            case AskCommit(changes, TablePut() as once):
+                return self._commit_once(changes, once)
+            case AskSession(holder, ttl_ms):
+                plan = partial(plan_find_session, holder=holder, ttl_s=ttl_ms / 1000)
+                return commit_changes(container, (), plan, tables=True, adds=0)
+            case AskPin(name, wanted):
+                return self.unpin(name) if wanted is None else pin(container, name, wanted)
+            case AskJob("collect"):
+                return self.collect()
+            case AskJob("snapshot"):
+                return self.snapshot()
+            case AskJob("defrag", segment):
+                report = self.defrag(segment)
+                told = {name: getattr(report, name)[:_ACTIONS_MAX] for name in ("actions", "refused", "ahead")}
+                return report._replace(**told)
+        return None
+
+    def _commit_once(self, changes: Sequence[Change], once: TablePut) -> int:
+        """The version of the row ``once``. It is looked up first: no other refusal may hide that it has happened, or cannot any more."""
+        table = TableReader(self._context, once.namespace)
+        done = version_put(table.get(once.key), once)
+        if done is None:
+            self.commit([once, *changes])
+            done = version_put(table.get(once.key), once)
+        return done or 0
+
+    # Upkeep
+
     def confirm_owner(self) -> None:
         """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
 
-        One request; where a stat may be stale, an empty record. Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded``,
-        ``StorageUnavailable``, ``StorageFull``. Retry: safe.
-        """
+        One request; where a stat may be stale, an empty record. Raises as ``seal``."""
         self._container.check_fence()
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
         whatever ``op_deadline_s`` says, which bounds the wait for another snapshot and for the commit of the note.
-
-        Raises ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way), ``OutcomeUnknown`` (of the note),
-        ``StorageFull``, ``StorageUnavailable``, ``Damaged`` (read-back). Retry: safe, names are unique.
-        """
+        Raises as ``seal``; ``DeadlineExceeded`` also while another snapshot is written."""
         self._container.check_owner()
         return self._maintenance.snapshots.take()
 
@@ -100,9 +181,7 @@ class UpkeepCalls:
         snapshots that are not needed. On a full disk it first spills what the journal holds of segments, where all of that finds room.
 
         Not atomic: chunks go in steps of at most 5,000, and what a step has done stays done when a later one fails. Raises
-        ``InvalidArgument``, ``Closed``, ``NotOwner``, ``DeadlineExceeded`` (another one is under way, too), ``OutcomeUnknown`` (of a step),
-        ``StorageFull``, ``StorageUnavailable``, ``Damaged``. Retry: safe, it goes on where it was.
-        """
+        as ``seal``; ``DeadlineExceeded`` also while another collection is under way."""
         from chunkstore.operations.collect import collect
 
         check_flags(dry_run=dry_run)
@@ -121,10 +200,8 @@ class UpkeepCalls:
         """Make bytes of chunks of all that these segments (none: all) have in records of the journal. It happens by itself, sooner or later
         (``Settings.spill_bytes``, ``spill_s``); this is for those that look at chunks only.
 
-        Atomic for each run of appends, durable. What is appended meanwhile may lie in records again. Raises ``InvalidArgument``,
-        ``Damaged`` (bytes that are not what was appended), ``Conflict`` (it went on being changed), what the storage raises, and the errors
-        of commits. Retry: safe.
-        """
+        Atomic for each run of appends, durable. What is appended meanwhile may be stored in records again. Raises as ``seal``, and
+        ``Conflict`` (it went on being changed)."""
         if isinstance(segments, str):
             raise InvalidArgument("segments is a sequence of names", argument="segments")
         for name in segments:
@@ -138,10 +215,8 @@ class UpkeepCalls:
         a collection ends it. Truncating, deleting and retention are not hindered. A pin is not moved: to go forward, make another one,
         then remove this.
 
-        Atomic, durable. Raises ``InvalidArgument``, ``Conflict`` (another pin has the name, or there are too many), ``Closed``,
-        ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe by the
-        same store; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when.
-        """
+        Atomic, durable. Raises as ``seal``, and ``Conflict`` (another pin has the name, or there are too many). Retry: safe by the same
+        store; the same call returns the present pin, whose ``lsn`` and ``created_at`` say since when."""
         from chunkstore.operations.pins import pin
 
         check_segment_name(name, "name")
@@ -152,10 +227,7 @@ class UpkeepCalls:
     def unpin(self, name: str) -> bool:
         """Give up a pin; whether there was one. What only it kept goes with the next collection.
 
-        Atomic, durable. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``,
-        ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged``. Retry: safe (it answers False if it had happened), unless somebody
-        makes a new pin of this name meanwhile.
-        """
+        Atomic, durable. Raises as ``seal``. Retry: safe (False if it had happened), unless a new pin of this name is made meanwhile."""
         from chunkstore.operations.pins import unpin
 
         check_segment_name(name, "name")
@@ -166,46 +238,38 @@ class UpkeepCalls:
         there was none to be removed.
 
         A segment's own policy goes before those of prefixes, the longest prefix before others; they are not combined. A name that ends
-        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises ``InvalidArgument``,
-        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
-        """
+        with ``*`` is always a prefix. Segments need not be there: a policy is one of names. Atomic, durable. Raises as ``seal``."""
         from chunkstore.metadata.retention import encode_policy, pattern_key
-        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
         key = pattern_key(name_or_prefix)
         if policy is not None and not isinstance(policy, RetentionPolicy):
             raise InvalidArgument(f"policy must be a RetentionPolicy or None, not {policy!r}", argument="policy")
 
-        def plan(changes: ChangeSet) -> bool:
-            if policy is None:
-                return plan_delete_row(changes, RETENTION_NAMESPACE, key, None)
-            plan_put_row(changes, RETENTION_NAMESPACE, key, encode_policy(policy), None)
-            return True
-
-        return commit_changes(self._container, (), plan, tables=True)
+        return self._put_own(RETENTION_NAMESPACE, key, None if policy is None else encode_policy(policy))
 
     def set_quota(self, quota_bytes: int | None) -> bool:
         """Store how many bytes of chunks (live, garbage, dead heads) the container may take; None removes the stored quota. False: there
         was none to be removed. It is in force at once, for this owner and all later ones, in place of ``Settings.quota_bytes``.
 
-        Deletes nothing: above the quota whatever adds is ``StorageFull``. Atomic, durable. Raises ``InvalidArgument`` (not 1 to 2^62),
-        ``Closed``, ``NotOwner``, ``OutcomeUnknown``, ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe.
-        """
+        Deletes nothing: above the quota (1 to 2^62) whatever adds is ``StorageFull``. Atomic, durable. Raises as ``seal``."""
         from chunkstore.metadata.retention import encode_quota
-        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
-        value = None if quota_bytes is None else encode_quota(quota_bytes)
+        try:
+            return self._put_own(QUOTA_NAMESPACE, b"", None if quota_bytes is None else encode_quota(quota_bytes))
+        finally:
+            self._container.space.forget_quota()
+
+    def _put_own(self, namespace: str, key: bytes, value: bytes | None) -> bool:
+        """Put a row of ours, or delete it (None): whether it was there."""
+        from chunkstore.operations.tables import plan_delete_row, plan_put_row
 
         def plan(changes: ChangeSet) -> bool:
             if value is None:
-                return plan_delete_row(changes, QUOTA_NAMESPACE, b"", None)
-            plan_put_row(changes, QUOTA_NAMESPACE, b"", value, None)
+                return plan_delete_row(changes, namespace, key, None)
+            plan_put_row(changes, namespace, key, value, None)
             return True
 
-        try:
-            return commit_changes(self._container, (), plan, tables=True)
-        finally:
-            self._container.space.forget_quota()
+        return commit_changes(self._container, (), plan, tables=True)
 
     def apply_retention(
         self, *, dry_run: bool = False, ignore_times_after: datetime | int | None = None
@@ -215,10 +279,7 @@ class UpkeepCalls:
         Not atomic: each truncation is atomic and durable, and what is done stays done when a later one fails. Of one segment no more than
         10,000 chunks go by age at once. A chunk with a time after now, of a wrong clock, ends truncation by age (the report's ``future``);
         ``ignore_times_after`` (a ``datetime`` with a time zone, or milliseconds since 1970; not before now): later times count as unknown,
-        and times of later chunks decide. Raises ``InvalidArgument``, ``Closed``, ``NotOwner``, ``OutcomeUnknown`` (of one truncation),
-        ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``, ``Damaged`` (a policy of a prefix). Retry: safe, it goes on where it
-        was.
-        """
+        and times of later chunks decide. Raises as ``seal``."""
         from chunkstore.upkeep.retention import apply_all, apply_step, check_ignored, plan_step
 
         check_flags(dry_run=dry_run)
@@ -243,10 +304,8 @@ class UpkeepCalls:
         without its dead head, where that is at least half of it and 8 MiB. What it replaces becomes garbage.
 
         Bytes that can be read never change; appends and reads go on. ``dry_run``: says what it would do, and what that costs.
-        ``progress`` is called behind each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
-        a later one fails. Raises ``InvalidArgument``, ``SegmentNotFound`` (of ``name``), ``Closed``, ``NotOwner``, ``OutcomeUnknown``
-        (of one commit), ``StorageFull``, ``StorageUnavailable``, ``DeadlineExceeded``. Retry: safe, it goes on where it was.
-        """
+        ``progress`` is called after each new chunk. Not atomic: each new chunk is a commit, atomic and durable, and stays when
+        a later one fails. Raises as ``seal``."""
         from chunkstore.upkeep.defrag import check_policy, defrag_all, defrag_step, plan_all
 
         chosen = check_policy(policy)
@@ -269,9 +328,7 @@ class UpkeepCalls:
         """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and
         ``UPKEEP_GAUGES``, then by part ("" where a figure has none). Figures in bytes, seconds or numbers, as their names say.
 
-        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises.
-        Retry: safe.
-        """
+        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises."""
         from chunkstore.upkeep.figures import figures
 
         self._container.check_open()
@@ -284,10 +341,8 @@ class UpkeepCalls:
         clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of
         the container, such as "lost", into which a chunk is copied before it is deleted.
 
-        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises ``InvalidArgument``, and as
-        ``collect``; ``Damaged`` also where the metadata are damaged, or a chunk of a segment is absent: then nothing was deleted. Retry:
-        safe.
-        """
+        Reads every row and lists every chunk. Not atomic: what was deleted stays deleted when it fails. Raises as ``seal``; ``Damaged``
+        also where metadata are damaged, or a chunk of a segment is absent: then nothing was deleted."""
         from chunkstore.upkeep.sweep import check_age
 
         age_s = check_age(age_s_min)
@@ -323,10 +378,8 @@ class UpkeepCalls:
         blocks that are sound, in this root or in the copy; where a block is in neither, the chunk stays as it is. Every replacement is
         atomic and durable.
 
-        Raises ``InvalidArgument`` (also where no copy is), ``Unsupported`` (a root that cannot be opened), ``Closed``, ``NotOwner``,
-        ``OutcomeUnknown`` (of a replacement, or of the note where it stands), ``StorageFull``, ``StorageUnavailable`` (of the copy, too),
-        ``DeadlineExceeded``, ``Damaged``. Retry: safe, it goes on where it was a minute ago at most, with ``repair_from`` at the beginning.
-        """
+        Raises as ``seal``, and ``Unsupported`` (a root that cannot be opened). A retry goes on where it was a minute ago at most,
+        with ``repair_from`` at the beginning."""
         from chunkstore.upkeep.scrub import check_limits, scrub
 
         check_limits(rate_bytes_s, bytes_max)

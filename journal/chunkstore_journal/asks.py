@@ -1,57 +1,35 @@
-"""Requests to the owner, their answers and the bell: stored bytes, and where they lie (protocol 3.19; FORMAT.md, section 4).
+"""Requests to the owner, their answers and the bell: stored bytes, and where they are stored (protocol 3.19; FORMAT.md, section 5).
 
-Promises: a request or answer is one frame, at most ``REQUEST_BYTES_MAX`` long; decoding accepts nothing else, whatever the bytes are,
-and checks a request's arguments as making one does. Leaves out: what requests mean (``chunkstore.asks``).
+Promises: a request or answer is one frame, at most ``REQUEST_BYTES_MAX`` long. Data classes are stored field by field, and read as the
+types of their fields say: decoding accepts nothing else, whatever the bytes are, and checks a request's arguments as making one does.
+Leaves out: what requests mean (``chunkstore.asks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from functools import cache
 from heapq import nsmallest
-from struct import Struct
-from typing import Final, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from chunkstore import runtime
-from chunkstore.asks import (
-    Answer,
-    Ask,
-    AskAppend,
-    AskBox,
-    AskCollect,
-    AskCommit,
-    AskDefrag,
-    AskPin,
-    AskSession,
-    AskSnapshot,
-    AskStage,
-    AskUnpin,
-    Plain,
-    Request,
-    check_ask,
-)
-from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Replace, Seal, TablePut
-from chunkstore.config import MIB, RollingPolicy
+from chunkstore.asks import Answer, Ask, AskBox, Event, Request, Result, Stage, check_ask
+from chunkstore.changes import Change
+from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument, Unsupported
+from chunkstore.journal import SnapshotReport
 from chunkstore.names import ContainerNames
-from chunkstore.records import AttributeValue
-from chunkstore.sessions import SessionChunk
+from chunkstore.records import Pin
+from chunkstore.reports import CollectReport, DefragReport
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
+from chunkstore_journal import wire
 from chunkstore_journal.slots import read_if_present
-from chunkstore_journal.wire import (
-    FRAME_HEADER_BYTES,
-    TOKEN_BYTES,
-    Fields,
-    check_frame,
-    decode_frame_header,
-    encode_frame,
-    must_be_readable,
-    pack,
-    refuse,
-    unpack,
-)
 
 __all__ = [
     "ASK_VERSION",
+    "KINDS",
     "REQUEST_BYTES_MAX",
     "StoredAsks",
     "decode_answer",
@@ -60,17 +38,34 @@ __all__ = [
     "encode_request",
 ]
 
-V = TypeVar("V")
-
 MAGIC: Final = b"CKSA"
 ASK_VERSION: Final = 1
 REQUEST_BYTES_MAX: Final = 15 * MIB
-_REQUEST, _ANSWER = 1, 2
+KINDS: Final[Mapping[int, type]] = {
+    number: kind
+    for first, kinds in (
+        (1, (*get_args(Ask), Event, Stage)),
+        (11, (Pin, CollectReport, DefragReport, SnapshotReport)),
+        (31, get_args(Change)),
+    )
+    for number, kind in enumerate(kinds, first)
+}
+"""Classes whose number is stored before their fields: they are stored only where one of several may be."""
+_NUMBERS: Final = {kind: number for number, kind in KINDS.items()}
 _MESSAGE_MAX: Final = 4096
-_TEXT_MAX: Final = 1 << 16
-_PLAIN_DEPTH_MAX: Final = 4
+_U64_MAX: Final = (1 << 64) - 1
+_PLAIN: Final = (bool, int, str, bytes, NoneType)
+_DIGEST: Final = Annotated[int, "of 256 bits"]
+_DIGEST_BYTES: Final = 32
 _KEPT_MS: Final = 24 * 3_600_000
 """An answer that keeps others from carrying its request out: a duplicate that comes later is refused as late."""
+
+
+_REQUEST, _ANSWER = 1, 2
+_FIELDS: Final[Mapping[int, tuple[Any, ...]]] = {
+    _REQUEST: (bytes, Ask, int, int),
+    _ANSWER: (int, Result, str, str, Mapping[str, bool | int | str | bytes | None]),
+}
 
 
 def encode_request(request: Request, container: bytes) -> bytes:
@@ -78,235 +73,133 @@ def encode_request(request: Request, container: bytes) -> bytes:
 
     Raises ``InvalidArgument`` for what ``decode_request`` would refuse, and for one that is too long."""
     check_ask(request.ask)
-    raw = encode_frame(
-        MAGIC, ASK_VERSION, _REQUEST, pack((container, request.made_ms, request.wait_ms, *_wire_of(request.ask)))
-    )
-    if len(raw) > REQUEST_BYTES_MAX:
-        text = f"a request of {len(raw)} bytes is longer than {REQUEST_BYTES_MAX}; ask for fewer changes at once"
-        raise InvalidArgument(text, argument="changes")
-    with must_be_readable("request"):
-        decode_request(raw, container, object="request")
-    return raw
+    return _encode(_REQUEST, (container, *request))
 
 
 def decode_request(data: bytes, container: bytes, *, object: str) -> Request:
     """A request to the owner of ``container``.
 
     Raises ``Damaged``, also for another container's, and ``Unsupported`` for one of a version or kind that this program does not know."""
-    fields = _body(data, _REQUEST, object)
-    if fields.raw(16) != container:
-        refuse("a request to the owner of another container; it was copied here", object, FRAME_HEADER_BYTES)
-    made_ms, wait_ms, kind = fields.whole(), fields.whole(), fields.whole()
-    if kind not in _READERS:
-        raise Unsupported(f"{object}: a request of kind {kind} needs a newer program", feature="ask")
     try:
-        ask = _READERS[kind](fields, object)
-        check_ask(ask)
+        found, *request = _decode(_REQUEST, data, object)
+        check_ask(request[0])
     except InvalidArgument as error:
         raise Damaged(f"the request is none: {error.message}", object=object) from error
-    return Request(ask, made_ms, wait_ms)
+    if found != container:
+        raise Damaged("a request to the owner of another container; it was copied here", object=object)
+    return Request(*request)
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """An answer's bytes. A text that is too long is cut. Raises ``InvalidArgument`` for a result that is not plain data."""
-    error = answer.error
-    told = None
-    if error is not None:
-        fields = {name: _told(value) for name, value in error.to_fields().items()}
-        told = (type(error).__name__, error.message[:_MESSAGE_MAX], tuple(fields.items()))
-    raw = encode_frame(MAGIC, ASK_VERSION, _ANSWER, pack((answer.epoch, told, answer.result)))
-    with must_be_readable("answer"):
-        decode_answer(raw, object="answer")
-    return raw
+    """An answer's bytes. A text that is too long is cut. Raises ``InvalidArgument`` for a result that is of another type."""
+    told: tuple[Any, ...] = ("", "", {})
+    if (error := answer.error) is not None:
+        fields = {name: _plain(value) for name, value in error.to_fields().items()}
+        told = (type(error).__name__, error.message[:_MESSAGE_MAX], fields)
+    return _encode(_ANSWER, (answer.epoch, answer.result, *told))
 
 
 def decode_answer(data: bytes, *, object: str) -> Answer:
     """An answer. Raises ``Damaged``, ``Unsupported`` (of a newer version)."""
-    fields = _body(data, _ANSWER, object)
-    epoch, told, result = fields.whole(), fields.take(), fields.array()
-    if told is None:
-        return Answer(epoch, None, tuple(_plain(item, object) for item in result))
-    parts = Fields(told, "the answer's error", object, FRAME_HEADER_BYTES)
-    name, message = parts.text(_TEXT_MAX), parts.text(_MESSAGE_MAX)
-    given: dict[str, Plain] = {}
-    for item in parts.array():
-        pair = Fields(item, "a field of the answer's error", object, FRAME_HEADER_BYTES)
-        field, value = pair.text(_TEXT_MAX), _plain(pair.take(), object)
-        given[field] = value
-    return Answer(epoch, ChunkstoreError.told(name, message, given), ())
+    epoch, result, name, message, fields = _decode(_ANSWER, data, object)
+    return Answer(epoch, ChunkstoreError.told(name, message, fields) if name else None, result)
 
 
-def _body(data: bytes, kind: int, object: str) -> Fields:
-    header = decode_frame_header(data, MAGIC, REQUEST_BYTES_MAX - FRAME_HEADER_BYTES, object=object, position=0)
-    body = data[FRAME_HEADER_BYTES:]
-    check_frame(data, body, version=header.version, object=object, position=0)
+def _encode(kind: int, values: tuple[Any, ...]) -> bytes:
+    raw = wire.encode_frame(MAGIC, ASK_VERSION, kind, wire.pack(tuple(map(_wire, values))))
+    if len(raw) > REQUEST_BYTES_MAX:
+        text = f"a request of {len(raw)} bytes is longer than {REQUEST_BYTES_MAX}; ask for fewer changes at once"
+        raise InvalidArgument(text, argument="changes")
+    with wire.must_be_readable("request"):
+        _decode(kind, raw, "request")
+    return raw
+
+
+def _decode(kind: int, data: bytes, object: str) -> list[Any]:
+    bytes_max = REQUEST_BYTES_MAX - wire.FRAME_HEADER_BYTES
+    header = wire.decode_frame_header(data, MAGIC, bytes_max, object=object, position=0)
+    body = data[wire.FRAME_HEADER_BYTES :]
+    wire.check_frame(data, body, version=header.version, object=object, position=0)
     if header.version != ASK_VERSION:
         text = f"{object} is of version {header.version}; this program reads {ASK_VERSION}: upgrade it"
         raise Unsupported(text, feature="ask")
     if header.kind != kind:
-        refuse(f"kind {header.kind} is stored where {kind} belongs", object, 0)
-    return Fields(unpack(body, object, FRAME_HEADER_BYTES), "the request", object, FRAME_HEADER_BYTES)
+        raise Damaged(f"kind {header.kind} is stored where {kind} belongs", object=object)
+    return _read_all(_FIELDS[kind], wire.unpack(body, object, wire.FRAME_HEADER_BYTES), object)
 
 
-def _told(value: object) -> Plain:
-    return value if value is None or isinstance(value, (bool, int, str, bytes)) else repr(value)[:_MESSAGE_MAX]
+def _plain(value: object) -> object:
+    fits = value.bit_length() < 64 if isinstance(value, int) else isinstance(value, (str, bytes, NoneType))
+    return value if fits else repr(value)[:_MESSAGE_MAX]
 
 
-def _plain(value: object, object: str, depth: int = 0) -> Plain:
-    if value is None or isinstance(value, (bool, int, str, bytes)):
+def _wire(value: Any) -> object:
+    """Plain data that ``_read`` reads as the value."""
+    if isinstance(value, int):
+        return value if value <= _U64_MAX else value.to_bytes(_DIGEST_BYTES, "big")
+    if value is None or isinstance(value, (str, bytes)):
         return value
-    if isinstance(value, tuple) and depth < _PLAIN_DEPTH_MAX:
-        return tuple(_plain(item, object, depth + 1) for item in value)
-    return refuse("the answer is not plain data", object, FRAME_HEADER_BYTES)
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        return dict(sorted(value.items()))
+    if type(value) is tuple:
+        return value if value and isinstance(value[0], (int, bytes)) else tuple(map(_wire, value))
+    kind: Any = type(value)
+    number = (_NUMBERS[kind],) if kind in _NUMBERS else ()
+    return (*number, *(_wire(getattr(value, name)) for name in _fields(kind)))
 
 
-# What a request asks for: its number, then its arguments
+def _read(kind: Any, value: Any, object: str) -> Any:
+    """``value`` as the type ``kind``. Raises ``Damaged``, and ``Unsupported`` for a class of a number that is not known."""
+    if type(value) is kind and kind in _PLAIN:
+        return value
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _read_one_of(inner, value, object)
+    if origin is tuple and type(value) is tuple:
+        if all(type(item) is inner[0] for item in value):
+            return value
+        return tuple(_read(inner[0], item, object) for item in value)
+    if origin is Mapping and type(value) is dict:
+        return {name: _read(inner[1], item, object) for name, item in value.items()}
+    if origin is Literal and value in inner:
+        return value
+    if kind is _DIGEST:
+        is_long = type(value) is bytes and len(value) == _DIGEST_BYTES
+        return int.from_bytes(value, "big") if is_long else _read(int, value, object)
+    if fields := _fields(kind):
+        return kind(**dict(zip(fields, _read_all(fields.values(), value, object), strict=True)))
+    raise Damaged(f"{value!r:.80} is no {getattr(kind, '__name__', kind)}", object=object)
 
 
-def _wire_of(ask: Ask) -> tuple[object, ...]:
-    match ask:
-        case AskSession(holder, ttl_ms):
-            return (1, holder, ttl_ms)
-        case AskCommit(changes, once):
-            return (2, tuple(map(_wire_of_change, changes)), _wire_of_change(once))
-        case AskPin(name, note, lasts_ms, holder):
-            return (3, name, note, lasts_ms, holder)
-        case AskUnpin(name):
-            return (4, name)
-        case AskCollect():
-            return (5,)
-        case AskDefrag(segment):
-            return (6, segment)
-        case AskSnapshot():
-            return (7,)
-        case AskStage(session_id, runs):
-            return (8, session_id, tuple(tuple(map(_wire_of_chunk, run)) for run in runs))
-        case AskAppend():
-            return (9, *ask)
+def _read_all(kinds: Collection[Any], values: Any, object: str) -> list[Any]:
+    """Elements behind those that are known are ignored."""
+    if type(values) is not tuple or len(values) < len(kinds):
+        raise Damaged(f"{values!r:.80} is no array of {len(kinds)} fields", object=object)
+    return [_read(kind, value, object) for kind, value in zip(kinds, values, strict=False)]
 
 
-def _read_commit(fields: Fields, object: str) -> AskCommit:
-    changes = tuple(_change_of(item, object) for item in fields.array())
-    once = _change_of(fields.take(), object)
-    if not isinstance(once, TablePut):
-        refuse("its once-only condition is not a table row", object, FRAME_HEADER_BYTES)
-    return AskCommit(changes, once)
+def _read_one_of(kinds: tuple[Any, ...], value: Any, object: str) -> Any:
+    if type(value) in _PLAIN and type(value) in kinds:
+        return value
+    plain = [kind for kind in kinds if kind not in _NUMBERS]
+    if len(plain) < len(kinds) and type(value) is tuple and value and type(value[0]) is int:
+        if value[0] not in KINDS:
+            raise Unsupported(f"{object}: kind {value[0]} needs a newer program", feature="ask")
+        if KINDS[value[0]] in kinds:
+            return _read(KINDS[value[0]], value[1:], object)
+    for kind in plain:
+        with suppress(Damaged):
+            return _read(kind, value, object)
+    raise Damaged(f"{value!r:.80} is of no kind that belongs here", object=object)
 
 
-def _read_stage(fields: Fields, object: str) -> AskStage:
-    session_id, runs = fields.whole(), list[tuple[SessionChunk, ...]]()
-    for run in fields.array():
-        if not isinstance(run, tuple):
-            fields.wrong("an array of arrays of chunks")
-        runs.append(tuple(_chunk_of(chunk, object) for chunk in run))
-    return AskStage(session_id, tuple(runs))
-
-
-def _read_append(fields: Fields, object: str) -> AskAppend:
-    name, segment_id, data = fields.text(_TEXT_MAX), fields.whole(), fields.raw()
-    return AskAppend(name, segment_id, data, fields.raw(), fields.whole(), _or_none(fields.take(), int, object))
-
-
-def _read_defrag(fields: Fields, object: str) -> AskDefrag:
-    return AskDefrag(_or_none(fields.take(), str, object))
-
-
-_READERS: Final[Mapping[int, Callable[[Fields, str], Ask]]] = {
-    1: lambda fields, _: AskSession(fields.text(_TEXT_MAX), fields.whole()),
-    2: _read_commit,
-    3: lambda fields, _: AskPin(fields.text(_TEXT_MAX), fields.text(_TEXT_MAX), fields.whole(), fields.text(_TEXT_MAX)),
-    4: lambda fields, _: AskUnpin(fields.text(_TEXT_MAX)),
-    5: lambda *_: AskCollect(),
-    6: _read_defrag,
-    7: lambda *_: AskSnapshot(),
-    8: _read_stage,
-    9: _read_append,
-}
-
-
-def _or_none(value: object, kind: type[V], object: str) -> V | None:
-    if value is not None and type(value) is not kind:
-        refuse(f"{value!r:.80} is neither nil nor of type {kind.__name__}", object, FRAME_HEADER_BYTES)
-    return value
-
-
-# Changes: their number, then their arguments
-
-
-def _wire_of_change(change: Change) -> tuple[object, ...]:
-    match change:
-        case Create(name, rolling, attributes, 0):
-            return (1, name, rolling and rolling.chunk_size_bytes_max, tuple(sorted(attributes.items())))
-        case Create():
-            raise InvalidArgument("a segment that begins above 0 cannot be asked for", argument="changes")
-        case Attach(name, session_id, chunks, expected_offset):
-            return (2, name, session_id, tuple(map(_wire_of_chunk, chunks)), expected_offset)
-        case Replace(name, start, stop, old, new, session_id):
-            return (3, name, start, stop, old, tuple(_wire_of_chunk(item) for item in new), session_id)  # type: ignore[arg-type]
-        case Seal(name):
-            return (4, name)
-        case Concat(target, source, offset):
-            return (5, target, source, offset)
-        case EndSession(session_id):
-            return (6, session_id)
-        case TablePut(namespace, key, value, expected_version):
-            return (7, namespace, key, value, expected_version)
-        case _:
-            raise InvalidArgument(f"{type(change).__name__} cannot be asked for", argument="changes")
-
-
-def _wire_of_chunk(chunk: SessionChunk) -> tuple[object, ...]:
-    crcs = chunk.border_crcs
-    return (chunk.id, chunk.length, chunk.crc32c, Struct(f">{len(crcs)}I").pack(*crcs))
-
-
-def _chunk_of(item: object, object: str) -> SessionChunk:
-    fields = Fields(item, "a chunk", object, FRAME_HEADER_BYTES)
-    identity, length, crc, packed = fields.raw(), fields.whole(), fields.whole(), fields.raw()
-    if len(packed) % 4:
-        fields.wrong("a row of CRCs")
-    return SessionChunk(identity, length, crc, Struct(f">{len(packed) // 4}I").unpack(packed))
-
-
-def _change_of(item: object, object: str) -> Change:
-    fields = Fields(item, "a change", object, FRAME_HEADER_BYTES)
-    kind = fields.whole()
-    if kind == 7:
-        namespace, key, value = fields.text(_TEXT_MAX), fields.raw(), fields.raw()
-        return TablePut(namespace, key, value, _or_none(fields.take(), int, object))
-    if kind == 6:
-        return EndSession(fields.whole())
-    if not 1 <= kind <= 5:
-        raise Unsupported(f"{object}: a change of kind {kind} needs a newer program", feature="ask")
-    name = fields.text(_TEXT_MAX)
-    if kind == 1:
-        size = _or_none(fields.take(), int, object)
-        return Create(
-            name, None if size is None else RollingPolicy(chunk_size_bytes_max=size), _attributes(fields, object)
-        )
-    if kind == 2:
-        session_id, chunks = fields.whole(), tuple(_chunk_of(chunk, object) for chunk in fields.array())
-        return Attach(name, session_id, chunks, _or_none(fields.take(), int, object))
-    if kind == 3:
-        start, stop, old = fields.whole(), fields.whole(), fields.array()
-        if not all(type(identity) is bytes for identity in old):
-            fields.wrong("an array of chunks' ids")
-        new = tuple(_chunk_of(chunk, object) for chunk in fields.array())
-        return Replace(name, start, stop, old, new, fields.whole())  # type: ignore[arg-type]
-    if kind == 4:
-        return Seal(name)
-    return Concat(name, fields.text(_TEXT_MAX), _or_none(fields.take(), int, object))
-
-
-def _attributes(fields: Fields, object: str) -> dict[str, AttributeValue]:
-    found: dict[str, AttributeValue] = {}
-    for item in fields.array():
-        pair = Fields(item, "an attribute", object, FRAME_HEADER_BYTES)
-        name, value = pair.text(_TEXT_MAX), pair.take()
-        if not isinstance(value, (int, bytes, str)) or isinstance(value, bool):
-            pair.wrong("an attribute's value")
-        found[name] = value
-    return found
+@cache
+def _fields(kind: Any) -> Mapping[str, Any]:
+    """The names and types of a data class's fields."""
+    types = get_type_hints(kind) if hasattr(kind, "__match_args__") else {}
+    return types | {"digest": _DIGEST} if kind is SnapshotReport else types
 
 
 class StoredAsks(AskBox):
@@ -322,7 +215,7 @@ class StoredAsks(AskBox):
             raise InvalidArgument(f"request {token} exists already", argument="token")
 
     def ring(self) -> None:
-        self._storage.put(self._names.bell, runtime.token(TOKEN_BYTES))
+        self._storage.put(self._names.bell, runtime.token(wire.TOKEN_BYTES))
 
     def answer(self, token: str) -> Answer | None:
         name = self._names.answer(token)
@@ -339,10 +232,10 @@ class StoredAsks(AskBox):
 
     def bell(self) -> bytes:
         try:
-            found = self._storage.read(ChunkHandle(self._names.bell, False), 0, TOKEN_BYTES + 1)
+            found = self._storage.read(ChunkHandle(self._names.bell, False), 0, wire.TOKEN_BYTES + 1)
         except ChunkNotFound:
             return b""
-        if len(found) > TOKEN_BYTES:
+        if len(found) > wire.TOKEN_BYTES:
             # Nobody of ours wrote that, and a storage may take what is large for a chunk, which never changes.
             self._delete(self._names.bell)
         return found

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.attaching import attach_written
 from chunkstore.backup import export_headers, import_headers, survey_headers
 from chunkstore.changes import Append, Create
 from chunkstore.codec.rolling_header import ChunkEntry
@@ -24,6 +23,7 @@ from chunkstore.errors import (
 from chunkstore.headers import exporting, importing
 from chunkstore.headers.importing import HeaderSource
 from chunkstore.operations.read import find_segment
+from chunkstore.owner import attach_written
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.storage import ChunkHandle, ChunkStorage

@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 import chunkstore
-from chunkstore.attaching import end_session, find_session
 from chunkstore.changes import Attach
 from chunkstore.config import Settings
 from chunkstore.errors import Conflict
+from chunkstore.owner import end_session, find_session
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionWriter
 from tests.cli.conftest import Call

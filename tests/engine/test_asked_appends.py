@@ -12,7 +12,8 @@ import pytest
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.asks import AskAppend, Request
+from chunkstore.asks import AskCommit, Event, Request
+from chunkstore.changes import Append
 from chunkstore.config import LIMITS
 from chunkstore.errors import BadOffset, Conflict, InvalidArgument, OutcomeUnknown, SegmentNotFound, SegmentSealed
 from chunkstore.errors import StorageUnavailable as Unavailable
@@ -22,6 +23,10 @@ from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, is_commit, open_hooked, wait_for
 from tests.support.paths import SOURCES
 from tests.support.worlds import World
+
+
+def asked_append(name: str, segment_id: int, data: bytes, writer: bytes) -> AskCommit:
+    return AskCommit((Append(name, data),), Event(segment_id, writer, 1))
 
 
 def test_an_append_happens_once_and_refusals_are_the_owners(world: World) -> None:
@@ -66,7 +71,7 @@ def test_an_owner_that_dies_before_it_answers_has_appended_once(world: World, lo
             raise Unavailable("no answers today", object=names[0])
 
     box = asker_box(asker)
-    request = Request(AskAppend("a", store.info("a").id, b"once", b"w", 1, None), runtime.now_ms(), 60_000)
+    request = Request(asked_append("a", store.info("a").id, b"once", b"w"), runtime.now_ms(), 60_000)
     token = runtime.token(16).hex()
     hook.before = fail
     box.send(token, request)
@@ -78,7 +83,7 @@ def test_an_owner_that_dies_before_it_answers_has_appended_once(world: World, lo
     heir = world.open(**ASKED)
     assert asker.append("a", b"once", writer_id="w", event_number=1, wait_s=SOON_S) == 0
     if lost == "both":
-        assert answer_to(box, token).result == (0,)
+        assert answer_to(box, token).result == 0
     assert asker.append("a", b"next", writer_id="w", event_number=2, wait_s=SOON_S) == 4
     assert heir.read("a", 0, 100) == b"oncenext"
 
@@ -91,7 +96,7 @@ def test_a_request_never_meets_another_segment_of_its_name(world: World) -> None
     assert asker.append("a", b"once", writer_id="w", event_number=1, wait_s=SOON_S) == 0
     store.delete("a")
     store.create("a")
-    token = send(box_of(world), AskAppend("a", old, b"once", b"w", 1, None))
+    token = send(box_of(world), asked_append("a", old, b"once", b"w"))
     assert isinstance(answer_to(box_of(world), token).error, SegmentNotFound)
     assert store.info("a").length == 0
     assert asker.append("a", b"new", writer_id="w", event_number=1, wait_s=SOON_S) == 0, "asked for anew"
@@ -105,7 +110,7 @@ def test_appends_that_wait_share_a_record_and_each_has_its_own_answer(world: Wor
     tokens = {}
     for number in range(6):
         tokens[number] = runtime.token(16).hex()
-        ask = AskAppend("a" if number else "no", store.info("a").id, b"%d" % number, b"w%d" % number, 1, None)
+        ask = asked_append("a" if number else "no", store.info("a").id, b"%d" % number, b"w%d" % number)
         box.send(tokens[number], Request(ask, runtime.now_ms(), 60_000))
     reached, go = hold_first(hook, is_commit)
     box.ring()
@@ -116,8 +121,8 @@ def test_appends_that_wait_share_a_record_and_each_has_its_own_answer(world: Wor
     assert queue.head.lsn <= before + 2, "what waited behind the first record is one"
     assert isinstance(answers.pop(0).error, SegmentNotFound)
     for number, answer in answers.items():
-        (offset,) = answer.result
-        assert store.read("a", offset, 1) == b"%d" % number  # type: ignore[arg-type]
+        assert isinstance(answer.result, int)
+        assert store.read("a", answer.result, 1) == b"%d" % number
 
 
 CHILD = """

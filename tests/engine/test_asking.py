@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from chunkstore import changes as c
 from chunkstore import runtime
-from chunkstore.asker import Asker
-from chunkstore.asks import Answer, AskCollect, AskCommit, Request
-from chunkstore.changes import Append, Attach, Concat, Create, EndSession, Replace, Seal, TablePut
+from chunkstore.asks import Answer, AskCommit, AskJob, Request
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
     Conflict,
@@ -22,9 +21,11 @@ from chunkstore.errors import (
     OutcomeUnknown,
     SegmentExists,
     SegmentNotFound,
+    SegmentNotSealed,
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore.owner import Asker
 from chunkstore.sessions import SessionWriter
 from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
 from chunkstore_journal import asks
@@ -39,8 +40,8 @@ ASKED: dict[str, Any] = {"ask_s": 0.01}
 SOON_S = 60.0
 
 
-def once(value: bytes, expected: int = 0) -> TablePut:
-    return TablePut("sink", b"query", value, expected)
+def once(value: bytes, expected: int = 0) -> c.TablePut:
+    return c.TablePut("sink", b"query", value, expected)
 
 
 def box_of(world: World) -> StoredAsks:
@@ -84,14 +85,14 @@ def test_a_commit_of_a_sessions_chunks_happens_once_and_is_seen(world: World) ->
     assert asker.session("query-1/batch-8", wait_s=SOON_S) != writer
     assert [item.holder for item in store.sessions()] == ["query-1/batch-7", "query-1/batch-8"]
     chunks = tuple(written(world, writer, number, pattern(number, 40)) for number in range(3))
-    changes = (Create("b"), Attach("b", writer.session_id, chunks), Seal("b"), EndSession(writer.session_id))
+    changes = (c.Create("b"), c.Attach("b", writer.session_id, chunks), c.Seal("b"), c.EndSession(writer.session_id))
     version = asker.commit(changes, once(b"7"), wait_s=SOON_S)
     assert asker.replica.lsn >= version
     assert store.read("b", 0, 200) == asker.replica.read("b", 0, 200) == b"".join(pattern(n, 40) for n in range(3))
     head = store._container.current.queue.head.lsn
     assert asker.commit(changes, once(b"7"), wait_s=SOON_S) == version, "the same again is not carried out again"
     assert store._container.current.queue.head.lsn <= head + 1  # a heartbeat
-    moved = asker.commit((Concat("a", "b"),), once(b"8", version), wait_s=SOON_S)
+    moved = asker.commit((c.Concat("a", "b"),), once(b"8", version), wait_s=SOON_S)
     assert moved > version and store.info("a").length == 120
     assert left(world) == []
 
@@ -107,8 +108,21 @@ def test_chunks_of_a_session_replace_others(world: World) -> None:
     writer = asker.session("merge", wait_s=SOON_S)
     chunk = written(world, writer, 0, whole)
     old = tuple(map(store._container.names.parse_chunk, (item.name for item in store.layout("a"))))
-    asker.commit((Replace("a", 0, 30, old, (chunk,), writer.session_id),), once(b"1"), wait_s=SOON_S)  # type: ignore[arg-type]
+    asker.commit((c.Replace("a", 0, 30, old, (chunk,), writer.session_id),), once(b"1"), wait_s=SOON_S)  # type: ignore[arg-type]
     assert store.info("a").chunk_count == 1 and store.read("a", 0, 30) == whole
+
+
+def test_whatever_a_commit_can_do_can_be_asked_for(world: World) -> None:
+    store, asker = world.open(**ASKED), world.asker()
+    for name in "abc":
+        store.create(name)
+    changes: list[c.Change] = [c.Append("a", b"0123456789"), c.Truncate("a", 4), c.Delete("b"), c.Concat("a", "c")]
+    refused(SegmentNotSealed, lambda: asker.commit(changes, once(b"1"), wait_s=SOON_S))
+    changes = [c.Seal("c"), *changes, c.UpdateAttributes("a", {"k": 1})]
+    assert asker.commit(changes, once(b"1"), wait_s=SOON_S) == asker.commit(changes, once(b"1"), wait_s=SOON_S)
+    info = store.info("a")
+    assert (info.start_offset, info.length, dict(info.attributes)) == (4, 10, {"k": 1})
+    assert [item.name for item in store.segments()] == ["a"]
 
 
 def test_pins_collections_merges_and_snapshots(world: World) -> None:
@@ -144,50 +158,49 @@ def test_refusals_are_the_owners_own_errors(world: World) -> None:
     store.create("a")
     asker = world.asker()
     with pytest.raises(SegmentExists) as caught:
-        asker.commit((Create("a"),), once(b"1"), wait_s=SOON_S)
+        asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S)
     assert caught.value.segment == "a"
     refused(Conflict, lambda: asker.commit((), once(b"1", 77), wait_s=SOON_S))
     assert store.table("sink").get(b"query") is None
     assert left(world) == []
     refused(
         InvalidArgument,
-        lambda: asker.commit((Append("a", b"x"),), once(b"1")),  # type: ignore[arg-type]
-        lambda: asker.commit((), TablePut("sink", b"query", b"1")),
-        lambda: asker.commit((Create("a\0"),), once(b"1")),
-        lambda: asker.commit((Create("b"),), TablePut("!blocks", b"query", b"1", 0)),
+        lambda: asker.commit((), c.TablePut("sink", b"query", b"1")),
+        lambda: asker.commit((c.Create("a\0"),), once(b"1")),
+        lambda: asker.commit((c.Create("b"),), c.TablePut("!blocks", b"query", b"1", 0)),
         lambda: asker.session("", wait_s=1),
         lambda: asker.session("x", ttl_s=-1),
-        lambda: asker.session("x", wait_s=0),
         lambda: asker.session("x", wait_s="soon"),  # type: ignore[arg-type]
         lambda: asker.pin("x", expires_s=0),
         lambda: asker.pin("x", expires_s="soon"),  # type: ignore[arg-type]
         lambda: asker.defrag("\0"),
     )
+    refused(DeadlineExceeded, lambda: asker.session("x", wait_s=0))
 
 
 def test_without_an_owner_nobody_answers_and_what_is_withdrawn_does_not_happen(world: World) -> None:
     store = world.open(ask_s=0)
     asker = world.asker()
     with pytest.raises(OutcomeUnknown, match="no owner answered"):
-        asker.commit((Create("a"),), once(b"1"), wait_s=0.2)
+        asker.commit((c.Create("a"),), once(b"1"), wait_s=0.2)
     store.close()
     store = world.open(**ASKED)
     assert asker.session("x", wait_s=SOON_S).session_id
     assert not store.exists("a")
-    assert asker.commit((Create("a"),), once(b"1"), wait_s=SOON_S) > 0
+    assert asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S) > 0
     assert store.exists("a")
 
 
 def test_what_a_dead_owner_left_the_next_one_carries_out(world: World) -> None:
     world.open(ask_s=0)
     box = box_of(world)
-    token = send(box, AskCommit((Create("a"),), once(b"1")))
+    token = send(box, AskCommit((c.Create("a"),), once(b"1")))
     store = world.open(**ASKED)
     assert answer_to(box, token).error is None
     assert store.exists("a") and left(world) == []
     # Another owner read it before that, and is slow: it does not create "a" again, nor fail at it.
     store.delete("a")
-    token = send(box, AskCommit((Create("a"),), once(b"1")))
+    token = send(box, AskCommit((c.Create("a"),), once(b"1")))
     assert answer_to(box, token).error is None
     assert not store.exists("a")
 
@@ -203,9 +216,9 @@ def test_an_owner_that_cannot_answer_has_done_it_all_the_same(world: World) -> N
     asker = world.asker()
     if world.mode == "slot":  # in a log a heartbeat stands behind it soon
         with suppress(OutcomeUnknown):
-            asker.commit((Create("a"),), once(b"1"), wait_s=1)
+            asker.commit((c.Create("a"),), once(b"1"), wait_s=1)
         store.create("behind it")
-    assert asker.commit((Create("a"),), once(b"1"), wait_s=SOON_S) > 0
+    assert asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S) > 0
     assert store.exists("a")
     with pytest.raises(OutcomeUnknown):
         asker.snapshot(wait_s=0.5)
@@ -215,7 +228,7 @@ def test_hostile_boxes_harm_nobody(world: World) -> None:
     store = world.open(**ASKED)
     box, storage = box_of(world), world.storage()
     names = store._container.names
-    request = Request(AskCommit((Create("a"),), once(b"1")), runtime.now_ms(), 60_000)
+    request = Request(AskCommit((c.Create("a"),), once(b"1")), runtime.now_ms(), 60_000)
     good = encode_request(request, box._container)
     for name, data in {
         "0" * 32: b"",
@@ -244,12 +257,12 @@ def test_hostile_boxes_harm_nobody(world: World) -> None:
 def test_a_request_of_long_ago_is_refused_and_told_why(world: World) -> None:
     store = world.open(ask_s=0)
     box = box_of(world)
-    token = send(box, AskCommit((Create("a"),), once(b"1")), made_ms=runtime.now_ms() - 200_000)
+    token = send(box, AskCommit((c.Create("a"),), once(b"1")), made_ms=runtime.now_ms() - 200_000)
     store.close()
     store = world.open(**ASKED)
     assert isinstance(answer_to(box, token).error, DeadlineExceeded)
     assert not store.exists("a")
-    early = send(box, AskCommit((Create("a"),), once(b"1")), made_ms=runtime.now_ms() + 10**9)
+    early = send(box, AskCommit((c.Create("a"),), once(b"1")), made_ms=runtime.now_ms() + 10**9)
     assert answer_to(box, early).error is None, "a clock ahead is no reason"
 
 
@@ -258,8 +271,8 @@ def test_what_takes_long_holds_up_nobody(world: World) -> None:
     asker = world.asker()
     with store._container.collecting:
         box = asker_box(asker)
-        first = send(box, AskCollect())
-        second = send(box, AskCollect())
+        first = send(box, AskJob("collect"))
+        second = send(box, AskJob("collect"))
         assert asker.session("meanwhile", wait_s=SOON_S).session_id
         assert box.answer(first) is None and box.answer(second) is None
     for token in (first, second):
@@ -274,21 +287,21 @@ def test_a_deposed_owner_answers_nothing(world: World) -> None:
     heir = world.open(ask_s=0)
     heir.delete("a")
     send(
-        box, AskCommit((Create("a"),), once(b"1")), made_ms=runtime.now_ms() - 200_000
+        box, AskCommit((c.Create("a"),), once(b"1")), made_ms=runtime.now_ms() - 200_000
     )  # or so says a clock that is wrong
-    send(box, AskCommit((Create("a"),), once(b"1")))
+    send(box, AskCommit((c.Create("a"),), once(b"1")))
     runtime.sleep_s(0.5)
     assert len(left(world)) == 2
     heir.close()
     asker = world.asker()
     world.open(**ASKED)
-    assert asker.commit((Create("a"),), once(b"1"), wait_s=SOON_S) > 0
+    assert asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S) > 0
 
 
 def test_old_requests_and_answers_are_swept(world: World) -> None:
     store = world.open(ask_s=0)
     box = box_of(world)
-    send(box, AskCollect())
+    send(box, AskJob("collect"))
     box._storage.put(f"{store._container.names.answer('7' * 32)}", b"an answer that nobody fetched")
     assert store.sweep(delete=True, age_s_min=0).deleted == 0
     with jumping_clock() as clock:

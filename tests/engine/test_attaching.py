@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from chunkstore import attaching
-from chunkstore.asker import Asker
-from chunkstore.attaching import Written, attach_written, find_session
+from chunkstore import owner as owners
+from chunkstore.asks import AskCommit, Result
 from chunkstore.changes import Concat, Create, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -19,15 +18,16 @@ from chunkstore.errors import (
     InvalidArgument,
     SegmentExists,
     SegmentNotFound,
-    StorageUnavailable,
 )
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
+from chunkstore.owner import Asker, Owner, Written, attach_written, find_session
 from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
 
 BOTH = pytest.mark.parametrize("who", ["owner", "asker"])
 WAIT_S = 60.0
+Opened = Callable[[str], tuple[ChunkedSegmentStorage, Owner]]
 
 
 class Stopped(Exception):
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     session_id: int
     written: tuple[Written, ...]
 
-    def attach(self, target: Asker | ChunkedSegmentStorage, value: bytes = b"1", expected: int = 0) -> int:
+    def attach(self, target: Owner, value: bytes = b"1", expected: int = 0) -> int:
         once = TablePut("sink", b"q", value, expected)
         return attach_written(target, self.session_id, self.written, once, end_session=True, wait_s=WAIT_S)
 
@@ -48,22 +48,22 @@ class Batch(NamedTuple):
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four steps: [a a a] [a a a] [a a a] [a b b] [b b]."""
-    monkeypatch.setattr(attaching, "_COMMIT_CHUNKS", 3)
+    monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 3)
 
 
 @pytest.fixture
-def opened(world: World) -> Iterator[Callable[[str], tuple[ChunkedSegmentStorage, Asker | ChunkedSegmentStorage]]]:
+def opened(world: World) -> Iterator[Opened]:
     """Opens the container: its owner, and who attaches to it."""
     with ExitStack() as stack:
 
-        def open_it(who: str) -> tuple[ChunkedSegmentStorage, Asker | ChunkedSegmentStorage]:
+        def open_it(who: str) -> tuple[ChunkedSegmentStorage, Owner]:
             store = world.open(ask_s=0.01, gc_grace_s=0, collect_s=0)
             return store, store if who == "owner" else stack.enter_context(world.asker())
 
         yield open_it
 
 
-def make(world: World, target: Asker | ChunkedSegmentStorage, holder: str = "q/1", first: int = 0) -> Batch:
+def make(world: World, target: Owner, holder: str = "q/1", first: int = 0) -> Batch:
     session = find_session(target, holder, wait_s=WAIT_S)
     assert find_session(target, holder, wait_s=WAIT_S) == session
     storage = world.storage()
@@ -86,11 +86,10 @@ def assert_attached_once(store: ChunkedSegmentStorage) -> None:
 @BOTH
 @pytest.mark.parametrize("at_once", [True, False])
 def test_everything_appears_at_once_and_one_time(
-    world: World, opened: Callable[..., tuple[ChunkedSegmentStorage, Asker]], who: str, at_once: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    world: World, opened: Opened, who: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if at_once:
-        monkeypatch.setattr(attaching, "_COMMIT_CHUNKS", 14)
+        monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 14)
     store, target = opened(who)
     store.create("a")
     store.append("a", b"before")
@@ -110,7 +109,7 @@ def test_everything_appears_at_once_and_one_time(
     assert store._container.current.queue.head.lsn <= head + 3  # the other session, and heartbeats
 
 
-def before_step(patch: pytest.MonkeyPatch, step: int, call: Callable[[], object]) -> None:
+def before_step(kind: Any, patch: pytest.MonkeyPatch, step: int, call: Callable[[], object]) -> None:
     """Behind so many commits of whoever attaches next, ``call`` comes first, one time."""
     done = [0]
 
@@ -123,9 +122,7 @@ def before_step(patch: pytest.MonkeyPatch, step: int, call: Callable[[], object]
 
         return instead
 
-    for kind in (attaching._Owned, attaching._Asked):
-        for name in ("stage", "commit"):
-            patch.setattr(kind, name, counted(getattr(kind, name)))
+    patch.setattr(kind, "run", counted(kind.run))
 
 
 def stop() -> None:
@@ -134,15 +131,13 @@ def stop() -> None:
 
 @BOTH
 @pytest.mark.parametrize("step", range(6))
-def test_whoever_dies_between_two_commits_is_gone_on_for(
-    world: World, opened: Callable[..., tuple[ChunkedSegmentStorage, Asker]], who: str, step: int
-) -> None:
+def test_whoever_dies_between_two_commits_is_gone_on_for(world: World, opened: Opened, who: str, step: int) -> None:
     store, target = opened(who)
     store.create("a")
     store.append("a", b"before")
     batch = make(world, target)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        before_step(patch, step, stop)
+        before_step(type(target), patch, step, stop)
         batch.attach(target)
     assert store.read("a", 0, 999) == b"before" and [info.name for info in store.segments()] == ["a"]
     store.collect()
@@ -157,15 +152,13 @@ def test_whoever_dies_between_two_commits_is_gone_on_for(
 
 
 @BOTH
-def test_what_nobody_goes_on_with_is_deleted_when_its_session_ends(
-    world: World, opened: Callable[..., tuple[ChunkedSegmentStorage, Asker]], who: str
-) -> None:
+def test_what_nobody_goes_on_with_is_deleted_when_its_session_ends(world: World, opened: Opened, who: str) -> None:
     store, target = opened(who)
     store.create("a")
     store.append("a", b"before")
     batch = make(world, target)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        before_step(patch, 5, stop)
+        before_step(type(target), patch, 5, stop)
         batch.attach(target)
     again = make(world, target, "q/1 again")
     again.attach(target)
@@ -183,20 +176,21 @@ def test_a_session_that_ends_behind_the_staging_is_refused(world: World) -> None
     """Whether a collection has come between or not."""
     store = world.open(gc_grace_s=0, collect_s=0)
     store.create("a")
-    commit = attaching._Owned.commit
+    run = ChunkedSegmentStorage.run
     for collects in (False, True):
         batch = make(world, store, f"q/{collects}")
 
         def ending(
-            self: attaching._Owned, changes: object, once: TablePut, batch: Batch = batch, collects: bool = collects
-        ) -> int:
-            store.commit([EndSession(batch.session_id)])
-            if collects:
-                store.collect()
-            return commit(self, changes, once)  # type: ignore[arg-type]
+            self: ChunkedSegmentStorage, ask: AskCommit, wait_s: float, batch: Batch = batch, collects: bool = collects
+        ) -> Result:
+            if isinstance(ask.once, TablePut):
+                store.commit([EndSession(batch.session_id)])
+                if collects:
+                    store.collect()
+            return run(self, ask)
 
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Conflict) as caught:
-            patch.setattr(attaching._Owned, "commit", ending)
+            patch.setattr(ChunkedSegmentStorage, "run", ending)
             batch.attach(store)
         assert caught.value.subject == f"session {batch.session_id:x}"
     assert store.info("a").length == 0 and not store.exists("b")
@@ -206,7 +200,7 @@ def test_a_session_that_ends_behind_the_staging_is_refused(world: World) -> None
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("step", [0, 2, 5])
 def test_of_two_with_the_same_row_one_happens_and_both_are_told(
-    world: World, opened: Callable[..., tuple[ChunkedSegmentStorage, Asker]], who: str, same: bool, step: int
+    world: World, opened: Opened, who: str, same: bool, step: int
 ) -> None:
     """The second one goes all the way while the first is between two of its steps."""
     store, target = opened(who)
@@ -216,7 +210,7 @@ def test_of_two_with_the_same_row_one_happens_and_both_are_told(
     twin = batch if same else make(world, target, "twin", 100)
     versions: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        before_step(patch, step, lambda: versions.append(twin.attach(target)))
+        before_step(type(target), patch, step, lambda: versions.append(twin.attach(target)))
         assert batch.attach(target) == versions[0]
     assert_attached_once(store)
     entry = store.table("sink").get(b"q")
@@ -224,9 +218,7 @@ def test_of_two_with_the_same_row_one_happens_and_both_are_told(
 
 
 @BOTH
-def test_refusals(
-    world: World, opened: Callable[..., tuple[ChunkedSegmentStorage, Asker]], who: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals(world: World, opened: Opened, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store, target = opened(who)
     batch = make(world, target)
     refused(SegmentNotFound, lambda: batch.attach(target))
@@ -239,14 +231,14 @@ def test_refusals(
     never = SessionChunk(batch.written[0].chunks[0].id[:-1] + b"\xee", 7, 0)
     absent = batch._replace(written=(*batch.written, Written("a", (never,) * 1)))
     refused(InvalidArgument, lambda: twice.attach(target), lambda: absent.attach(target))
-    monkeypatch.setattr(attaching, "_LAST_BYTES", 8_000)
+    monkeypatch.setattr(owners, "_LAST_BYTES", 8_000)
     with pytest.raises(
         InvalidArgument, match=r"14 chunks for 2 segments do not fit one commit.*longer chunks"
     ) as caught:
         make(world, target, "too much").attach(target)
     assert caught.value.argument == "written"
     monkeypatch.undo()
-    monkeypatch.setattr(attaching, "_COMMIT_CHUNKS", 3)
+    monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 3)
     source = next(iter(store.look(lambda view: [key[1:].decode() for key, _ in view.scan(SEGMENT, VISIBLE_SEGMENTS)])))
     refused(InvalidArgument, lambda: store.commit([Concat(source, "a")]), lambda: store.info(source))
     if isinstance(target, Asker):
@@ -256,17 +248,3 @@ def test_refusals(
         )
     batch.attach(target)
     assert store.info("a").length == 70 and store.info("b").length == 28
-
-
-def test_what_cannot_be_looked_at_is_told_as_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit fails, and so does the look whether somebody else was first: the first error is the one that is told."""
-    store = world.open()
-
-    def broken(*_: object) -> int:
-        raise StorageUnavailable("first")
-
-    batch = make(world, store)
-    monkeypatch.setattr(attaching._Owned, "stage", broken)
-    monkeypatch.setattr(attaching, "version_put", lambda *_: None)
-    with pytest.raises(StorageUnavailable, match="first"):
-        batch.attach(store)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.attaching import end_session
 from chunkstore.changes import (
     Append,
     Create,
@@ -24,6 +23,7 @@ from chunkstore.errors import Damaged, InvalidArgument, StorageFull
 from chunkstore.observer import Observer
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.tables import plan_put_row
+from chunkstore.owner import end_session
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
 

@@ -12,26 +12,16 @@ from typing import NamedTuple
 
 import msgpack
 
-from chunkstore.asks import (
-    Answer,
-    AskAppend,
-    AskCollect,
-    AskCommit,
-    AskDefrag,
-    AskPin,
-    AskSession,
-    AskSnapshot,
-    AskStage,
-    AskUnpin,
-    Request,
-)
-from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Replace, Seal, TablePut
+from chunkstore import changes
+from chunkstore.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage
 from chunkstore.checksum import crc32c
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset
-from chunkstore.journal import LeaseInfo, OpCode, RecordKind
-from chunkstore.metadata.port import Line, Op, RowChange
+from chunkstore.journal import LeaseInfo, OpCode, RecordKind, SnapshotReport
+from chunkstore.metadata.port import Line, Op, Position, RowChange
 from chunkstore.names import session_chunk_id
+from chunkstore.records import Pin, PinRecord
+from chunkstore.reports import CollectReport, DefragAction, DefragReport
 from chunkstore.sessions import SessionChunk
 from chunkstore_journal import objects, payloads
 from chunkstore_journal.extents import encode_lines
@@ -175,36 +165,47 @@ OBJECTS: dict[str, ObjectSample] = {
 }
 
 _CHUNKS = (SessionChunk(session_chunk_id(9, 0, 7), 70_000, 5, (1,)), SessionChunk(session_chunk_id(9, 1, 8), 3, 6))
-_PUT = TablePut("sink", b"query", b"\0\1", 0)
-_CHANGES: tuple[Change, ...] = (
-    Create("orders-1", RollingPolicy(chunk_size_bytes_max=99), {"a": 1, "b": b"x", "c": "y"}),
-    Create("orders-2"),
-    Attach("orders-1", 9, _CHUNKS, 0),
-    Replace("orders-0", 0, 70_003, (bytes(range(28)), bytes(28)), _CHUNKS, 9),
-    Seal("orders-1"),
-    Concat("orders-0", "orders-1", 70_003),
-    EndSession(9),
-    TablePut("notes", b"k", b"v"),
+_PUT = changes.TablePut("sink", b"query", b"\0\1", 0)
+_CHANGES: tuple[changes.Change, ...] = (
+    changes.Create("orders-1", RollingPolicy(chunk_size_bytes_max=99), {"a": 1, "b": b"x", "c": "y"}),
+    changes.Create("orders-2"),
+    changes.Attach("orders-1", 9, _CHUNKS, 0),
+    changes.Replace("orders-0", 0, 70_003, (bytes(range(28)), bytes(28)), _CHUNKS, 9),
+    changes.Seal("orders-1"),
+    changes.Concat("orders-0", "orders-1", 70_003),
+    changes.EndSession(9),
+    changes.TablePut("notes", b"k", b"v"),
+    changes.Append("orders-2", b"bytes", 7),
+    changes.Unseal("orders-1"),
+    changes.Truncate("orders-0", 5),
+    changes.Delete("orders-3"),
+    changes.UpdateAttributes("orders-2", {"a": 2, "b": None}, {"a": 1}),
+    changes.TableDelete("notes", b"l", 6),
 )
 ASKS: dict[str, Request] = {
     name: Request(ask, 1_700_000_000_000, 60_000)
     for name, ask in (
         ("session", AskSession("query-1", 86_400_000)),
+        ("end-session", AskCommit((changes.EndSession(9),), None)),
         ("commit", AskCommit(_CHANGES, _PUT)),
-        ("pin", AskPin("nightly", "note", 5000, "host-a:77")),
-        ("unpin", AskUnpin("nightly")),
-        ("collect", AskCollect()),
-        ("defrag", AskDefrag("orders-0")),
-        ("defrag-all", AskDefrag(None)),
-        ("snapshot", AskSnapshot()),
-        ("stage", AskStage(9, (_CHUNKS[:1], _CHUNKS[1:]))),
-        ("append", AskAppend("orders-0", 7, b"bytes", b"writer", 7, 3)),
-        ("append-anywhere", AskAppend("orders-0", 0, b"", b"w", 1, None)),
+        ("pin", AskPin("nightly", PinRecord(0, 0, 5000, "host-a:77", "note"))),
+        ("unpin", AskPin("nightly", None)),
+        ("collect", AskJob("collect")),
+        ("defrag", AskJob("defrag", "orders-0")),
+        ("stage", AskCommit((), Stage(9, (_CHUNKS[:1], _CHUNKS[1:])))),
+        ("append", AskCommit((changes.Append("orders-0", b"bytes", 3),), Event(7, b"writer", 7))),
+        ("append-anywhere", AskCommit((changes.Append("orders-0", b""),), Event(0, b"w", 1))),
     )
 }
 ANSWERS: dict[str, Answer] = {
-    "done": Answer(4, None, (7, "x", b"y", True, None, ((1, "a"),))),
-    "refused": Answer(4, BadOffset("orders-0", expected=3, given=4), ()),
+    "done": Answer(4, None, 7),
+    "nothing": Answer(4, None, None),
+    "pinned": Answer(4, None, Pin("nightly", 7, "host-a:77", "note", 1, None)),
+    "unpinned": Answer(4, None, True),
+    "collected": Answer(4, None, CollectReport(1, 2, 3, 4, 5, 6, 7)),
+    "merged": Answer(4, None, DefragReport(1, 9, 1, 90, 3, 90, (DefragAction("merge", "a", 0, 90, 9, 3),), ("b",))),
+    "snapshot": Answer(4, None, SnapshotReport("c/snap/1", Position(7, HASH, 4, 2, 900), DIGEST, 5, 600)),
+    "refused": Answer(4, BadOffset("orders-0", expected=3, given=4), None),
 }
 
 GOLDEN: dict[str, bytes] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from chunkstore.asker import Asker
-from chunkstore.asks import Answer, AskedChange
+from chunkstore.asks import Answer
 from chunkstore.assembly import open_asker_on
-from chunkstore.changes import Attach, EndSession, TablePut
+from chunkstore.changes import Attach, Change, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.owner import Asker
 from chunkstore_journal.asks import StoredAsks, decode_answer
 from tests.simulation.scene import SEGMENT, Event, Owner, Scene
 from tests.simulator import Job
@@ -42,24 +42,24 @@ class Asking:
         opening = self.process.opening_replica()
         self.asker: Asker = self.process.run(lambda: open_asker_on(self.process.storage, opening()))
 
-    def written(self, tag: str) -> tuple[AskedChange, ...]:
+    def written(self, tag: str) -> tuple[Change, ...]:
         """A session with one chunk that holds an event, and what attaches it to the segment; an owner must look."""
 
-        def write() -> tuple[AskedChange, ...]:
+        def write() -> tuple[Change, ...]:
             writer = self.asker.session(tag, wait_s=_PATIENCE_S)
             chunk = writer.write_chunk(self.process.storage, 0, b"<%s>" % tag.encode())
             return Attach(SEGMENT, writer.session_id, (chunk,)), EndSession(writer.session_id)
 
         return self.process.run(write)
 
-    def begin(self, tag: str, changes: Sequence[AskedChange], row: TablePut, *, wait_s: float = _PATIENCE_S) -> Event:
+    def begin(self, tag: str, changes: Sequence[Change], row: TablePut, *, wait_s: float = _PATIENCE_S) -> Event:
         """Ask for a commit, which is judged as the event ``tag``; it goes on whenever the world does."""
         event = Event(self.scene, tag)
         event.job = self.again(event, changes, row, wait_s=wait_s)
         return event
 
     def again(
-        self, event: Event, changes: Sequence[AskedChange], row: TablePut, *, wait_s: float = _PATIENCE_S
+        self, event: Event, changes: Sequence[Change], row: TablePut, *, wait_s: float = _PATIENCE_S
     ) -> Job[None]:
         """Ask for the same again."""
         asker = self.asker
@@ -71,7 +71,7 @@ class Asking:
         return event.job
 
     def begun(
-        self, tag: str, changes: Sequence[AskedChange], row: TablePut, *, wait_s: float = _PATIENCE_S
+        self, tag: str, changes: Sequence[Change], row: TablePut, *, wait_s: float = _PATIENCE_S
     ) -> tuple[Event, str]:
         """As ``begin``; the request is stored by now. Returns its name, too."""
         gate = self.process.gate(op="put", name="*/ask/bell", stage="send")

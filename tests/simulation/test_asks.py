@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from chunkstore.errors import OutcomeUnknown, SegmentExists, StorageUnavailable
 from tests.simulation.asking import LOOKING, Asking, once, version_of
 from tests.simulation.crashing import Story, at_every_call
 from tests.simulation.scene import ALL, Scene, scene_of, worlds
-from tests.simulator import Job, Process, Rule
+from tests.simulator import Process, Rule
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -120,27 +119,17 @@ def test_what_takes_longer_than_the_owners_patience_is_done_once_and_not_refused
     assert scene.judge() == ["a", "asked"]
 
 
-@pytest.mark.parametrize("asked", ["commit", "session"])
 @worlds("posix-append")
-def test_what_only_a_page_cache_holds_is_no_success(scene: Scene, asked: str) -> None:
+def test_what_only_a_page_cache_holds_is_no_success(scene: Scene) -> None:
     """The owner's sync fails, and it dies. The next sync of that file "succeeds" and saves nothing; then the power goes."""
     z = scene.first("z", "a", ask_s=LOOKING)
     q = Asking(scene)
-    if asked == "commit":
-        event, _ = q.begun("asked", q.written("asked"), once(b"1"), wait_s=10.0)
-        assert event.job is not None
-        job: Job[Any] = event.job
-    else:
-        job = q.process.start(lambda: q.asker.session("import", wait_s=10.0))
+    event, _ = q.begun("asked", q.written("asked"), once(b"1"), wait_s=10.0)
     z.process.until_record().release()
     sync = z.process.until(op="sync", step="fsync", name="*/log.a")
     scene.posix.entries[sync.name].sync_fails()
     sync.outlive()
     scene.world.advance(12.0)
     scene.world.machine("far away").power_cut()
-    assert job.done
-    if asked == "commit":
-        assert isinstance(event.error, OutcomeUnknown)
-    else:
-        assert isinstance(job.error, OutcomeUnknown)
+    assert event.job is not None and event.job.done and isinstance(event.error, OutcomeUnknown)
     assert scene.judge() == ["a"]

@@ -31,7 +31,7 @@ def test_55_ask_carried_out_twice(scene: Scene) -> None:
     scene.world.advance(2.0)
     for process in "nz":
         (answer,) = q.answers(request, process)
-        assert (answer.error, answer.result) == (None, (version,)), process
+        assert (answer.error, answer.result) == (None, version), process
     assert version_of(n) == version
     assert scene.judge() == ["a", "asked"]
 
@@ -58,7 +58,7 @@ def test_56_ask_by_zombie(scene: Scene, refused: bool) -> None:
     heir = _owner(scene, "heir")
     event.acknowledged()
     (answer,) = q.answers(request, "heir")
-    assert answer.result == (version_of(heir),)
+    assert answer.result == version_of(heir)
     assert scene.judge() == ["a", "asked"]
 
 

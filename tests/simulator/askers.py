@@ -16,12 +16,12 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from chunkstore.asker import Asker
-from chunkstore.asks import AskedChange
+from chunkstore.asks import AskCommit, Stage
 from chunkstore.assembly import open_asker_on
-from chunkstore.changes import Attach, Concat, Create, EndSession, Seal, TablePut
+from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Seal, TablePut
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown
+from chunkstore.owner import Asker
 from chunkstore.sessions import SessionChunk, SessionWriter, staged_name
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at
@@ -214,7 +214,7 @@ class _Life:
         row = self._run.recorder.call(self._name, "replica_get", "", args, lambda: replica.epoch, look)
         return (0, 0) if row is None else (row[1], int(row[0].split(b".")[0]))
 
-    def _changes(self, number: int) -> tuple[Sequence[AskedChange], tuple[Call, ...]]:
+    def _changes(self, number: int) -> tuple[Sequence[Change], tuple[Call, ...]]:
         """What a step consists of: the same whenever it is asked for, but for the chunks that hold its bytes."""
         name = f"{self._who.name}.{number}.{self._variant}"
         random = Random(f"step {self._run.plan.seed} {name}")
@@ -227,7 +227,7 @@ class _Life:
         ]
         if dice < 0.3:
             size = random.choice((7, 30, 100))
-            changes: list[AskedChange] = [Create(segment, RollingPolicy(chunk_size_bytes_max=size))]
+            changes: list[Change] = [Create(segment, RollingPolicy(chunk_size_bytes_max=size))]
             told: list[Call] = [("create", segment, (size,))]
         elif dice < 0.5:
             fresh = f"s{name}"
@@ -261,7 +261,7 @@ class _Life:
         told = (("create", name, (None,)), ("attach", name, (data, None)), ("seal", name, ()))
 
         def stage() -> int:
-            self._asker.stage(writer.session_id, (chunks,), wait_s=self._wait_s())
+            self._asker.run(AskCommit((), Stage(writer.session_id, (chunks,))), wait_s=self._wait_s())
             return 0
 
         self._run.recorder.call(self._name, "ask", "", (told, None), lambda: 0, stage)

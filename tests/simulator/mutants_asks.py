@@ -12,8 +12,8 @@ from tests.simulator.mutant import EVERYWHERE, Mutant, Patch
 
 __all__ = ["ASKING_MUTANTS"]
 
-_ASKED: Final = "chunkstore.upkeep.asked"
-_ASK: Final = "chunkstore.asker:Asker._ask"
+_COMMIT_ONCE: Final = "chunkstore.upkeep.calls:UpkeepCalls._commit_once"
+_COMMITS: Final = "self.commit([once, *changes])"
 
 
 def _mutant(name: str, what: str, *patches: Patch) -> Mutant:
@@ -25,44 +25,36 @@ ASKING_MUTANTS: Final = (
         "ask-answered-first",
         "what is asked for is answered before it is committed, and the asker takes the answer for a proof",
         Patch(
-            f"{_ASKED}:Asked._carry_out",
-            "            answer = Answer(epoch, None, self._call(ask))",
-            "            if type(ask).__name__ == 'AskCommit':\n"
-            "                self._respond(token, Answer(epoch, None, (container.current.queue.head.lsn + 1,)))\n"
-            "            answer = Answer(epoch, None, self._call(ask))",
-        ),
-        Patch(
-            _ASK,
-            '            raise _unknown("the owner reports it as done, but history does not show it", ask)',
-            "            return answer.result[0]",
+            "chunkstore.upkeep.asked:Asked._answer",
+            "        with self._container.upkeep.run",
+            "        if type(ask).__name__ == 'AskCommit' and type(ask.once).__name__ == 'TablePut':\n"
+            "            head = self._container.current.queue.head.lsn\n"
+            "            self._respond(token, Answer(epoch, None, head + 1))\n"
+            "        with self._container.upkeep.run",
         ),
     ),
     _mutant(
         "ask-without-row",
         "the changes that are asked for are committed without their row",
-        Patch(f"{_ASKED}:_commit_once", "calls.commit([once, *changes])", "calls.commit([*changes])"),
+        Patch(_COMMIT_ONCE, _COMMITS, "self.commit([*changes])"),
     ),
     _mutant(
         "ask-row-in-between",
         "the row is committed behind the changes that are asked for, by itself",
         Patch(
-            f"{_ASKED}:_commit_once",
-            "calls.commit([once, *changes])",
-            "calls.commit([*changes]) if changes else None\n        calls.commit([once])",
+            _COMMIT_ONCE,
+            _COMMITS,
+            "self.commit([*changes]) if changes else None\n        self.commit([once])",
         ),
     ),
     _mutant(
         "ask-row-unasked",
         "it is not looked whether what is asked for has happened, and the asker believes the refusal",
+        Patch(_COMMIT_ONCE, "if done is None:", "if True:"),
         Patch(
-            f"{_ASKED}:_commit_once",
-            "    done = version_put(table.get(once.key), once)\n    if done is None:",
-            "    done = None\n    if done is None:",
-        ),
-        Patch(
-            _ASK,
-            "done = None if told and read is not None else",
-            "done = None if refusal is not None or (told and read is not None) else",
+            "chunkstore.owner:Asker.run",
+            "            done = self._done(ask)\n",
+            "            done = None if answer is not None else self._done(ask)\n",
         ),
     ),
 )

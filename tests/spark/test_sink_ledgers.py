@@ -13,12 +13,12 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
-from chunkstore.attaching import attach_written
 from chunkstore.cli import main
 from chunkstore.errors import Conflict, InvalidArgument
+from chunkstore.owner import attach_written
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
-from chunkstore.spark.committing import StoreDoor, commit_job
+from chunkstore.spark.committing import commit_job
 from chunkstore.spark.sink import BatchWriter, job_of
 from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
@@ -192,7 +192,7 @@ def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
                     writer.append(*row)
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("chunkstore.spark.owners.attach_written", attach)
+    monkeypatch.setattr("chunkstore.spark.committing.attach_written", attach)
     with pytest.raises(Conflict) as caught:
         write_batch(options(home, topic="t"), frame(entries(1, 0, 9)))
     assert (caught.value.expected, caught.value.found) == (3, 0)
@@ -222,7 +222,7 @@ def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.Chunk
         table = frame(entries(1, first, stop))
         messages = told(BatchWriter(given, _schema([table]), overwrite=False), [table], {})
         _, job = job_of(messages)
-        return commit_job(StoreDoor(store, messages[0].container_uuid), None, 0, job)
+        return commit_job(store, None, 0, job)
 
     assert commit(0, 9) == "commit"
     with pytest.raises(Conflict, match="stored already"):
@@ -234,7 +234,7 @@ def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.Chunk
 def test_more_chunks_than_a_record_holds(
     store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chunkstore.attaching._COMMIT_CHUNKS", 5)
+    monkeypatch.setattr("chunkstore.owner._COMMIT_CHUNKS", 5)
     rows = [(1, entry, b"x" * 1_000_000) for entry in range(12)]
     write_batch(options(home, topic="t", chunkBytes="1"), frame(rows))
     assert stored(store, "t", 1) == rows

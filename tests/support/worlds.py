@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import pytest
 
-from chunkstore.asker import Asker
 from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -29,6 +28,7 @@ from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryMetadataStore, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
+from chunkstore.owner import Asker
 from chunkstore.registry import open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 import chunkstore_journal
-from chunkstore.asks import ASKED_CHANGES, AskCommit
-from chunkstore.config import LIMITS, MIB
+from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.journal import RecordKind
+from chunkstore.metadata.port import Position
+from chunkstore.records import PinRecord
+from chunkstore.reports import DefragAction
+from chunkstore.sessions import SessionChunk
 from chunkstore_journal import asks, extents, objects, payloads, record, snapshot_reader, wire
-from tests.golden.journal_samples import ASKS, GOLDEN
+from tests.golden.journal_samples import GOLDEN
 
 TEXT = (Path(chunkstore_journal.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
 
@@ -106,18 +109,12 @@ def test_versions_and_limits_are_the_codes() -> None:
     assert asks.REQUEST_BYTES_MAX == 15 * MIB
 
 
-def test_requests_and_changes_are_all_listed() -> None:
-    listed = {int(row[0]): row[1] for row in _table("What is asked for, by `number`:")}
-    assert listed == {asks._wire_of(sample.ask)[0]: _words(sample.ask) for sample in ASKS.values()}
-    assert set(listed) == set(asks._READERS)
-    commit = ASKS["commit"].ask
-    assert isinstance(commit, AskCommit)
-    changes = {int(row[0]): row[1] for row in _table("A change is")}
-    assert changes == {asks._wire_of_change(change)[0]: _words(change) for change in commit.changes}
-    assert len(changes) == len(ASKED_CHANGES)
+def test_the_classes_of_requests_and_answers_are_all_listed() -> None:
+    listed = {int(number): (name, fields) for number, name, fields in _table("A data class is")}
+    assert listed == {number: (kind.__name__, _listed(kind)) for number, kind in asks.KINDS.items()}
+    plain = SessionChunk, RollingPolicy, PinRecord, DefragAction, Position
+    assert _table("Other classes have no number") == [[kind.__name__, _listed(kind)] for kind in plain]
 
 
-def _words(value: object) -> str:
-    """The class's name as the tables write it: ``TablePut`` is TABLE_PUT."""
-    name = type(value).__name__.removeprefix("Ask")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+def _listed(kind: type) -> str:
+    return f"`{', '.join(asks._fields(kind))}`"

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.asks import AskedChange
-from chunkstore.attaching import Written
-from chunkstore.changes import Attach, Create, EndSession, TablePut
+from chunkstore.asks import Ask, AskCommit, AskSession, Result
+from chunkstore.changes import Attach, Change, Create, EndSession, TablePut
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import SinkRow
 from chunkstore.names import session_chunk_id
 from chunkstore.operations.tables import TableEntry
-from chunkstore.pulsar.contexts import Context
+from chunkstore.owner import end_session
 from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
-from chunkstore.spark.committing import Job, commit_batch, commit_job, give_up
+from chunkstore.spark.committing import Job, commit_batch, commit_job, session_of
 from chunkstore.spark.once import NOTHING, Content, Incoming, judge_batch, judge_job
 
 HERE, THERE = b"h" * 16, b"t" * 16
 
 
 class Container:
-    """What an owner makes of commits, in memory; a ``Door`` to it."""
+    """What an owner makes of commits, in memory; an ``Owner``."""
+
+    container = "default"
 
     def __init__(self, uuid: bytes = HERE) -> None:
         self.uuid = uuid
@@ -38,45 +40,38 @@ class Container:
         self.certain_lsn = 1 << 60
         self.answers: list[str] = []
         """What becomes of the next commits: lost (nothing happens), unheard (it happens), late (it may happen yet)."""
-        self.late: list[tuple[Sequence[AskedChange], TablePut]] = []
+        self.late: list[tuple[Sequence[Change], TablePut | None]] = []
 
-    def row(self, key: bytes) -> TableEntry | None:
-        return self.rows.get(key)
+    def state(self) -> Any:
+        return self
 
-    def is_certain(self, entry: TableEntry) -> bool:
-        return entry.version <= self.certain_lsn
+    def table(self, namespace: str) -> Any:
+        return self.rows
 
-    def session(self, session_id: int) -> OpenSession | None:
-        return self.open.get(session_id)
+    def is_certain(self, version: int) -> bool:
+        return version <= self.certain_lsn
+
+    def sessions(self) -> list[OpenSession]:
+        return list(self.open.values())
 
     def exists(self, segment: str) -> bool:
         return segment in self.segments
 
-    def find_session(self, holder: str, ttl_s: float) -> int:
-        for item in self.open.values():
-            if item.holder == holder:
-                return item.id
-        self.lsn += 1
-        self.open[self.lsn] = OpenSession(self.lsn, holder, 1 << 50, 1 << 50)
-        return self.lsn
+    def run(self, ask: Ask, *, wait_s: float = 0.0) -> Result:
+        match ask:
+            case AskSession(holder):
+                self.lsn += 1
+                self.open[self.lsn] = OpenSession(self.lsn, holder, 1 << 50, 1 << 50)
+                return self.lsn
+            case AskCommit(changes, TablePut() | None as once):
+                self.commit(changes, once)
+        return 0
 
-    def contexts(self, topic: str) -> list[Context]:
-        return []
+    def find_session(self, holder: str) -> int:
+        found = [item.id for item in self.open.values() if item.holder == holder]
+        return found[0] if found else session_of(self, holder)
 
-    def attach(
-        self,
-        session_id: int,
-        written: Sequence[Written],
-        once: TablePut,
-        *,
-        also: Sequence[AskedChange] = (),
-        end_session: bool,
-    ) -> None:
-        changes: list[AskedChange] = [item.create for item in written if item.create is not None]
-        changes += [Attach(item.segment, session_id, item.chunks) for item in written]
-        self.commit([*changes, *also, *([EndSession(session_id)] if end_session else [])], once)
-
-    def commit(self, changes: Sequence[AskedChange], once: TablePut) -> None:
+    def commit(self, changes: Sequence[Change], once: TablePut | None) -> None:
         answer = self.answers.pop(0) if self.answers else "heard"
         if answer == "late":
             self.late.append((changes, once))
@@ -85,9 +80,9 @@ class Container:
         if answer != "heard":
             raise OutcomeUnknown("nobody answered", subject="commit")
 
-    def apply(self, changes: Sequence[AskedChange], once: TablePut) -> None:
-        stored = self.rows.get(once.key)
-        if (0 if stored is None else stored.version) != once.expected_version:
+    def apply(self, changes: Sequence[Change], once: TablePut | None) -> None:
+        stored = None if once is None else self.rows.get(once.key)
+        if once is not None and (0 if stored is None else stored.version) != once.expected_version:
             raise Conflict("row", expected=once.expected_version, found=stored)
         segments = {name: list(chunks) for name, chunks in self.segments.items()}
         ended = set()
@@ -110,7 +105,8 @@ class Container:
         for session_id in ended:
             del self.open[session_id]
         self.lsn += 1
-        self.rows[once.key] = TableEntry(once.key, once.value, self.lsn)
+        if once is not None:
+            self.rows[once.key] = TableEntry(once.key, once.value, self.lsn)
 
 
 def written(session_id: int, *numbers: int, segment: str = "s") -> Job:
@@ -134,7 +130,7 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
     number, run = 0, 0
     batch_of: dict[bytes, int] = {}
     for brought, (answer, fate, fires) in enumerate(steps):
-        session_id = container.find_session("query", 1.0)
+        session_id = container.find_session("query")
         tasks = written(session_id, brought)
         output = tasks.outputs[0][0]
         assert isinstance(output, Output)
@@ -162,7 +158,7 @@ def test_every_micro_batch_is_there_once_whatever_is_killed(steps: list[tuple[st
         container.answers = []
         for wrong in {len(found) - 1 - back, len(found) + back} - {-1}:
             if wrong >= 0:
-                tasks = written(container.find_session("query", 1.0), 1_000 + wrong)
+                tasks = written(container.find_session("query"), 1_000 + wrong)
                 with pytest.raises(Conflict) as caught:
                     commit_batch(container, Incoming("q", "q", wrong, HERE), "run", tasks)
                 assert (caught.value.expected, caught.value.found) == (len(found), wrong)
@@ -207,7 +203,7 @@ def test_what_follows_is_committed_once() -> None:
 @pytest.mark.parametrize("content", [Content(), Content(2, 4), Content(3, 3)])
 def test_other_rows_under_a_known_number_are_refused_with_the_way_out(content: Content) -> None:
     container, application = Container(), "nightly"
-    sessions = [container.find_session(str(number), 1.0) for number in range(4)]
+    sessions = [container.find_session(str(number)) for number in range(4)]
 
     def job(number: int, content: Content) -> Job:
         plain = written(sessions[number], number)
@@ -244,7 +240,7 @@ def test_each_commit_ends_its_session_unless_others_share_it() -> None:
     container = Container()
     for shared in (False, True):
         for number in (0, 1, 1):
-            session_id = container.find_session("query", 1.0)
+            session_id = container.find_session("query")
             job = written(session_id, container.lsn)._replace(shared=shared)
             commit_batch(container, incoming(number)._replace(sink=f"{shared}"), "a", job)
             assert (session_id in container.open) == shared
@@ -253,7 +249,7 @@ def test_each_commit_ends_its_session_unless_others_share_it() -> None:
 def test_an_empty_micro_batch_counts() -> None:
     container = Container()
     for number in (0, 1):
-        session_id = container.find_session("query", 1.0)
+        session_id = container.find_session("query")
         commit_batch(container, incoming(number), "run", Job(session_id, ()))
     with pytest.raises(Conflict):
         commit_batch(container, incoming(3), "run", Job(session_id, ()))
@@ -261,12 +257,12 @@ def test_an_empty_micro_batch_counts() -> None:
 
 def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -> None:
     container = Container()
-    first = container.find_session("1", 1.0)
+    first = container.find_session("1")
     assert commit_job(container, "app", 3, written(first, 1)) == "commit"
-    again = container.find_session("2", 1.0)
+    again = container.find_session("2")
     assert commit_job(container, "app", 3, written(again, 1)) == "done"
     assert container.open.keys() == set(), "what was written again is nobody's"
-    assert not give_up(container, again)
+    assert not end_session(container, again)
     with pytest.raises(Conflict, match="ended"):
         commit_job(container, "app", 4, written(again, 1))
     assert [len(chunks) for chunks in container.segments.values()] == [1]
@@ -275,11 +271,11 @@ def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -
 def test_a_commit_whose_outcome_is_unknown_is_decided_by_giving_up() -> None:
     for answer, stays in (("late", 0), ("unheard", 1)):
         container = Container()
-        session_id = container.find_session("1", 1.0)
+        session_id = container.find_session("1")
         container.answers = [answer]
         with pytest.raises(OutcomeUnknown):
             commit_job(container, None, 0, written(session_id, 1))
-        assert give_up(container, session_id) == (not stays)
+        assert end_session(container, session_id) == (not stays)
         for item in container.late:
             with pytest.raises(Conflict):
                 container.apply(*item)
@@ -288,18 +284,20 @@ def test_a_commit_whose_outcome_is_unknown_is_decided_by_giving_up() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_what_may_not_be_durable_is_done_when_a_record_stands_behind_it(is_open: bool) -> None:
+    """The end of the session of a repetition is such a record; without one the row is put again."""
     container = Container()
-    session_id = container.find_session("query", 1.0)
+    session_id = container.find_session("query")
     commit_batch(container, incoming(0), "run", written(session_id, 1))
-    if not is_open:
-        give_up(container, session_id)
-    before, container.certain_lsn = container.rows[b"ssink"], 0
+    if is_open:
+        session_id = container.find_session("query")
+    before, lsn, container.certain_lsn = container.rows[b"ssink"], container.lsn, 0
     container.answers = ["lost"]
     with pytest.raises(OutcomeUnknown):
         commit_batch(container, incoming(0), "run", written(session_id, 2))
     assert container.rows[b"ssink"] == before
     assert commit_batch(container, incoming(0), "run", written(session_id, 2)) == "done"
-    assert container.rows[b"ssink"].version == container.lsn > before.version
+    assert container.lsn == lsn + 1 and container.open == {}
+    assert (container.rows[b"ssink"] == before) == is_open
     container.certain_lsn, container.answers = 1 << 60, ["lost"]
     assert commit_batch(container, incoming(0), "run", written(session_id, 2)) == "done"
     assert len(container.segments["s"]) == 1
@@ -307,10 +305,10 @@ def test_what_may_not_be_durable_is_done_when_a_record_stands_behind_it(is_open:
 
 def test_others_move_the_rows_meanwhile() -> None:
     container = Container()
-    one, other = container.find_session("1", 1.0), container.find_session("2", 1.0)
+    one, other = container.find_session("1"), container.find_session("2")
     plain = container.commit
 
-    def meanwhile(changes: Sequence[AskedChange], once: TablePut) -> None:
+    def meanwhile(changes: Sequence[Change], once: TablePut | None) -> None:
         container.commit = plain  # type: ignore[method-assign]
         commit_job(container, None, 0, written(other, 1))
         plain(changes, once)

@@ -25,15 +25,16 @@ import pyarrow.compute as pc
 from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
+from chunkstore.owner import Owner, end_session
 from chunkstore.registry import Root, root_url
 from chunkstore.spark.chunks_out import WritePlan, write_task
-from chunkstore.spark.committing import SESSION_TTL_S, Door, Job, commit_job, done_so_far, give_up, was_done
+from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
 from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.once import NOTHING, Content, something_else
-from chunkstore.spark.owners import AskerDoor
+from chunkstore.spark.owners import OwnerClient
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
@@ -170,8 +171,8 @@ def offload_files(
     digests = _digests(files, options, kind, ledger)
     name = job if job is not None else _name_of(files, options, kind, ledger, part_bytes)
     done: list[OffloadedPart] = []
-    with AskerDoor(options, claims=True) as door:
-        last, count, before = _done_before(door, name, digests)
+    with OwnerClient(options, claims=True) as owner:
+        last, count, before = _done_before(owner, name, digests)
         if count:
             there = _planned(last, kind, items[:count], options.chunk_bytes)
             done.append(there._replace(state="before", segments=None))
@@ -186,7 +187,7 @@ def offload_files(
             count += len(part)
             step = _Step(name, number, before, digests[count])
             size_bytes = sum(item.file.size_bytes for item in part)
-            done.append(_done(number, _commit(door, options, step, write), len(part), size_bytes))
+            done.append(_done(number, _commit(owner, options, step, write), len(part), size_bytes))
             before = step.after
     return done
 
@@ -208,11 +209,11 @@ def _cut(items: Sequence[_Item], part_bytes: int) -> list[list[_Item]]:
     return [part for part, _ in grouped(items, [item.file.size_bytes for item in items], 0, part_bytes)]
 
 
-def _done_before(door: Door, name: str, digests: Sequence[bytes]) -> tuple[int, int, bytes]:
+def _done_before(owner: Owner, name: str, digests: Sequence[bytes]) -> tuple[int, int, bytes]:
     """The last part that earlier runs have committed under this name, how many of these files that was, and the digest of them.
 
     Raises ``Conflict``: others."""
-    row = done_so_far(door, name)
+    row = done_so_far(owner, name)
     if row is None:
         return -1, 0, NOTHING
     if row.run in digests:
@@ -260,7 +261,7 @@ def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int 
 
 
 def _commit(
-    door: AskerDoor,
+    owner: Owner,
     options: WriteOptions,
     step: _Step,
     write: Callable[[WritePlan], list[_Written]],
@@ -268,20 +269,20 @@ def _commit(
     """One part: a session, the tasks, and the commit that ends it. Whatever fails or is interrupted before, the session is ended."""
     name, number, before, after = step
     known = runtime.token(16) if name is None else repr((name, number)).encode()
-    session_id = door.find_session(f"spark {blake2b(known, digest_size=16).hexdigest()}", SESSION_TTL_S)
+    session_id = session_of(owner, f"spark {blake2b(known, digest_size=16).hexdigest()}")
     try:
-        written = write(WritePlan(options, Columns(None, ledgers=True), door.uuid, session_id))
+        written = write(WritePlan(options, Columns(None, ledgers=True), owner.uuid, session_id))
         outputs = tuple(one.outputs for one in written)
-        commit_job(door, name, number, Job(session_id, outputs), before=before, after=after)
+        commit_job(owner, name, number, Job(session_id, outputs), before=before, after=after)
     except BaseException:
-        _give_up(door, session_id)
+        _give_up(owner, session_id)
         raise
     return written
 
 
-def _give_up(door: AskerDoor, session_id: int) -> None:
+def _give_up(owner: Owner, session_id: int) -> None:
     try:
-        give_up(door, session_id)
+        end_session(owner, session_id)
     except ChunkstoreError as error:
         text = f"session {session_id} could not be ended ({error.message}): run the same job again to continue"
         _LOG.warning(text)
@@ -386,8 +387,8 @@ def _offload_frame(
         frame = frame.repartitionByRange(order_by).sortWithinPartitions(order_by)
     place = repr((options.target, "frame", ledger if plain else None))
     step = _Step(job, 0, NOTHING, blake2b(place.encode(), digest_size=len(NOTHING)).digest())
-    with AskerDoor(options, claims=True) as door:
-        if was_done(door, job, 0, after=step.after):
+    with OwnerClient(options, claims=True) as owner:
+        if was_done(owner, job, 0, after=step.after):
             return OffloadedPart(0, "before", 0, None, None, None, None, None)
 
         def write(plan: WritePlan) -> list[_Written]:
@@ -397,7 +398,7 @@ def _offload_frame(
             rows = run_frame(made, f"chunkstore offload {options.target}")
             return [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
 
-        return _done(0, _commit(door, options, step, write), 0, None)
+        return _done(0, _commit(owner, options, step, write), 0, None)
 
 
 def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.RecordBatch]) -> _Written:
