@@ -232,7 +232,7 @@ def test_json_of_every_verb_is_described() -> None:
 
 
 # What these pages have today, and it may only fall; all others together have the rest, generated text apart.
-WORDS_MAX = {"architecture.md": 2_300, "performance.md": 6_900, "protocol.md": 16_500}
+WORDS_MAX = {"architecture.md": 1_800, "performance.md": 700, "protocol.md": 11_600}
 REST_MAX = 24_000
 
 
