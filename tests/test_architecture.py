@@ -125,7 +125,7 @@ CEILINGS = {
     "chunkstore/testing": 2_167,
     "chunkstore/upkeep": 2_822,
     "journal": 8_316,
-    "tests": 1_168,
+    "tests": 1_171,
     "tests/backup": 1_957,
     "tests/backup_restore": 1_540,
     "tests/chaos": 2_386,
