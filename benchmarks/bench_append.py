@@ -24,6 +24,7 @@ from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
+from tests.support.settings import tuned
 
 __all__ = ["bare", "main", "ours"]
 
@@ -41,7 +42,7 @@ def ours(path: Path, sizes: list[int], segments: int = 1, sync_s: float = 0, **s
             time.sleep(sync_s)
 
         os.fdatasync = slow_sync  # type: ignore[assignment]
-    given = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, **settings)
+    given = tuned(cache_dir=str(path / "cache"), lease_s=0, **settings)
     store = chunkstore.open(f"file://{path}/root", settings=given)
     names = [f"s{number}" for number in range(segments)]
     for name in names:
@@ -114,7 +115,7 @@ def bytes_written(report: Report, path: Path, appends: int) -> None:
         root = path / f"written-{batch}"
         root.mkdir()
         storage = MeteredChunkStorage(FilesystemChunkStorage(str(root / "store")))
-        settings = chunkstore.Settings(cache_dir=str(root / "cache"), lease_s=0, **UNSPILLED)  # type: ignore[arg-type]
+        settings = tuned(cache_dir=str(root / "cache"), lease_s=0, **UNSPILLED)
         with open_store_on(storage, settings=settings) as store, storage.counting() as counting:
             store.create("s")
             for _ in range(appends // batch):

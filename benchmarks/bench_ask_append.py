@@ -19,6 +19,7 @@ from chunkstore import runtime
 from chunkstore.asks import Answer, AskCommit, Event, Request
 from chunkstore.assembly import open_asker
 from chunkstore.changes import Append
+from chunkstore.config import Tuning
 
 __all__ = ["main"]
 
@@ -64,7 +65,7 @@ def asked_rate(root: str, path: Path, count: int) -> float:
 
 def floor_rate(root: str, path: Path, count: int) -> float:
     """Exchanges a second, without a wait: the owner does not look."""
-    settings = chunkstore.Settings(cache_dir=str(path / "floor"), ask_s=0)
+    settings = chunkstore.Settings(cache_dir=str(path / "floor"), tuning=Tuning(ask_s=0))
     with chunkstore.open(root, settings=settings) as store, open_asker(root, settings=settings) as asker:
         store.create("a")
         asker.replica.refresh()

@@ -20,7 +20,7 @@ import chunkstore
 from benchmarks.big import build, open_big
 from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, scratch, time_s
 from chunkstore import backup
-from chunkstore.config import KIB, MIB
+from chunkstore.config import KIB, MIB, Tuning
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -75,7 +75,7 @@ def exports(report: Report, path: Path, chunks: int, rounds: int) -> None:
 
 def filled(path: Path, chunks: int, chunk_bytes: int) -> chunkstore.ChunkedSegmentStorage:
     """A container with one sealed segment of so many chunks of random bytes."""
-    settings = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, collect_s=0)
+    settings = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, tuning=Tuning(collect_s=0))
     store = chunkstore.open((path / "root").as_uri(), settings=settings)
     store.create("s", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=chunk_bytes))
     step = min(10_000, max(1, (32 * MIB) // chunk_bytes))
@@ -120,7 +120,7 @@ def restoring(report: Report, path: Path, chunks: int, chunk_bytes: int, rounds:
     spent: dict[str, list[float]] = {"ours": [], "plain": []}
     with filled(path, chunks, chunk_bytes) as store:
         names = [chunk.name for chunk in store.layout("s")]
-    settings = chunkstore.Settings(cache_dir=str(path / "other"), lease_s=0, collect_s=0)
+    settings = chunkstore.Settings(cache_dir=str(path / "other"), lease_s=0, tuning=Tuning(collect_s=0))
     for number in range(rounds + 1):
         for turn in ("ours", "plain") if number % 2 else ("plain", "ours"):
             target = path / f"{turn}-{number}"

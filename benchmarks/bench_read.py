@@ -27,6 +27,7 @@ from chunkstore.config import KIB, MIB
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS, S3Server
+from tests.support.settings import tuned
 
 __all__ = ["main"]
 
@@ -45,7 +46,7 @@ def _offsets(size: int, total: int) -> Iterator[int]:
 
 def ours(path: Path, size: int, *, piece: int = PIECE_BYTES, total: int = TOTAL_BYTES, **settings: Any) -> Operation:
     """Reads into one buffer, by the owner, of what was appended in pieces."""
-    given = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, **settings)
+    given = tuned(cache_dir=str(path / "cache"), lease_s=0, **settings)
     store = chunkstore.open(f"file://{path}/root", settings=given)
     store.create("s", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=64 * MIB))
     data = os.urandom(piece)
@@ -122,7 +123,7 @@ def ranged(path: Path, port: int, bucket: str, **settings: Any) -> Operation:
     """Ranges of a segment, by the owner."""
     root = S3Server(port).root(bucket, path.name, concurrency=PIECES)
     rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=PIECE_BYTES)
-    given = chunkstore.Settings(cache_dir=str(path), io_workers=PIECES, default_rolling=rolling, **settings)
+    given = tuned(cache_dir=str(path), io_workers=PIECES, default_rolling=rolling, **settings)
     store = chunkstore.open(root, settings=given)
     store.create("s")
     store.append_many("s", [os.urandom(PIECE_BYTES)] * PIECES)

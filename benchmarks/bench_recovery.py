@@ -25,6 +25,7 @@ from benchmarks.turns import add_ratio
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append, Create
 from chunkstore_bindings.memory import MemoryChunkStorage
+from tests.support.settings import tuned
 
 __all__ = ["main"]
 
@@ -119,9 +120,7 @@ def take_overs(report: Report, path: Path, extents: int, rounds: int) -> None:
     took: dict[tuple[str, str], list[float]] = {}
 
     def opened(kind: str, cache: str, **more: Any) -> chunkstore.ChunkedSegmentStorage:
-        settings = chunkstore.Settings(
-            cache_dir=str(path / cache / kind), lease_s=0, spill_s=86_400.0, spill_bytes=1 << 30, **more
-        )
+        settings = tuned(cache_dir=str(path / cache / kind), lease_s=0, spill_s=86_400.0, spill_bytes=1 << 30, **more)
         return chunkstore.open(f"file://{path}/{kind}", settings=settings)
 
     for kind, more in kinds.items():

@@ -27,7 +27,7 @@ from benchmarks.far import DELAYS_MS, far, md5_of
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
-from chunkstore.config import KIB, MIB
+from chunkstore.config import KIB, MIB, Tuning
 from chunkstore.reading import ReadableContainer
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkRange
@@ -122,9 +122,11 @@ def throughput(report: Report, server: Rgw, path: Path, rounds: int) -> None:
     settings = chunkstore.Settings(
         cache_dir=str(path / "cache"),
         lease_s=0,
-        # The caller's thread works, too.
-        io_workers=WAYS - 1,
         default_rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=CHUNK_BYTES),
+        tuning=Tuning(
+            # The caller's thread works, too.
+            io_workers=WAYS - 1,
+        ),
     )
     # Two ways to use four connections: four chunks at once, each on one; or one chunk after the other, in parts.
     whole = server.root(

@@ -30,6 +30,7 @@ from chunkstore.config import KIB, RollingPolicy
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from tests.support.merged_readers import Readers, fill, merge_again, readers_elsewhere
+from tests.support.settings import tuned
 
 __all__ = ["main"]
 
@@ -49,7 +50,7 @@ _PASS_MIB_MAX: Final = 50
 
 def settings_for(cache: Path, **others: Any) -> chunkstore.Settings:
     """Nothing is done by itself, nothing is kept for anybody."""
-    return chunkstore.Settings(cache_dir=str(cache), gc_grace_s=0, collect_s=0, **others)
+    return tuned(cache_dir=str(cache), gc_grace_s=0, collect_s=0, **others)
 
 
 # ---- readers

@@ -13,6 +13,7 @@ from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Attach, Concat, Create, Seal
 from chunkstore.checksum import crc32c
+from chunkstore.config import Tuning
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -29,9 +30,8 @@ def settings_for(path: Path) -> chunkstore.Settings:
     return chunkstore.Settings(
         cache_dir=str(path / "cache"),
         lease_s=0,
-        snapshot_bytes_min=1 << 40,
-        log_roll_bytes=1 << 40,
         journal_mode="append",
+        tuning=Tuning(snapshot_bytes_min=1 << 40, log_roll_bytes=1 << 40),
     )
 
 

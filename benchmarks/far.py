@@ -22,7 +22,7 @@ import chunkstore
 from benchmarks.delay import delayed
 from benchmarks.harness import Report, median, time_s
 from chunkstore.changes import Append, Create
-from chunkstore.config import KIB, MIB
+from chunkstore.config import KIB, MIB, Tuning
 from tests.support.requests_spent import Requests
 from tests.support.servers.rgw import Rgw
 
@@ -123,7 +123,7 @@ class _Place:
 
     def settings(self) -> chunkstore.Settings:
         rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=PIECE_BYTES)
-        return chunkstore.Settings(cache_dir=self.cache, io_workers=WAYS, default_rolling=rolling)
+        return chunkstore.Settings(cache_dir=self.cache, default_rolling=rolling, tuning=Tuning(io_workers=WAYS))
 
     def close(self) -> None:
         for plain in self.plain.values():
@@ -232,7 +232,7 @@ def _take_overs(report: Report, server: Rgw, path: Path, port: int, behind: str,
     extents, rounds = (10_000, 1) if quick else (100_000, 5)
     names = [f"s{number}" for number in range(100)]
     bucket = server.make_bucket()
-    settings = chunkstore.Settings(cache_dir=str(path), lease_s=0, spill_s=86_400.0, spill_bytes=1 << 30)
+    settings = chunkstore.Settings(cache_dir=str(path), lease_s=0, tuning=Tuning(spill_s=86_400.0, spill_bytes=1 << 30))
     for kind in ("extents", "spilled"):
         # Made behind the delay, so that opening it there is opening it where it was made; filled near the server, which is quicker.
         chunkstore.open(server.root(bucket, kind, port=port), settings=settings).close()

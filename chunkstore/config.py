@@ -7,8 +7,9 @@ Leaves out: components (storage, metadata store, clock) travel apart, through ``
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from chunkstore.errors import InvalidArgument
 
@@ -24,6 +25,7 @@ __all__ = [
     "RetentionPolicy",
     "RollingPolicy",
     "Settings",
+    "Tuning",
     "default_cache_dir",
 ]
 
@@ -154,14 +156,8 @@ class DefragPolicy:
 
     def __post_init__(self) -> None:
         _require(self, isinstance(self.verify, bool), "verify", "a bool")
-        for name, kinds, low, high in (
-            ("fanout", (int,), 2, 1_000),
-            ("run_chunks_max", (int,), self.fanout, 10_000),
-            ("run_bytes_max", (int,), 1, 1 << 53),
-            ("age_s_min", (int, float), 0, 10**10),
-        ):
-            value = getattr(self, name)
-            _require(self, type(value) in kinds and low <= value <= high, name, f"a number from {low} to {high}")
+        _check_numbers(self, (("fanout", 2, 1_000), ("run_bytes_max", 1, 1 << 53), ("age_s_min", 0.0, 10**10)))
+        _check_numbers(self, (("run_chunks_max", self.fanout, 10_000),))
 
 
 def _require(holder: object, good: bool, name: str, rule: str) -> None:
@@ -170,9 +166,68 @@ def _require(holder: object, good: bool, name: str, rule: str) -> None:
         raise InvalidArgument(text, argument=name)
 
 
+def _check_numbers(holder: object, ranges: Iterable[tuple[str, float, float]]) -> None:
+    """A lower bound that is an ``int`` asks for whole numbers."""
+    for name, low, high in ranges:
+        value, whole, optional = getattr(holder, name), isinstance(low, int), name in _OPTIONAL
+        good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        bounds = f"{low} to {high}" if whole else f"{low:g} to {high:g}"
+        rule = f"{'None or ' * optional}a {'whole ' * whole}number from {bounds}"
+        _require(holder, (good and low <= value <= high) or (optional and value is None), name, rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What only the engine's own pace needs (``Settings.tuning``). Raises ``InvalidArgument`` when a value is out of range."""
+
+    resolve_s: float = 5.0
+    """How long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5)."""
+    undecided_s_max: float = 60.0
+    """An undecided batch is "unknown" after so long without a self-take-over (protocol.md A6); local: ``op_deadline_s`` at most."""
+    ask_s: float | None = None
+    """Pause between an owner's looks for requests (``open_asker``). 0: it answers none. None: as protocol.md 3.19 says."""
+    collect_s: float = 300.0
+    """Pause between an owner's own collections, in bounded steps beside its work. 0: only ``collect()`` collects."""
+    spill_bytes: int | None = None
+    """A segment with so many bytes in the journal's records gets them into a chunk. None: 1 MiB; behind a network 8 MiB."""
+    spill_s: float | None = None
+    """... and one whose bytes have been there for so long. None: 60 s; behind a network 300 s."""
+    inline_rows_max: int = 100_000
+    """Appends that the journal's records may hold in all; beyond that the oldest are spilled."""
+    io_workers: int = 32
+    """Threads for parallel chunk I/O and parallel syncs."""
+    lease_remote_s: float = 30.0
+    """Period of the lease behind a network, where longer than ``lease_s``: each renewal is a request. One value for all who open."""
+    follow_s_max: float = 10.0
+    """Longest pause of a follower that waits behind a network: 0.05 s while news come, then an eighth of the silence."""
+    log_roll_bytes: int = 256 * MIB
+    """An APPEND log longer than this is rolled (protocol.md A11)."""
+    slot_roll_records: int = 65_536
+    """A SLOT stream longer than this is rolled (protocol.md A11)."""
+    roll_interval_s_min: float = 600.0
+    """At most one roll in this time."""
+    snapshot_bytes_min: int = 16 * MIB
+    """A snapshot is due after so many bytes of the journal (protocol.md A8)."""
+    snapshot_slots_min: int = 1_000
+    """A snapshot is due after so many slots (protocol.md A8)."""
+    snapshots_kept: int = 3
+    """Validated snapshots that the collector keeps."""
+    cache_free_bytes_min: int = 4 * MIB
+    """As ``free_bytes_min``, for the disk of the cache, whose reserve is that free space itself."""
+    lmdb_map_bytes: int = 1 << 40
+    """Size of the LMDB map (address space, not memory); grown where it is too small."""
+    parallel_read_bytes_min: int = 8 * MIB
+    """Reads of at least this length are split over several threads."""
+    retry_tries_max: int = 8
+    """Tries of one call of a remote storage, the first included, within ``retry_s_max``."""
+
+    def __post_init__(self) -> None:
+        _check_numbers(self, _TUNING_RANGES)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All tuning of a store. Raises ``InvalidArgument`` when a value is out of range.
+    """What a user decides about a store; the rest is its ``Tuning``. Raises ``InvalidArgument`` when a value is out of range.
 
     Attributes (units last):
       cache_dir: local directory of the LMDB cache; deleting it is always safe.
@@ -184,14 +239,7 @@ class Settings:
         seen there.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
-      resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
-      undecided_s_max: an undecided batch is "unknown" when a self-take-over has not resolved it after this long (protocol.md A6);
-        on local storages after op_deadline_s at the latest.
       gc_grace_s: removed chunks are kept this long for readers in flight, from the label of the record that removed them.
-      ask_s: how often an owner looks whether somebody asks it for something (``chunkstore.open_asker``); 0: never. None: every 0.05 s on
-        local storages; elsewhere every second, and up to 20 s while nothing was committed for a minute, or asked for in 15; for two
-        seconds after a request every 0.002 s, elsewhere 0.1 s.
-      collect_s: how often an owner collects by itself what is due, in bounded steps beside its work; 0: only ``collect()`` does.
       gc_grace_emergency_s: in safe mode, the grace where that is shorter; None leaves it as it is.
       quota_bytes: chunks (live, garbage, dead heads; not journal, snapshots or orphans) may take so much, where no quota is
         stored in the container (``set_quota``); 0 is no quota.
@@ -201,31 +249,15 @@ class Settings:
       inline_bytes_max: appends of up to so many bytes travel in the journal's record, and become bytes of chunks later (64 KiB at most; 0:
         none do). None: 64 KiB. Where storages append, up to four times as many (64 KiB at most) behind bytes of the segment that do: else
         each would begin a chunk.
-      spill_bytes: a segment that has so many bytes in the journal's records gets them into a chunk, beside its work. None: 1 MiB on local
-        storages, 8 MiB behind a network.
-      spill_s: ... and so old they may grow there. None: 60 s, 300 s.
-      inline_rows_max: ... and so many appends may lie there in all; beyond that the oldest go first.
       tail_cache_bytes: so much of what was appended last in that way is kept in memory.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.
-      io_workers: threads for parallel chunk I/O and parallel syncs.
       lease_s: period of the lease hint; 0 switches it off. Never consulted for safety.
-      lease_remote_s: its period behind a network, where each renewal is a request, if that is longer. Use one value for all who open the
-        container.
-      follow_s_max: how often a follower that waits behind a network looks for news: each 0.05 s while they come, then after an eighth of
-        the silence, and this at most. ``wait`` begins with a look. Local storages: each 0.004 s, and up to 0.05 s after silence.
-      log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
-      slot_roll_records: a SLOT stream longer than this is rolled (protocol.md A11).
-      roll_interval_s_min: at most one roll in this time.
-      snapshot_bytes_min, snapshot_slots_min: a snapshot is due after so many journal bytes / slots (protocol.md A8).
-      snapshots_kept: validated snapshots that the collector keeps.
-      cache_free_bytes_min: the same for the disk of the cache, whose reserve is that free space itself.
-      lmdb_map_bytes: size of the LMDB map (address space, not memory); grown where it is too small.
       verify: "blocks": every block that a read touches is verified; "off": reads give out what the storage answers, unverified.
-      parallel_read_bytes_min: reads of at least this length are split over several threads.
       retry_s_max: one call of a remote storage (s3, hdfs) is asked again for this long, where that is safe; 0 switches it off.
-      retry_tries_max: ... and this often, the first time included.
       read_bytes_per_s_max, write_bytes_per_s_max: what the store may read from, and write to, its storage; 0 is no limit.
       read_requests_per_s_max, write_requests_per_s_max: the same for calls of the storage.
+      default_rolling: the policy of segments that are created without one.
+      tuning: the engine's own pace; no application needs it.
     """
 
     cache_dir: str | None = None
@@ -234,42 +266,23 @@ class Settings:
     read_fence: Literal["fenced", "tail"] = "fenced"
     linger_s: float = 0.0
     op_deadline_s: float = 60.0
-    resolve_s: float = 5.0
-    undecided_s_max: float = 60.0
     gc_grace_s: float = 3600.0
-    ask_s: float | None = None
-    collect_s: float = 300.0
     gc_grace_emergency_s: float | None = None
     quota_bytes: int = 0
     free_bytes_min: int = 4 * MIB
     pitr_horizon_s: float = 0.0
     inline_bytes_max: int | None = None
-    spill_bytes: int | None = None
-    spill_s: float | None = None
-    inline_rows_max: int = 100_000
     tail_cache_bytes: int = 64 * MIB
     open_files_max: int = 512
-    io_workers: int = 32
     lease_s: float = 5.0
-    lease_remote_s: float = 30.0
-    follow_s_max: float = 10.0
-    log_roll_bytes: int = 256 * MIB
-    slot_roll_records: int = 65_536
-    roll_interval_s_min: float = 600.0
-    snapshot_bytes_min: int = 16 * MIB
-    snapshot_slots_min: int = 1_000
-    snapshots_kept: int = 3
-    cache_free_bytes_min: int = 4 * MIB
-    lmdb_map_bytes: int = 1 << 40
     verify: Literal["blocks", "off"] = "blocks"
-    parallel_read_bytes_min: int = 8 * MIB
     retry_s_max: float = 20.0
-    retry_tries_max: int = 8
     read_bytes_per_s_max: float = 0.0
     write_bytes_per_s_max: float = 0.0
     read_requests_per_s_max: float = 0.0
     write_requests_per_s_max: float = 0.0
     default_rolling: RollingPolicy = field(default_factory=RollingPolicy)
+    tuning: Tuning = field(default_factory=Tuning)
 
     def __post_init__(self) -> None:
         for name, allowed, rule in (
@@ -281,34 +294,18 @@ class Settings:
             _require(self, getattr(self, name) in allowed, name, rule)
         path = self.cache_dir
         _require(self, path is None or (isinstance(path, str) and path != ""), "cache_dir", "a path")
-        for name, least, most in (("inline_bytes_max", 0, 64 * KIB), ("spill_bytes", 1, GIB)):
-            value = getattr(self, name)
-            good = value is None or (type(value) is int and least <= value <= most)
-            _require(self, good, name, f"None or a whole number from {least} to {most}")
-        for name, high in (("gc_grace_emergency_s", _YEAR_S), ("ask_s", 3600.0), ("spill_s", _YEAR_S)):
-            value = getattr(self, name)
-            good = value is None or (type(value) in (int, float) and 0 <= value <= high)
-            _require(self, good, name, f"None or a number from 0 to {high:g}")
-        for name, low, high in _NUMBER_RANGES:
-            value = getattr(self, name)
-            whole = isinstance(getattr(_DEFAULTS, name, value), int)
-            good = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-            _require(self, good and low <= value <= high, name, f"a number from {low:g} to {high:g}")
+        _check_numbers(self, _SETTINGS_RANGES)
         _require(self, isinstance(self.default_rolling, RollingPolicy), "default_rolling", "a RollingPolicy")
+        _require(self, isinstance(self.tuning, Tuning), "tuning", "a Tuning")
 
     def lease_period_s(self, *, remote: bool) -> float:
         """How often the owner renews its lease on a storage of this kind; 0: never."""
-        return max(self.lease_s, self.lease_remote_s) if remote and self.lease_s else self.lease_s
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The names of all settings, in order."""
-        return tuple(item.name for item in fields(cls))
+        return max(self.lease_s, self.tuning.lease_remote_s) if remote and self.lease_s else self.lease_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimiserPolicy:
-    """What an owner's optimiser does besides collecting (``Settings.collect_s``), and how fast. Raises ``InvalidArgument``.
+    """What an owner's optimiser does besides collecting (``Tuning.collect_s``), and how fast. Raises ``InvalidArgument``.
 
     ``interval_s``: from the end of one pass of a job to the next (0.01 to a year). ``bytes_s``, ``requests_s``: what all jobs together
     may move, and ask of the storage, in the long run (0: no limit); what one step has spent too much is waited for before the next.
@@ -329,10 +326,7 @@ class OptimiserPolicy:
     scrub_bytes_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, low, high in _POLICY_RANGES:
-            value = getattr(self, name)
-            good = type(value) in (int, float) and low <= value <= high
-            _require(self, good, name, f"a number from {low:g} to {high:g}")
+        _check_numbers(self, _POLICY_RANGES)
         for name in ("retention", "defrag_inline"):
             _require(self, type(getattr(self, name)) is bool, name, "a bool")
         if self.defrag_inline and self.defrag is None:
@@ -343,46 +337,53 @@ class OptimiserPolicy:
 
 
 _YEAR_S = 366 * 86_400.0
-_NUMBER_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("linger_s", 0, 10),
+_OPTIONAL = ("inline_bytes_max", "gc_grace_emergency_s", "ask_s", "spill_bytes", "spill_s")
+_Ranges: TypeAlias = tuple[tuple[str, float, float], ...]
+_SETTINGS_RANGES: _Ranges = (
+    ("linger_s", 0.0, 10),
     ("op_deadline_s", 0.001, _YEAR_S),
-    ("resolve_s", 0, 3600),
-    ("undecided_s_max", 0, 86_400),
-    ("gc_grace_s", 0, _YEAR_S),
-    ("collect_s", 0, _YEAR_S),
+    ("gc_grace_s", 0.0, _YEAR_S),
+    ("gc_grace_emergency_s", 0.0, _YEAR_S),
     ("quota_bytes", 0, 1 << 62),
     ("free_bytes_min", 0, 1 << 50),
-    ("pitr_horizon_s", 0, 10 * _YEAR_S),
-    ("inline_rows_max", 1, 10_000_000),
+    ("pitr_horizon_s", 0.0, 10 * _YEAR_S),
+    ("inline_bytes_max", 0, 64 * KIB),
     ("tail_cache_bytes", 0, 1 << 40),
     ("open_files_max", 8, 1 << 20),
+    ("lease_s", 0.0, 3600),
+    ("retry_s_max", 0.0, 86_400),
+    ("read_bytes_per_s_max", 0.0, 1 << 50),
+    ("write_bytes_per_s_max", 0.0, 1 << 50),
+    ("read_requests_per_s_max", 0.0, 1 << 30),
+    ("write_requests_per_s_max", 0.0, 1 << 30),
+)
+_TUNING_RANGES: _Ranges = (
+    ("resolve_s", 0.0, 3600),
+    ("undecided_s_max", 0.0, 86_400),
+    ("ask_s", 0.0, 3600),
+    ("collect_s", 0.0, _YEAR_S),
+    ("spill_bytes", 1, GIB),
+    ("spill_s", 0.0, _YEAR_S),
+    ("inline_rows_max", 1, 10_000_000),
     ("io_workers", 1, 1024),
-    ("lease_s", 0, 3600),
-    ("lease_remote_s", 0, 3600),
+    ("lease_remote_s", 0.0, 3600),
     ("follow_s_max", 0.05, 3600),
     ("log_roll_bytes", 1024, 1 << 40),
     ("slot_roll_records", 2, 1 << 40),
-    ("roll_interval_s_min", 0, _YEAR_S),
+    ("roll_interval_s_min", 0.0, _YEAR_S),
     ("snapshot_bytes_min", 1, 1 << 40),
     ("snapshot_slots_min", 1, 1 << 40),
     ("snapshots_kept", 1, 1000),
     ("cache_free_bytes_min", 0, 1 << 50),
     ("lmdb_map_bytes", 64 * KIB, 1 << 46),
     ("parallel_read_bytes_min", 64 * KIB, 1 << 40),
-    ("retry_s_max", 0, 86_400),
     ("retry_tries_max", 1, 1_000_000),
-    ("read_bytes_per_s_max", 0, 1 << 50),
-    ("write_bytes_per_s_max", 0, 1 << 50),
-    ("read_requests_per_s_max", 0, 1 << 30),
-    ("write_requests_per_s_max", 0, 1 << 30),
 )
-_POLICY_RANGES: tuple[tuple[str, float, float], ...] = (
+_POLICY_RANGES: _Ranges = (
     ("interval_s", 0.01, _YEAR_S),
-    ("bytes_s", 0, 1 << 50),
-    ("requests_s", 0, 1 << 30),
+    ("bytes_s", 0.0, 1 << 50),
+    ("requests_s", 0.0, 1 << 30),
     ("step_deadline_s", 0.01, 3600),
-    ("sweep_s", 0, _YEAR_S),
-    ("scrub_bytes_s", 0, 1 << 50),
+    ("sweep_s", 0.0, _YEAR_S),
+    ("scrub_bytes_s", 0.0, 1 << 50),
 )
-_DEFAULTS: object = type("_NoDefaults", (), {})()
-_DEFAULTS = Settings()

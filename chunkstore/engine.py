@@ -116,7 +116,7 @@ class Store(ReadableContainer, UpkeepCalls):
             storage=storage,
             names=names,
             pool=container.pool,
-            parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            parallel_read_bytes_min=settings.tuning.parallel_read_bytes_min,
             verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: container.current.store,

@@ -300,7 +300,7 @@ class ReadableContainer:
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
 
-        A replica looks for news at once, and then at its pace (``Settings.follow_s_max``).
+        A replica looks for news at once, and then at its pace (``Tuning.follow_s_max``).
 
         Raises as ``info`` (``SegmentNotFound`` also when it is deleted meanwhile), and at a replica as ``Replica.refresh``.
         """

@@ -118,7 +118,7 @@ def _wrapped(storage: ChunkStorage, scheme: str, settings: Settings) -> ChunkSto
     if scheme in _REMOTE and settings.retry_s_max:
         from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 
-        policy = RetryPolicy(tries_max=settings.retry_tries_max, budget_s=settings.retry_s_max)
+        policy = RetryPolicy(tries_max=settings.tuning.retry_tries_max, budget_s=settings.retry_s_max)
         storage = RetryingChunkStorage(storage, policy)
     return storage
 
@@ -213,7 +213,7 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
         if error.name not in ("boto3", "botocore"):
             raise
         raise without_extra("s3", error) from error
-    return S3ChunkStorage(parse_root(root_url), callers=settings.io_workers)
+    return S3ChunkStorage(parse_root(root_url), callers=settings.tuning.io_workers)
 
 
 def open_copy(

@@ -83,7 +83,7 @@ class Replica(ReadableContainer):
         """``tail``: what the follower keeps of what was appended last. ``why_absent``: given for a state of the past, and only then."""
         self._names = names
         self._follower = follower
-        self._pool = runtime.pool("chunkstore-replica", settings.io_workers)
+        self._pool = runtime.pool("chunkstore-replica", settings.tuning.io_workers)
         self.uuid = uuid
         self.storage = storage
         """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
@@ -106,7 +106,7 @@ class Replica(ReadableContainer):
             storage=storage,
             names=names,
             pool=self._pool,
-            parallel_read_bytes_min=settings.parallel_read_bytes_min,
+            parallel_read_bytes_min=settings.tuning.parallel_read_bytes_min,
             verify=settings.verify == "blocks",
             op_deadline_s=settings.op_deadline_s,
             store=lambda: self._follower.store,
@@ -273,7 +273,8 @@ class Replica(ReadableContainer):
         now_s = runtime.monotonic_s()
         if not self._remote:
             return max(_POLL_LOCAL_S, _POLL_S * min(1.0, (now_s - self._news_s) / _LOCAL_QUIET_S))
-        return max(0.0, self._looked_s + paced_s(now_s - self._news_s, _POLL_S, self.settings.follow_s_max) - now_s)
+        pace_s = paced_s(now_s - self._news_s, _POLL_S, self.settings.tuning.follow_s_max)
+        return max(0.0, self._looked_s + pace_s - now_s)
 
     def _present_epoch(self) -> int:
         return self.epoch

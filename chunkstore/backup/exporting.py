@@ -402,7 +402,7 @@ def verify(
     if root is None and header.root.startswith("memory:"):
         raise Unsupported("a root in memory ends with its process; name the container's root", feature="root")
     names, storage = ContainerNames(header.name), open_storage(root_of(header, root), chosen)
-    pool = runtime.pool("chunkstore-verify", chosen.io_workers)
+    pool = runtime.pool("chunkstore-verify", chosen.tuning.io_workers)
     findings, chunks, chunk_bytes = list[Finding](), 0, 0
     try:
         if container_uuid(storage, names) != header.container:

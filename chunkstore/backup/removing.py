@@ -97,7 +97,7 @@ def remove(
         raise InvalidArgument("a backup is named by the 32 hex digits that 'backup ls' shows", argument="run")
     with (
         parts.storage_of(backup_root, chosen) as storage,
-        closing(runtime.pool("chunkstore-backup", chosen.io_workers)) as pool,
+        closing(runtime.pool("chunkstore-backup", chosen.tuning.io_workers)) as pool,
     ):
         container_of(storage, names)
         list(runs.iter_complete(storage, names, passed_over=run))  # all others can be read

@@ -124,7 +124,7 @@ def backup(
             store, pins=claims, container=container, settings=settings, wait_s=wait_s, take_over=take_over
         ) as shown,
         parts.storage_of(backup_root, shown.settings) as target,
-        closing(runtime.pool("chunkstore-backup", shown.settings.io_workers)) as pool,
+        closing(runtime.pool("chunkstore-backup", shown.settings.tuning.io_workers)) as pool,
     ):
         maker = pins_of(shown, pins) if pin else None
         context = shown.read_context

@@ -28,7 +28,7 @@ class NewPlace:
     def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
         self.storage = storage
         self.names = names
-        self.pool: runtime.Pool = runtime.pool("chunkstore-import", settings.io_workers)
+        self.pool: runtime.Pool = runtime.pool("chunkstore-import", settings.tuning.io_workers)
         self.remote: bool = storage.capabilities.remote
         self._deadline_s = settings.op_deadline_s
 

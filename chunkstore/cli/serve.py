@@ -85,7 +85,8 @@ def serve(
         if not 0.1 <= idle_s <= 1e8:
             raise InvalidArgument(f"--idle-s must be from 0.1 to 1e8 seconds, not {idle_s!r}", argument="--idle-s")
         # Whoever waits for nothing to do has looked at least once.
-        settings = replace(settings, collect_s=min(settings.collect_s, idle_s / 2))
+        tuning = replace(settings.tuning, collect_s=min(settings.tuning.collect_s, idle_s / 2))
+        settings = replace(settings, tuning=tuning)
         policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))
     server = _Serving(
         root, here.container, settings, policy, idle_s, accept_rollback=here.accept_rollback, quiet=here.as_json

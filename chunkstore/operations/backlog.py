@@ -51,7 +51,7 @@ class Backlog:
     """What of each segment waits to be spilled, by its name. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
-        self._extents_max = 2 * settings.inline_rows_max
+        self._extents_max = 2 * settings.tuning.inline_rows_max
         self._bytes_max = max(_BEHIND_BYTES, 2 * settings.tail_cache_bytes)
         self._lock = runtime.lock()
         self._held: dict[str, Waiting] = {}

@@ -233,7 +233,7 @@ def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: in
 
 def delete_objects(container: OwnedContainer, names: list[str]) -> None:
     """Delete what is there of ``names``. The caller has looked at the fence. Raises ``Closed``, and what the storage does. Retry: safe."""
-    step = container.settings.io_workers * 4
+    step = container.settings.tuning.io_workers * 4
     for begin in range(0, len(names), step):
         container.check_open()  # close does not wait for all of them
         calls = [partial(_delete, container.storage, name) for name in names[begin : begin + step]]

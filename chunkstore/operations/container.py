@@ -94,7 +94,7 @@ class OwnedContainer:
         self.tail: TailCache = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s: float = 0.0  # of what writers commit (``AppendWindow``)
         self.backlog: Backlog = Backlog(settings)
-        self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.io_workers)
+        self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.tuning.io_workers)
         self.fence: Fence = Fence(service, lambda: self.current, self._deposed)
         self.collecting: runtime.Lock = runtime.lock()  # held by the one collection that is under way
         self.looks: list[Look] = []  # of commits under way (``written_chunks``)

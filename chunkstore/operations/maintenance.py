@@ -132,10 +132,10 @@ class Maintenance:
         container, settings = self._container, self._container.settings
         current = container.current
         journal = current.journal
-        due = journal.bytes_written > settings.log_roll_bytes or (
-            journal.mode == "slot" and journal.records_written > settings.slot_roll_records
+        due = journal.bytes_written > settings.tuning.log_roll_bytes or (
+            journal.mode == "slot" and journal.records_written > settings.tuning.slot_roll_records
         )
-        interval_s = settings.roll_interval_s_min
+        interval_s = settings.tuning.roll_interval_s_min
         may = now_s >= max(self._roll_not_before_s, self._recovery.began_s + interval_s)
         if due and may and current.end_reason is None and not self._recovery.roll():
             # Something hangs: the stream may grow on for a while.

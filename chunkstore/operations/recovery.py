@@ -99,7 +99,7 @@ class Recovery:
 
     def _decide_by_take_over(self, owned: OwnedEpoch, failure: FailedBatch) -> None:
         container = self._container
-        wait_s = container.settings.undecided_s_max
+        wait_s = container.settings.tuning.undecided_s_max
         if not container.remote:
             # A caller is doing this in its own thread. What cannot be mended by its deadline the next operation mends.
             wait_s = min(wait_s, container.settings.op_deadline_s)
@@ -129,7 +129,7 @@ class Recovery:
     def _decide_by_successor(self, owned: OwnedEpoch, failure: FailedBatch, error: ChunkstoreError) -> None:
         """A newer claim stands: only its OPEN knows whether our record counts (A5)."""
         container = self._container
-        deadline = Deadline(container.settings.resolve_s)
+        deadline = Deadline(container.settings.tuning.resolve_s)
         position = Position(failure.lsn, bytes(16), owned.epoch, 0, 0)
         while True:
             outcome = None

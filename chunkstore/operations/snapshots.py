@@ -123,12 +123,12 @@ class Snapshots:
             return True
         size_bytes = self.expected_bytes
         if current.journal.mode == "slot" and current.queue.head.lsn - self._lsn_at_last >= max(
-            settings.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
+            settings.tuning.snapshot_slots_min, size_bytes // _BYTES_PER_SLOT
         ):
             return True
         if current.store.head().digest == self._digest_at_last:
             return False
-        if self._journal_bytes() - self._bytes_at_last > max(settings.snapshot_bytes_min, size_bytes // 2):
+        if self._journal_bytes() - self._bytes_at_last > max(settings.tuning.snapshot_bytes_min, size_bytes // 2):
             return True
         return size_bytes < _SMALL_STATE_BYTES and runtime.monotonic_s() - self._taken_s > _TIMED_SNAPSHOT_S
 
@@ -136,8 +136,8 @@ class Snapshots:
         """Whether the take-over replayed more than a tenth of what triggers a snapshot (protocol A8)."""
         current, settings = self._container.current, self._container.settings
         if current.journal.mode == "slot":
-            return current.report.replayed_records > settings.snapshot_slots_min / 10
-        return current.report.replayed_bytes > settings.snapshot_bytes_min / 10
+            return current.report.replayed_records > settings.tuning.snapshot_slots_min / 10
+        return current.report.replayed_bytes > settings.tuning.snapshot_bytes_min / 10
 
     def _write(self) -> SnapshotReport:
         container = self._container

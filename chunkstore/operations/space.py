@@ -113,7 +113,7 @@ class SpaceGuard:
         """Ask the disks. Raises ``StorageFull`` where the cache disk has no room for any commit, and what ``free_bytes`` raises."""
         if adds < 0:
             self.reserve.make_room()
-        settings, least = self._settings, self._settings.cache_free_bytes_min
+        settings, least = self._settings, self._settings.tuning.cache_free_bytes_min
         with self._lock:
             self._looks += 1
             look = self._looks

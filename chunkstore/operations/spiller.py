@@ -47,13 +47,13 @@ class Spiller:
         settings, remote = container.settings, container.remote
         self._container = container
         self._backlog: Backlog = container.backlog
-        given = settings.spill_bytes
+        given = settings.tuning.spill_bytes
         self._bytes = (_REMOTE_BYTES if remote else _BYTES) if given is None else given
-        age = settings.spill_s
+        age = settings.tuning.spill_s
         self._age_s = (_REMOTE_AGE_S if remote else _AGE_S) if age is None else age
         if not container.inline_bytes:
             self._age_s = 0.0  # it was switched off: what is left goes at once
-        self._rows_max = settings.inline_rows_max
+        self._rows_max = settings.tuning.inline_rows_max
         self._memory_bytes = container.tail.room_bytes or _NO_MEMORY
         self._task: runtime.Task | None = None
         self._stopped = False

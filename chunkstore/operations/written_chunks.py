@@ -71,7 +71,7 @@ def looked_at(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[Look]
             return [identity for identity in look.lengths if view.get(chunk_key(identity)) is None]
 
         found = container.look(without_rows)
-        step = container.settings.io_workers * 4
+        step = container.settings.tuning.io_workers * 4
         for begin in range(0, len(found), step):
             container.check_open()  # close does not wait for all of them
             some = found[begin : begin + step]

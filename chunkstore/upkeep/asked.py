@@ -57,7 +57,7 @@ class Asked:
 
     def tick(self, now_s: float) -> None:
         """Called by the keeper: begin looking, once."""
-        if self._container.settings.ask_s != 0 and not self._stopping.is_set() and not _is_alive(self._task):
+        if self._container.settings.tuning.ask_s != 0 and not self._stopping.is_set() and not _is_alive(self._task):
             self._task = runtime.spawn_if_possible(self._work, "chunkstore-asked")
 
     def stop(self) -> None:
@@ -90,8 +90,8 @@ class Asked:
         """The next pause: longer and longer on a network while nothing happens, and while looking fails."""
         settings, remote = self._container.settings, self._container.remote
         now_s, slower = runtime.monotonic_s(), self._failed
-        shortest_s = settings.ask_s or (_REMOTE_S if remote else _LOCAL_S)
-        if settings.ask_s is None:
+        shortest_s = settings.tuning.ask_s or (_REMOTE_S if remote else _LOCAL_S)
+        if settings.tuning.ask_s is None:
             if now_s - self._rung_s < _EAGER_FOR_S:
                 shortest_s = _EAGER_REMOTE_S if remote else _EAGER_LOCAL_S
             quiet_s = now_s - self._container.current.queue.last_commit_at_s

@@ -71,7 +71,7 @@ class UpkeepCalls:
     def _make_optimiser(self, policy: OptimiserPolicy | None) -> None:
         container, snapshots, space, this = self._container, self._maintenance.snapshots, self._space, proxy(self)
         jobs: list[tuple[Job, float]] = [
-            (CollectJob(container, lambda: snapshots.written_bytes, space.forget), container.settings.collect_s)
+            (CollectJob(container, lambda: snapshots.written_bytes, space.forget), container.settings.tuning.collect_s)
         ]
         if policy is not None and policy.retention:
             jobs.append((RetentionJob(container, self._context), policy.interval_s))
@@ -198,7 +198,7 @@ class UpkeepCalls:
 
     def spill(self, segments: Sequence[str] = ()) -> None:
         """Make bytes of chunks of all that these segments (none: all) have in records of the journal. It happens by itself, sooner or later
-        (``Settings.spill_bytes``, ``spill_s``); this is for those that look at chunks only.
+        (``Tuning.spill_bytes``, ``spill_s``); this is for those that look at chunks only.
 
         Atomic for each run of appends, durable. What is appended meanwhile may be stored in records again. Raises as ``seal``, and
         ``Conflict`` (it went on being changed)."""

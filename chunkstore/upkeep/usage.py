@@ -118,7 +118,7 @@ class Extents(NamedTuple):
 
 
 def count_extents(view: MetadataView) -> Extents:
-    """One look for each: there are ``Settings.inline_rows_max`` at most, about."""
+    """One look for each: there are ``Tuning.inline_rows_max`` at most, about."""
     count, size_bytes = size_of_extents(view, all_extents(view))
     return Extents(size_bytes, count, *(held_from(view) or (None, None)))
 

@@ -80,7 +80,8 @@ class Collector:
         newest = max(link.lsn for link in trusted)
         # Those of a successor, of whom we may know nothing yet, are not ours to judge.
         stored = [item for item in list_snapshots(self._storage, self._names) if item.epoch <= self._own.epoch]
-        keep_from = self._keep_from(stored, newest, 1 if least else self._settings.snapshots_kept, dry_run=dry_run)
+        kept = 1 if least else self._settings.tuning.snapshots_kept
+        keep_from = self._keep_from(stored, newest, kept, dry_run=dry_run)
         if self._own.payload.snapshot is not None:
             # Readers start from the snapshot that the newest OPEN names.
             keep_from = min(keep_from, self._own.payload.snapshot.lsn)

@@ -13,6 +13,7 @@ import chunkstore
 from chunkstore import backup, parts
 from chunkstore.assembly import open_store_on
 from chunkstore.backup import Removed
+from chunkstore.config import Tuning
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.registry import open_storage
@@ -68,7 +69,7 @@ class Place:
 @pytest.fixture(params=["files", "memory", "no-append"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     settings = chunkstore.Settings(
-        cache_dir=str(tmp_path / "cache"), lease_s=0, collect_s=0, gc_grace_s=0, io_workers=4
+        cache_dir=str(tmp_path / "cache"), lease_s=0, gc_grace_s=0, tuning=Tuning(collect_s=0, io_workers=4)
     )
     urls = [f"memory://{tmp_path.name}-{request.param}-{end}" for end in ("source", "target")]
     if request.param == "files":

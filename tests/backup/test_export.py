@@ -15,6 +15,7 @@ from chunkstore import backup, errors
 from chunkstore.backup import files
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import ExportHeader, read_small, small_object, write_export
+from chunkstore.config import Tuning
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
 from chunkstore.pulsar import LedgerNotFound, OffloadWriter
@@ -43,7 +44,9 @@ def root(tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(root: str, tmp_path: Path) -> Any:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, collect_s=0, gc_grace_s=0)
+    settings = chunkstore.Settings(
+        cache_dir=str(tmp_path / "cache"), lease_s=0, gc_grace_s=0, tuning=Tuning(collect_s=0)
+    )
     with chunkstore.open(root, settings=settings) as opened:
         for name in ("orders-0", "orders-1", "logs"):
             opened.create(name, rolling=SMALL)

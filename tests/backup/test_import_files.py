@@ -14,6 +14,7 @@ import chunkstore
 from chunkstore import backup
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import write_export
+from chunkstore.config import Tuning
 from chunkstore.errors import (
     ChunksMissing,
     ContainerBusy,
@@ -35,7 +36,7 @@ TOPIC = "persistent://a/b"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> chunkstore.Settings:
-    return chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, collect_s=0, gc_grace_s=0)
+    return chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, gc_grace_s=0, tuning=Tuning(collect_s=0))
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import pytest
 
 import chunkstore
 from chunkstore import backup, errors
+from chunkstore.config import Tuning
 
 
 def test_an_accepted_rollback_needs_another_root_also_once_it_has_outrun_the_last_backup(tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, collect_s=0)
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, tuning=Tuning(collect_s=0))
     root, backups = (tmp_path / "root").as_uri(), (tmp_path / "backups").as_uri()
     with chunkstore.open(root, settings=settings) as store:
         store.create("a")

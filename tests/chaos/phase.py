@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.assembly import open_store
-from chunkstore.config import RollingPolicy, Settings
+from chunkstore.config import RollingPolicy
 from tests.chaos.arena import Arena, Life
 from tests.chaos.disk import SmallDisk
 from tests.chaos.ledger import Ledger, Opening
@@ -25,6 +25,7 @@ from tests.chaos.notes import Notes
 from tests.chaos.plan import CHUNK_SIZES, GROWING, Phase
 from tests.chaos.survey import survey
 from tests.chaos.verdict import Verdict
+from tests.support.settings import tuned
 
 __all__ = ["Outcome", "PhaseRun"]
 
@@ -89,7 +90,7 @@ class PhaseRun:
         return outcome
 
     def _prepare(self) -> None:
-        settings = Settings(cache_dir=os.path.join(self._folder, "cache-judge"), **self._settings)
+        settings = tuned(cache_dir=os.path.join(self._folder, "cache-judge"), **self._settings)
         notes = Notes(os.path.join(self._arena.notes, "judge.notes"))
         notes.write("opening", 0.0, os.getpid())
         with open_store(self._arena.root, settings=settings) as store:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from chunkstore.config import KIB, MIB, RollingPolicy, Settings
+from tests.support.settings import tuned
 
 __all__ = [
     "CHAINS",
@@ -126,6 +127,6 @@ def draw_settings(chance: random.Random, phase: Phase) -> dict[str, Any]:
     }
 
 
-def settings_of(drawn: dict[str, Any], cache_dir: str) -> Settings:
+def settings_of(given: dict[str, Any], cache_dir: str) -> Settings:
     """The settings that ``draw_settings`` drew."""
-    return Settings(cache_dir=cache_dir, default_rolling=RollingPolicy(chunk_size_bytes_max=900), **drawn)
+    return tuned(cache_dir=cache_dir, default_rolling=RollingPolicy(chunk_size_bytes_max=900), **given)

@@ -12,11 +12,11 @@ import shutil
 from typing import Any, Final, NamedTuple
 
 from chunkstore.assembly import open_store
-from chunkstore.config import Settings
 from chunkstore.following import open_replica
 from chunkstore.reading import ReadableContainer
 from chunkstore.tables import TableReader
 from tests.chaos.plan import TABLE
+from tests.support.settings import tuned
 
 __all__ = ["SegmentSeen", "Survey", "survey"]
 
@@ -50,7 +50,7 @@ def survey(root: str, folder: str, settings: dict[str, Any]) -> Survey:
     """Open, check ``deep``, read everything; then again without a cache. Raises what opening and reading raise."""
     old, new = os.path.join(folder, "cache-judge"), os.path.join(folder, "cache-judge-new")
     problems: list[str] = []
-    with open_store(root, settings=Settings(cache_dir=old, **settings), create=False) as store:
+    with open_store(root, settings=tuned(cache_dir=old, **settings), create=False) as store:
         findings = store.check("deep")
         hints = [finding for finding in findings if finding.invariant == _SNAPSHOTS and finding.severity == "warning"]
         problems += [f"check --deep: {item}" for item in findings if item.severity != "info" and item not in hints]
@@ -59,10 +59,10 @@ def survey(root: str, folder: str, settings: dict[str, Any]) -> Survey:
         state = _state(store, store.table(TABLE))
         epoch = store.epoch
     try:
-        with open_replica(root, settings=Settings(cache_dir=new, **settings)) as replica:
+        with open_replica(root, settings=tuned(cache_dir=new, **settings)) as replica:
             problems += _differences("a replica without a cache", state, _state(replica, replica.table(TABLE)))
         shutil.rmtree(new, ignore_errors=True)
-        with open_store(root, settings=Settings(cache_dir=new, **settings), create=False) as store:
+        with open_store(root, settings=tuned(cache_dir=new, **settings), create=False) as store:
             problems += _differences("an owner without a cache", state, _state(store, store.table(TABLE)))
             if hints:
                 # A zombie may have named a snapshot of long ago when it woke (schedule 16): the next one is named over it.

@@ -13,13 +13,13 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import Create, TablePut
 from chunkstore.cli.serve import _Serving
-from chunkstore.config import LIMITS, OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.config import LIMITS, OptimiserPolicy, RollingPolicy, Settings, Tuning
 from tests.cli.conftest import Call
 from tests.support.hooked import in_thread, wait_for
 
 
 def test_a_live_owner_does_it_and_stays(call: Call, root: str) -> None:
-    settings = Settings(lease_s=0.2, gc_grace_s=0, collect_s=0)
+    settings = Settings(lease_s=0.2, gc_grace_s=0, tuning=Tuning(collect_s=0))
     with chunkstore.open(root, settings=settings) as store:
         store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=1000))
         for number in range(10):

@@ -10,6 +10,7 @@ import pytest
 import chunkstore
 from chunkstore import Replica
 from chunkstore.cli import transfer
+from chunkstore.config import Tuning
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, SegmentInfo
 from tests.cli.conftest import Call
@@ -106,7 +107,7 @@ def test_for_people(call: Call, root: str, data_file: Path) -> None:
 
 
 def test_appends_in_records_are_shown(call: Call, root: str, tmp_path: Path) -> None:
-    with chunkstore.open(root, settings=chunkstore.Settings(spill_s=3600.0)) as store:
+    with chunkstore.open(root, settings=chunkstore.Settings(tuning=Tuning(spill_s=3600.0))) as store:
         store.create("a")
         for _ in range(3):
             store.append("a", b"some bytes")

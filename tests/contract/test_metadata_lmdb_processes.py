@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.config import MIB, Settings
+from chunkstore.config import MIB, Settings, Tuning
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
 from chunkstore.metadata.port import MetadataStore
@@ -45,7 +45,7 @@ def cache(folder: str) -> Iterator[LmdbMetadataCache]:
 
 def _serve(folder: str, map_bytes: int, pipe: Connection) -> None:
     """A process with the container's store open, doing what it is told."""
-    settings = Settings(lmdb_map_bytes=map_bytes)
+    settings = Settings(tuning=Tuning(lmdb_map_bytes=map_bytes))
     cache = LmdbMetadataCache(folder, CONTAINER, "here", settings=settings)
     store: MetadataStore | None = None
     calls: dict[str, Callable[..., Any]] = {

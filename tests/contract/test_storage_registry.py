@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore import registry
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, StorageUnavailable
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
@@ -170,11 +170,11 @@ def test_the_settings_of_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     down = Flaky(MemoryChunkStorage(f"memory://{uuid.uuid4()}"), every=1)
     monkeypatch.setattr(registry, "_open_binding", lambda *_: down)
     with stopped_clock() as clock:
-        storage = open_storage("s3://x/y", Settings(retry_tries_max=3))
+        storage = open_storage("s3://x/y", Settings(tuning=Tuning(retry_tries_max=3)))
         with pytest.raises(StorageUnavailable):
             storage.exists("a")
         assert down.failed["exists"] == 3
-        storage = open_storage("s3://x/y", Settings(retry_tries_max=1000, retry_s_max=30))
+        storage = open_storage("s3://x/y", Settings(retry_s_max=30, tuning=Tuning(retry_tries_max=1000)))
         began_s = clock.now_s
         with pytest.raises(StorageUnavailable):
             storage.exists("a")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chunkstore.assembly import open_store_on
-from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.upkeep import defrag
 from chunkstore.upkeep.jobs import DefragJob, Step
@@ -29,7 +29,7 @@ def opened() -> Iterator[Opened]:
 
     def call(**options: Any) -> ChunkedSegmentStorage:
         storage = MemoryChunkStorage(f"memory://defrag-job-{random.random()}", append=False)
-        settings = Settings(lease_s=0, collect_s=0, gc_grace_s=0, inline_bytes_max=0)
+        settings = Settings(lease_s=0, gc_grace_s=0, inline_bytes_max=0, tuning=Tuning(collect_s=0))
         stores.append(open_store_on(storage, settings=settings, close_storage=True, **options))
         return stores[-1]
 

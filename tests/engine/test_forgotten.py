@@ -13,6 +13,7 @@ import pytest
 
 import chunkstore
 from chunkstore.assembly import describe_owner
+from chunkstore.config import Tuning
 
 WAIT_S = 60.0
 
@@ -25,7 +26,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_hundred_forgotten_stores_leave_nothing(tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lmdb_map_bytes=1 << 24)
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), tuning=Tuning(lmdb_map_bytes=1 << 24))
     optimiser = chunkstore.OptimiserPolicy(sweep_s=3600.0, defrag=chunkstore.DefragPolicy())
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for number in range(100):
@@ -42,7 +43,7 @@ def test_a_hundred_forgotten_stores_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_replicas_and_askers_too(tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lmdb_map_bytes=1 << 24)
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), tuning=Tuning(lmdb_map_bytes=1 << 24))
     chunkstore.open(tmp_path / "root", settings=settings).close()
     threads = threading.active_count()
     for make in (chunkstore.open_replica, chunkstore.open_asker):

@@ -25,6 +25,7 @@ from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPol
 from tests.support.clock import jumping_clock
 from tests.support.hooked import replace_steps
 from tests.support.scripts import ENVIRONMENT
+from tests.support.settings import tuned
 
 ROOT = "memory://metrics-and-logs"
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide-operate.md"
@@ -33,7 +34,7 @@ PREFIX = "chunkstore_upkeep_"
 
 def settings(**given: Any) -> chunkstore.Settings:
     rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=10)
-    return chunkstore.Settings(**{"gc_grace_s": 0, "lease_s": 0, "default_rolling": rolling, **given})
+    return tuned(**{"gc_grace_s": 0, "lease_s": 0, "default_rolling": rolling, **given})
 
 
 def test_the_guide_lists_every_metric_and_every_logger() -> None:

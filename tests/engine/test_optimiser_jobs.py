@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chunkstore
-from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.metadata.scrubbing import BEGINNING, find_mark
 from chunkstore.upkeep.jobs import DefragJob, ScrubJob, Step
@@ -37,7 +37,7 @@ def a_step(job: DefragJob | ScrubJob) -> tuple[Step, bool]:
 
 
 def open_in(folder: Path, optimiser: OptimiserPolicy | None = None) -> ChunkedSegmentStorage:
-    settings = Settings(cache_dir=str(folder / "cache"), lease_s=0, collect_s=0, gc_grace_s=0)
+    settings = Settings(cache_dir=str(folder / "cache"), lease_s=0, gc_grace_s=0, tuning=Tuning(collect_s=0))
     return chunkstore.open(f"file://{folder}/root", settings=settings, optimiser=optimiser)
 
 

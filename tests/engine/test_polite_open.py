@@ -17,7 +17,7 @@ import pytest
 import chunkstore
 from chunkstore import backup
 from chunkstore.assembly import open_store_on
-from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
+from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings, Tuning
 from chunkstore.engine import Store
 from chunkstore.errors import ContainerBusy, InvalidArgument, NotOwner
 from chunkstore.operations import maintenance
@@ -81,7 +81,7 @@ def test_politeness_costs_no_request() -> None:
         spent[take_over] = []
         for _ in range(2):
             storage = MeteredChunkStorage(MemoryChunkStorage(f"memory://polite-costs-{take_over}"))
-            store = open_store_on(storage, take_over=take_over, settings=Settings(collect_s=0, ask_s=0))
+            store = open_store_on(storage, take_over=take_over, settings=Settings(tuning=Tuning(collect_s=0, ask_s=0)))
             counts = storage.snapshot()
             spent[take_over].append(sum(each.requests for name, each in counts.items() if name != "put"))
             store.close()

@@ -26,6 +26,7 @@ from chunkstore.operations.tables import plan_put_row
 from chunkstore.owner import end_session
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
+from tests.support.settings import tuned
 
 ROOT = "memory://quota"
 
@@ -45,7 +46,7 @@ def fresh() -> Iterator[Callable[..., chunkstore.ChunkedSegmentStorage]]:
     def make(root: str = ROOT, *, observer: Observer | None = None, **given: Any) -> chunkstore.ChunkedSegmentStorage:
         rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=10)
         chosen = {"gc_grace_s": 0, "lease_s": 0, "default_rolling": rolling, **given}
-        opened.append(chunkstore.open(root, settings=chunkstore.Settings(**chosen), observer=observer))
+        opened.append(chunkstore.open(root, settings=tuned(**chosen), observer=observer))
         return opened[-1]
 
     yield make

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lmdb import verify
 
 from chunkstore.assembly import open_store
-from chunkstore.config import RollingPolicy, Settings
+from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, ChunkstoreError
 from chunkstore.metadata.cachedir import read_state, write_state
@@ -29,11 +29,9 @@ def settings(cache: Path) -> Settings:
         inline_bytes_max=0,
         cache_dir=str(cache),
         lease_s=0,
-        io_workers=1,
         gc_grace_s=0,
-        lmdb_map_bytes=1 << 26,
-        snapshot_bytes_min=1 << 30,
         default_rolling=RollingPolicy(chunk_size_bytes_max=CHUNK_BYTES),
+        tuning=Tuning(io_workers=1, lmdb_map_bytes=1 << 26, snapshot_bytes_min=1 << 30),
     )
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from chunkstore import changes
 from chunkstore.assembly import open_store_on
-from chunkstore.config import RollingPolicy, Settings
+from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.metadata.memory import MemoryShelf
@@ -74,12 +74,9 @@ class LossGround(ABC):
             journal_mode=self.mode,
             lease_s=5.0,
             op_deadline_s=60.0,
-            undecided_s_max=60.0,
-            resolve_s=1.0,
             gc_grace_s=0.0,
-            io_workers=4,
-            snapshots_kept=1,
             default_rolling=RollingPolicy(chunk_size_bytes_max=self.rolling),
+            tuning=Tuning(undecided_s_max=60.0, resolve_s=1.0, io_workers=4, snapshots_kept=1),
         )
 
 

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from chunkstore.assembly import open_store
-from chunkstore.config import KIB, RollingPolicy, Settings
+from chunkstore.config import KIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
 from tests.support.data import problems
+from tests.support.settings import tuned
 
 SEGMENTS = ("a", "b")
 THREADS = 3
@@ -184,7 +185,7 @@ def main(root: str, mode: str, notes: str) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         chosen = {**SETTINGS, "cache_dir": command["cache"], "resolve_s": command["resolve_s"]}
-        settings = Settings(journal_mode=mode, **chosen)  # type: ignore[arg-type]
+        settings = tuned(journal_mode=mode, **chosen)
         try:
             store = open_store(root, settings=settings, create=False)
         except ChunkstoreError as error:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from chunkstore.assembly import open_store_on
-from chunkstore.config import KIB, MIB, RollingPolicy, Settings
+from chunkstore.config import KIB, MIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
 from chunkstore.operations.spiller import Spiller
@@ -28,6 +28,7 @@ from tests.support.alone import alone
 from tests.support.data import problems
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import wait_for
+from tests.support.settings import tuned
 from tests.support.worlds import Mode
 
 DEADLINE_S = 60.0
@@ -49,7 +50,7 @@ class Shop:
 
     def __init__(self, mode: Mode, make: Callable[[], ChunkStorage], cache_dir: Path, **settings: Any) -> None:
         self._make = make
-        self._settings = Settings(
+        self._settings = tuned(
             journal_mode=mode,
             cache_dir=str(cache_dir),
             **{

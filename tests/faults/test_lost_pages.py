@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.assembly import open_store_on
-from chunkstore.config import KIB, MIB, Settings
+from chunkstore.config import KIB, MIB, Settings, Tuning
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.following import open_replica_on
 from chunkstore.storage import ChunkHandle
@@ -100,9 +100,9 @@ def test_a_replica_does_not_show_what_no_disk_has(disk: tuple[SmallDisk, Path], 
         cache_dir=str(tmp_path / "cache"),
         lease_s=0,
         op_deadline_s=2,
-        undecided_s_max=1,
         free_bytes_min=0,
         inline_bytes_max=64 * KIB,
+        tuning=Tuning(undecided_s_max=1),
     )
     ample = dataclasses.replace(settings, op_deadline_s=60.0)
     with mounted(image, tmp_path / "disk") as point:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.assembly import open_store_on
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.storage import ChunkStorage
@@ -49,9 +49,8 @@ class Bench:
             journal_mode=self.mode,
             cache_dir=str(self.folder / f"cache-{len(self.stores)}"),
             op_deadline_s=HASTY_S,
-            resolve_s=0.0,
             lease_s=0.0,
-            lmdb_map_bytes=1 << 26,
+            tuning=Tuning(resolve_s=0.0, lmdb_map_bytes=1 << 26),
         )
         store = open_store_on(storage if wrap is None else wrap(storage), container=CONTAINER, settings=settings)
         alone(store)

@@ -23,11 +23,11 @@ from typing import IO, Any
 import pytest
 
 from chunkstore.assembly import open_store
-from chunkstore.config import Settings
 from tests.faults import owners
 from tests.faults.ground import FULL_RUN
 from tests.faults.owners import SETTINGS, Verdict, prepare
 from tests.support.hooked import wait_for
+from tests.support.settings import tuned
 from tests.support.worlds import Mode
 
 ROUNDS = 300 if FULL_RUN else 5
@@ -98,7 +98,7 @@ class Duel:
         folder.mkdir(parents=True, exist_ok=True)
         self.root = root if root is not None else f"file://{folder / 'root'}"
         self.busy_s = busy_s
-        self.settings = Settings(journal_mode=mode, cache_dir=str(folder / "cache-first"), **SETTINGS)
+        self.settings = tuned(journal_mode=mode, cache_dir=str(folder / "cache-first"), **SETTINGS)
         self.processes: list[OwnerProcess] = []
         with open_store(self.root, settings=self.settings) as store:
             prepare(store)
@@ -153,7 +153,7 @@ class Duel:
     def verify(self) -> Verdict:
         verdict = self.told()
         for cache in ("cache-first", "cache-nowhere"):
-            settings = Settings(journal_mode=self.mode, cache_dir=str(self.folder / cache), **SETTINGS)
+            settings = tuned(journal_mode=self.mode, cache_dir=str(self.folder / cache), **SETTINGS)
             with open_store(self.root, settings=settings) as store:
                 verdict.check(store)
         return verdict

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from chunkstore import runtime
 from chunkstore.assembly import open_store_on
-from chunkstore.config import RollingPolicy, Settings
+from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.journal import TakeOverReport
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
@@ -38,10 +38,9 @@ def settings(mode: Mode, *, inline: bool = True) -> Settings:
         journal_mode=mode,
         lease_s=5,
         op_deadline_s=120,
-        resolve_s=0,
-        io_workers=2,
         default_rolling=RollingPolicy(chunk_size_bytes_max=64),
         inline_bytes_max=None if inline else 0,
+        tuning=Tuning(resolve_s=0, io_workers=2),
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
 from chunkstore.storage import ChunkHandle
@@ -56,8 +56,8 @@ def opened(tree: Tree, path: str, cache: Path, *, query: str = "") -> ChunkedSeg
         op_deadline_s=PATIENT_S,
         lease_s=0,
         retry_s_max=0.5,
-        lmdb_map_bytes=1 << 26,
         inline_bytes_max=0,  # a chunk's own error names its folder; a record's is an unknown outcome
+        tuning=Tuning(lmdb_map_bytes=1 << 26),
     )
     return chunkstore.open(tree.root(path) + query, settings=settings)
 

@@ -26,6 +26,7 @@ from tests.support.real_servers import (
     until_all_have,
 )
 from tests.support.servers.hdfs import HdfsCluster
+from tests.support.settings import tuned
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
@@ -38,7 +39,7 @@ def settings(tmp_path: Path, **changes: Any) -> Settings:
         "default_rolling": RollingPolicy(chunk_size_bytes_max=2_000),
         **changes,
     }
-    return Settings(**chosen)
+    return tuned(**chosen)
 
 
 def test_kill_9_of_both_servers_in_the_middle_of_commits(hdfs: HdfsCluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import Batch, RecordKind
 from chunkstore.metadata.codec import encode_pin
@@ -25,7 +25,7 @@ from tests.support.past import rows_at, rows_of
 
 
 def settings(world: World, kept: int) -> Settings:
-    return Settings(journal_mode=world.mode, op_deadline_s=60.0, snapshots_kept=kept)
+    return Settings(journal_mode=world.mode, op_deadline_s=60.0, tuning=Tuning(snapshots_kept=kept))
 
 
 def names(world: World) -> set[str]:
@@ -252,7 +252,7 @@ def test_a_pin_does_not_rely_on_a_snapshot_that_was_cut_off(world: World) -> Non
 
 
 def test_the_horizon_keeps_what_time_travel_needs(world: World) -> None:
-    long = Settings(journal_mode=world.mode, op_deadline_s=60.0, snapshots_kept=1, pitr_horizon_s=3600)
+    long = Settings(journal_mode=world.mode, op_deadline_s=60.0, pitr_horizon_s=3600, tuning=Tuning(snapshots_kept=1))
     epochs(world, 4, 1)
     owner = world.process(settings=long).open()
     owner.put("x")

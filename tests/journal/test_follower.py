@@ -7,7 +7,7 @@ from copy import copy
 import pytest
 
 from chunkstore import runtime
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
 from chunkstore.journal import Batch, JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
@@ -91,7 +91,7 @@ def test_a_hole_means_start_from_a_newer_snapshot(world: World) -> None:
     owner.put("a")
     sleeper.catch_up()
     for i in range(5):
-        owner = world.process(settings=Settings(journal_mode=world.mode, snapshots_kept=1)).open()
+        owner = world.process(settings=Settings(journal_mode=world.mode, tuning=Tuning(snapshots_kept=1))).open()
         owner.put(f"k{i}")
         owner.snapshot()
     collected, _ = owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)

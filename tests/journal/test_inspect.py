@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore_journal.history import Streams
@@ -56,7 +56,7 @@ def test_a_sound_journal_has_no_findings(world: World) -> None:
     history(world)
     assert list(check_journal(fresh(world))) == []
     for i in range(5):
-        settings = Settings(journal_mode=world.mode, snapshots_kept=1)
+        settings = Settings(journal_mode=world.mode, tuning=Tuning(snapshots_kept=1))
         owner = world.process(settings=settings).open()
         owner.put(f"k{i}")
         owner.snapshot()

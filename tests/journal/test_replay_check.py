@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.checksum import row_digest
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
@@ -36,7 +36,7 @@ def snapshots(world: World) -> list[str]:
 
 def history(world: World, owners: int = 3) -> Process:
     for number in range(owners):
-        owner = world.process(settings=Settings(journal_mode=world.mode, snapshots_kept=2)).open()
+        owner = world.process(settings=Settings(journal_mode=world.mode, tuning=Tuning(snapshots_kept=2))).open()
         for key in range(4):
             owner.put(f"{number}-{key}")
         owner.snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.names import ContainerNames
@@ -34,7 +34,9 @@ HOSTILE = (
 
 
 def process(world: World, shelf: MemoryShelf | None = None) -> Process:
-    return world.process(shelf, settings=Settings(journal_mode=world.mode, op_deadline_s=60.0, snapshots_kept=1))
+    return world.process(
+        shelf, settings=Settings(journal_mode=world.mode, op_deadline_s=60.0, tuning=Tuning(snapshots_kept=1))
+    )
 
 
 def hostile_links(world: World, real: SnapshotLink) -> list[SnapshotLink]:

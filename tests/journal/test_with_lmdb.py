@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.config import MIB, Settings
+from chunkstore.config import MIB, Settings, Tuning
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore_journal.follower import Follower
 from chunkstore_journal.service import ContainerJournal
@@ -15,7 +15,9 @@ from tests.journal.world import Process, World, keys_of
 
 def machine(world: World, folder: Path) -> Process:
     process = world.process()
-    settings = Settings(journal_mode=world.mode, op_deadline_s=60.0, cache_dir=str(folder), lmdb_map_bytes=16 * MIB)
+    settings = Settings(
+        journal_mode=world.mode, op_deadline_s=60.0, cache_dir=str(folder), tuning=Tuning(lmdb_map_bytes=16 * MIB)
+    )
     cache = make_cache(world, folder, "owner", settings)
     process.service = ContainerJournal(process.wire, world.names, world.format, cache, settings)
     return process
@@ -45,7 +47,7 @@ def test_a_life_with_lmdb(memory_world: World, tmp_path: Path) -> None:
     back = machine(world, tmp_path / "one").open()
     assert back.report.source == "cache"
     assert back.keys() == third.keys()
-    settings = Settings(journal_mode=world.mode, lmdb_map_bytes=16 * MIB)
+    settings = Settings(journal_mode=world.mode, tuning=Tuning(lmdb_map_bytes=16 * MIB))
     cache = make_cache(world, tmp_path / "three", "replica", settings)
     follower = Follower(world.storage, world.names, world.format, cache, settings)
     assert follower.catch_up().position == back.journal.head

@@ -15,10 +15,11 @@ from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.alone import alone
 from tests.support.requests_spent import Requests
 from tests.support.servers.s3server import S3Server
+from tests.support.settings import tuned
 
 
 def settings(path: Path, **more: Any) -> Settings:
-    return Settings(cache_dir=str(path), lease_s=0, **more)
+    return tuned(cache_dir=str(path), lease_s=0, **more)
 
 
 @pytest.mark.parametrize("segments", [1, 8])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from chunkstore.config import JournalMode, Settings
+from chunkstore.config import JournalMode
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -37,6 +37,7 @@ from chunkstore_journal.recovery import commit_of
 from tests.simulator import Call, Job, Process, Weather, World
 from tests.simulator.posix import PosixBackend
 from tests.simulator.world import StorageKind
+from tests.support.settings import tuned
 
 __all__ = [
     "ALL",
@@ -417,7 +418,7 @@ def scene_of(
     place: StorageKind = "s3" if storage == "s3" else "posix"
     usual = {"journal_mode": mode, "op_deadline_s": 5.0, "lease_s": 0, "collect_s": 0, "ask_s": 0, "io_workers": 4}
     usual["inline_bytes_max"] = 0  # most schedules look at chunks
-    settings = Settings(**{**usual, **changes})
+    settings = tuned(**{**usual, **changes})
     with World(
         seed,
         place,

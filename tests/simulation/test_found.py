@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from chunkstore.config import JournalMode, RollingPolicy, Settings
+from chunkstore.config import JournalMode, RollingPolicy, Settings, Tuning
 from chunkstore.errors import Damaged, DeadlineExceeded, NotOwner, OutcomeUnknown, StorageUnavailable
 from tests.simulation.scene import ALL, SEGMENT, Event, Scene, scene_of, worlds
 from tests.simulator import World
@@ -37,7 +37,9 @@ def test_a_roll_that_gives_up_forgets_no_reservation() -> None:
     The roll shut the gate and waited in vain for an append whose data write hung; when it gave up, it let everybody in
     again with fresh pending states, which knew nothing of the reserved append.
     """
-    settings = Settings(op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, slot_roll_records=2, roll_interval_s_min=0)
+    settings = Settings(
+        op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, tuning=Tuning(slot_roll_records=2, roll_interval_s_min=0)
+    )
     with World(1, "s3", settings=settings) as world:
         z = world.process("z")
         store = z.open()
@@ -68,7 +70,9 @@ def test_a_roll_that_gives_up_forgets_no_reservation() -> None:
 def test_records_that_come_back_are_no_damage() -> None:
     """Found by seed 39: the power was cut after a collection, one of the deleted records was there again, and check said
     that history had lost the records behind it."""
-    settings = Settings(op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, snapshots_kept=1, journal_mode="slot")
+    settings = Settings(
+        op_deadline_s=1.0, lease_s=0, inline_bytes_max=0, journal_mode="slot", tuning=Tuning(snapshots_kept=1)
+    )
     with World(1, "posix", settings=settings) as world:
         z = world.process("z")
         store = z.open()

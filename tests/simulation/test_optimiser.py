@@ -9,7 +9,7 @@ import pytest
 
 import chunkstore
 from chunkstore.cli import serve
-from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy
+from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Closed, Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import RecordKind
@@ -304,7 +304,7 @@ def test_with_real_threads_and_an_observer_that_raises() -> None:
         def upkeep(self, *what: Any) -> None:
             raise ValueError(what)
 
-    settings = chunkstore.Settings(lease_s=0, inline_bytes_max=0, gc_grace_s=0, collect_s=0.1)
+    settings = chunkstore.Settings(lease_s=0, inline_bytes_max=0, gc_grace_s=0, tuning=Tuning(collect_s=0.1))
     policy = OptimiserPolicy(retention=True, interval_s=0.1)
     where = "memory://optimised-by-threads"
     with chunkstore.open(where, settings=settings, observer=Raising(), optimiser=policy) as store:

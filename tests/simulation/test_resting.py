@@ -11,7 +11,7 @@ import pytest
 
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import TablePut
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ContainerBusy
 from chunkstore.replica import Replica
@@ -42,7 +42,7 @@ class Beats:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with World(1, "s3", bindings=True, settings=Settings(collect_s=0)) as made:
+    with World(1, "s3", bindings=True, settings=Settings(tuning=Tuning(collect_s=0))) as made:
         yield made
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from chunkstore.assembly import open_store_on
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.errors import Damaged, NotOwner, StorageUnavailable, Unsupported
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.names import ContainerNames
@@ -141,7 +141,7 @@ def schedule_over_webhdfs(fake: Renames) -> int:
         HdfsChunkStorage(fake.root(query="" if fake.numbers else "?guard=none"), deadline_s=10),
         RetryPolicy(tries_max=6, budget_s=10.0),
     )
-    settings = Settings(op_deadline_s=10, lease_s=0, io_workers=2, inline_bytes_max=0)
+    settings = Settings(op_deadline_s=10, lease_s=0, inline_bytes_max=0, tuning=Tuning(io_workers=2))
     stores = []
     try:
         for epoch, tags in ((1, (b"<a>", b"<b>")), (2, (b"<c>",))):

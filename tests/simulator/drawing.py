@@ -16,6 +16,7 @@ from chunkstore.config import JournalMode, RollingPolicy, Settings
 from tests.simulator.faults import CLASSES, Weather
 from tests.simulator.lies import ENABLED, draw_distrust
 from tests.simulator.world import StorageKind
+from tests.support.settings import flat, tuned
 
 __all__ = ["PINS", "Plan", "draw_plan"]
 
@@ -97,12 +98,8 @@ class Plan:
 
     def describe(self) -> dict[str, Any]:
         """The plan as plain data, for people: settings that differ from the defaults, and the weather's classes."""
-        usual = Settings()
-        changed = {
-            name: getattr(self.settings, name)
-            for name in Settings.names()
-            if getattr(self.settings, name) != getattr(usual, name)
-        }
+        usual = flat(Settings())
+        changed = {name: value for name, value in flat(self.settings).items() if value != usual[name]}
         weather = {name: getattr(self.weather, name) for name in CLASSES if getattr(self.weather, name)}
         rest = {name: getattr(self, name) for name in self.__slots__ if name not in ("settings", "weather", "mix")}
         return {**rest, "settings": changed, "weather": weather, "mix": dict(self.mix)}
@@ -145,10 +142,10 @@ def draw_plan(
     # Bytes rot, and roots are copied, in worlds whose storages are simulated at the port.
     # Of its own chance, so that everything else about a seed is what it was before this was drawn.
     collect_s = Random(f"collect {seed}").choice((0.0, 0.0, timeout_s * 2))
-    settings = replace(settings, collect_s=collect_s, **_draw_inline(seed, timeout_s))
+    settings = tuned(settings, collect_s=collect_s, **_draw_inline(seed, timeout_s))
     settings = replace(settings, read_fence="tail" if Random(f"fence {seed}").random() < 0.25 else "fenced")
     paces = Random(f"paces {seed}")
-    settings = replace(
+    settings = tuned(
         settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_remote_s=timeout_s * paces.choice((0, 20))
     )
     lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, kind, distrust)
@@ -199,7 +196,7 @@ def _with_pins(plan: Plan) -> Plan:
     the pin keeps the records that held them."""
     random = Random(f"pins {plan.seed} more")
     mix = tuple(item for item in plan.mix if item[0] not in ("merge", "policy", "retention", "sweep"))
-    settings = replace(
+    settings = tuned(
         plan.settings,
         inline_bytes_max=None,
         inline_rows_max=100_000,
@@ -227,9 +224,9 @@ def _slowed(plan: Plan, random: Random) -> Plan:
     """The same, slow enough for the pauses of those who ask and of owners that look, which are no settings."""
     latency_s = max(plan.latency_s, _LATENCY_S_ASKING)
     slower = latency_s / plan.latency_s
-    times = {name: getattr(plan.settings, name) for name in _TIMES}
+    times = {name: value for name, value in flat(plan.settings).items() if name in _TIMES}
     # What is longer than a run is as it was.
-    settings = replace(
+    settings = tuned(
         plan.settings,
         ask_s=latency_s * random.choice((2, 10, 50)),
         **{name: value * slower for name, value in times.items() if value < 600},
@@ -260,7 +257,7 @@ def _draw_inline(seed: int, timeout_s: float) -> dict[str, Any]:
 
 def _draw_settings(random: Random, mode: JournalMode, latency_s: float, timeout_s: float, *, patience: int) -> Settings:
     choice = random.choice
-    return Settings(
+    return tuned(
         journal_mode=mode,
         read_fence="fenced",
         linger_s=choice((0.0, 0.0, latency_s, latency_s * 5)),

@@ -54,11 +54,12 @@ from tests.simulator.scheduler import NS, Scheduler, Task
 from tests.simulator.virtual import VirtualRuntime
 from tests.simulator.wire import Call, Gate, Matching, Stage, WiredProcess
 from tests.support.closing import Closing
+from tests.support.settings import tuned
 
 __all__ = ["Job", "Machine", "Observer", "Process", "ProcessDied", "StorageKind", "World"]
 
 T = TypeVar("T")
-_USUAL = Settings(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0, inline_bytes_max=0)
+_USUAL = tuned(op_deadline_s=5.0, lease_s=0, io_workers=4, collect_s=0, ask_s=0, inline_bytes_max=0)
 StorageKind = Literal["s3", "posix", "hdfs"]
 Observer = Callable[[Call, Any, bool], None]
 """Told of every call that has taken effect: the call, its result (or the exception), and whether it came late."""
@@ -351,10 +352,7 @@ class World(Closing):
 
     def settings_with(self, changes: dict[str, Any]) -> Settings:
         """The world's settings with some changed."""
-        if not changes:
-            return self.settings
-        values = {name: getattr(self.settings, name) for name in Settings.names()}
-        return Settings(**{**values, **changes})
+        return tuned(self.settings, **changes)
 
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""

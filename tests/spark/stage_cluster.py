@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import chunkstore
+from chunkstore.config import Tuning
 from chunkstore.errors import ChunkstoreError, RootUnavailable, StorageUnavailable, Unsupported
 from chunkstore.spark.errors import original_error
 from tests.support.data import pattern
@@ -84,7 +85,7 @@ def application(cluster: SparkCluster, stage: Path) -> Iterator[Callable[..., An
 
 
 def owner_settings(stage: Path) -> chunkstore.Settings:
-    return chunkstore.Settings(cache_dir=str(stage / "owner-cache"), lease_s=0, lmdb_map_bytes=1 << 28)
+    return chunkstore.Settings(cache_dir=str(stage / "owner-cache"), lease_s=0, tuning=Tuning(lmdb_map_bytes=1 << 28))
 
 
 def fill(url: str, stage: Path, length: int = 8 * MIB) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
+from chunkstore.config import Tuning
 from tests.spark.test_connect import make_store
 from tests.support.data import pattern
 from tests.support.paths import ROOT
@@ -51,7 +52,7 @@ def test_tables_from_the_source_and_a_sink(python: Path, tmp_path: Path) -> None
     pipeline.forget()
     with serving(url, str(python)):
         assert pipeline.run().returncode == 0, "nothing is new: nothing is written again"
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "another-cache"), lmdb_map_bytes=1 << 28)
+    settings = chunkstore.Settings(cache_dir=str(tmp_path / "another-cache"), tuning=Tuning(lmdb_map_bytes=1 << 28))
     with chunkstore.open_replica(url, settings=settings) as replica:
         assert replica.info("copy").length == len(data)
         assert replica.read("copy", 0, len(data)) == data

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import chunkstore
+from chunkstore.config import Tuning
 from tests.support.data import pattern
 from tests.support.paths import ROOT, SOURCES
 from tests.support.spark import missing_of_connect
@@ -24,7 +25,7 @@ SCRIPT = ROOT / "tests" / "support" / "spark_connected.py"
 def make_store(path: Path) -> str:
     """Three chunks of orders, and a segment that is damaged."""
     url = f"file://{path}/root"
-    settings = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, lmdb_map_bytes=1 << 28)
+    settings = chunkstore.Settings(cache_dir=str(path / "cache"), lease_s=0, tuning=Tuning(lmdb_map_bytes=1 << 28))
     with chunkstore.open(url, settings=settings) as store:
         store.create("orders", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=1 << 20))
         store.append("orders", pattern(0, 5 << 19))

@@ -261,7 +261,7 @@ def test_an_owner_that_was_killed_answers_no_stream(home: Path, monkeypatch: pyt
 
 DEAF = """
 import sys, time, chunkstore
-store = chunkstore.open(sys.argv[1], settings=chunkstore.Settings(ask_s=0, cache_dir=sys.argv[2]))
+store = chunkstore.open(sys.argv[1], settings=chunkstore.Settings(cache_dir=sys.argv[2], tuning=chunkstore.config.Tuning(ask_s=0)))
 print("open", flush=True)
 time.sleep(600)
 """

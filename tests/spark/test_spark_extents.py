@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.settings import tuned
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -36,7 +37,7 @@ def kinds(store: chunkstore.ChunkedSegmentStorage, name: str) -> set[str]:
 
 def test_a_pin_keeps_what_tasks_read_that_were_planned_before_a_spill(tmp_path: Path) -> None:
     ground = Ground(tmp_path, inline_bytes_max=None)
-    ground.settings = replace(ground.settings, gc_grace_s=0, snapshots_kept=1)
+    ground.settings = tuned(ground.settings, gc_grace_s=0, snapshots_kept=1)
     with ground.open() as store:
         store.create("a")
         for number in range(5):

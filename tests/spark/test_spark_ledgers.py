@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.config import KIB, MIB
+from chunkstore.config import KIB, MIB, Tuning
 from chunkstore.errors import Damaged
 from chunkstore.pulsar import OffloadWriter, plan
 from chunkstore.spark.errors import original_error
@@ -33,7 +33,7 @@ class Topic:
         ]
         rolling = chunkstore.RollingPolicy(chunk_size_bytes_max=100_000)
         settings = chunkstore.Settings(
-            cache_dir=str(path / "cache"), lease_s=0, lmdb_map_bytes=1 << 28, default_rolling=rolling
+            cache_dir=str(path / "cache"), lease_s=0, default_rolling=rolling, tuning=Tuning(lmdb_map_bytes=1 << 28)
         )
         with chunkstore.open(self.url, settings=settings) as store:
             with OffloadWriter(store, TOPIC, block_bytes=64 * KIB, segment_bytes_max=400_000) as writer:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import chunkstore
+from chunkstore.config import Tuning
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
@@ -34,7 +35,7 @@ class Container:
         self.path = path
         self.url = f"file://{path}/root"
         self.settings = chunkstore.Settings(
-            cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28
+            cache_dir=str(path / "cache"), lease_s=0, tuning=Tuning(io_workers=2, lmdb_map_bytes=1 << 28)
         )
 
     def open(self) -> chunkstore.ChunkedSegmentStorage:

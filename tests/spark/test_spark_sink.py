@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import chunkstore
+from chunkstore.config import Tuning
 from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.spark import foreach_batch
 from chunkstore.spark.errors import original_error
@@ -25,7 +26,9 @@ class Ground:
         (path / "in").mkdir()
 
     def open(self) -> chunkstore.ChunkedSegmentStorage:
-        settings = chunkstore.Settings(cache_dir=str(self.path / "cache"), lmdb_map_bytes=1 << 28, gc_grace_s=0)
+        settings = chunkstore.Settings(
+            cache_dir=str(self.path / "cache"), gc_grace_s=0, tuning=Tuning(lmdb_map_bytes=1 << 28)
+        )
         return chunkstore.open(self.root, settings=settings)
 
     def bring(self, count: int) -> None:

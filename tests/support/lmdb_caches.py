@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chunkstore.config import KIB, Settings
+from chunkstore.config import KIB, Settings, Tuning
 from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
 from chunkstore.metadata.port import Commit
 from chunkstore.testing.metadata_history import History
@@ -13,7 +13,7 @@ from chunkstore.testing.metadata_history import History
 __all__ = ["CONTAINER", "SMALL", "big_commit", "made_current", "state_file", "token_directories"]
 
 CONTAINER = bytes(range(16))
-SMALL = Settings(lmdb_map_bytes=64 * KIB)
+SMALL = Settings(tuning=Tuning(lmdb_map_bytes=64 * KIB))
 
 
 def made_current(cache: LmdbMetadataCache, commits: int = 3) -> tuple[LmdbMetadataStore, History]:

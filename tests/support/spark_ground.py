@@ -10,7 +10,7 @@ import pytest
 
 import chunkstore
 from chunkstore.blocks import Borders
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.records import LayoutChunk
 from chunkstore.replica import Replica
 from chunkstore.spark.options import ReadOptions
@@ -33,9 +33,8 @@ class Ground:
         self.settings = Settings(
             cache_dir=str(path / "cache"),
             lease_s=0,
-            io_workers=2,
-            lmdb_map_bytes=1 << 28,
             inline_bytes_max=inline_bytes_max,
+            tuning=Tuning(io_workers=2, lmdb_map_bytes=1 << 28),
         )
 
     def open(self) -> chunkstore.ChunkedSegmentStorage:

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import chunkstore
+from chunkstore.config import Tuning
 from chunkstore.spark import sink
 from chunkstore.spark.sink import BatchWriter, StreamWriter
 from tests.support.paths import SOURCES
@@ -32,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def store(home: Path) -> Iterator[chunkstore.ChunkedSegmentStorage]:
-    settings = chunkstore.Settings(cache_dir=str(home / "owner"), lmdb_map_bytes=1 << 28)
+    settings = chunkstore.Settings(cache_dir=str(home / "owner"), tuning=Tuning(lmdb_map_bytes=1 << 28))
     with chunkstore.open(f"file://{home}/root", settings=settings) as opened:
         yield opened
 

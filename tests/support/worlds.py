@@ -22,7 +22,7 @@ from typing import Any, Literal
 import pytest
 
 from chunkstore.assembly import open_asker_on, open_store_on
-from chunkstore.config import RollingPolicy, Settings
+from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryMetadataStore, MemoryShelf
@@ -36,6 +36,7 @@ from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.container import read_format
 from tests.support.alone import alone
+from tests.support.settings import tuned
 
 Kind = Literal["memory", "filesystem", "hdfs", "s3"]
 Mode = Literal["slot", "append"]
@@ -175,7 +176,7 @@ class World:
             chosen["default_rolling"] = RollingPolicy(chunk_size_bytes_max=rolling)
         if self._uses_lmdb(metadata):
             chosen.setdefault("cache_dir", str(self.cache_dir))
-        return Settings(**chosen)
+        return tuned(**chosen)
 
     def _uses_lmdb(self, metadata: str | None) -> bool:
         return metadata == "lmdb" or (metadata is None and self.kind == "filesystem")
@@ -327,7 +328,9 @@ class RemoteWorld(World):
         return False
 
     def raw_storage(self) -> ChunkStorage:
-        storage = open_storage(self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"], io_workers=4))
+        storage = open_storage(
+            self.url, Settings(op_deadline_s=self.defaults["op_deadline_s"], tuning=Tuning(io_workers=4))
+        )
         self._storages.append(storage)
         return storage
 

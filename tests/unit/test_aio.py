@@ -17,11 +17,12 @@ import pytest
 
 import chunkstore
 from chunkstore import aio, assembly
+from chunkstore.config import Tuning
 from tests.support.data import pattern
 from tests.support.hooked import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = chunkstore.Settings(lease_s=0, collect_s=0)
+SETTINGS = chunkstore.Settings(lease_s=0, tuning=Tuning(collect_s=0))
 FOLLOWERS = 1_000
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.assembly import open_store_on
-from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.registry import open_storage
 from tests.chaos.clients import Clients
@@ -24,6 +23,7 @@ from tests.chaos.notes import Notes
 from tests.chaos.plan import GROWING, Mode
 from tests.chaos.survey import Survey, survey
 from tests.chaos.verdict import Verdict
+from tests.support.settings import tuned
 
 pytestmark = pytest.mark.proof
 
@@ -51,7 +51,7 @@ class Run:
         self.times = began_s, runtime.monotonic_s()
 
     def _live(self, notes: Notes, life: int) -> None:
-        settings = Settings(cache_dir=str(self.folder / "cache"), **self.drawn)
+        settings = tuned(cache_dir=str(self.folder / "cache"), **self.drawn)
         notes.write("opening", 0.0, os.getpid())
         inner = open_storage(f"file://{self.container}", settings)
         storage = KeepingChunkStorage(inner, self.container, self.kept)

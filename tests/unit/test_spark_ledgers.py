@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.config import KIB, MIB, Settings
+from chunkstore.config import KIB, MIB, Settings, Tuning
 from chunkstore.errors import Damaged
 from chunkstore.pulsar import OffloadWriter, plan
 from chunkstore.spark.options import ReadOptions
@@ -43,7 +43,9 @@ class Ground:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"file://{path}/root"
-        self.settings = Settings(cache_dir=str(path / "cache"), lease_s=0, io_workers=2, lmdb_map_bytes=1 << 28)
+        self.settings = Settings(
+            cache_dir=str(path / "cache"), lease_s=0, tuning=Tuning(io_workers=2, lmdb_map_bytes=1 << 28)
+        )
         self.entries: dict[int, list[tuple[int, bytes]]] = {}
 
     def write(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.records import GarbageRecord, LayoutChunk, SegmentInfo
 from chunkstore.spark.metadata_tables import TABLES
 from chunkstore.spark.options import OPTIONS, parse_options
+from tests.support.settings import tuned
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
 
@@ -110,7 +110,7 @@ def test_rows_are_what_the_replica_says(ground: Tables) -> None:
 
 def test_what_lies_in_the_journal_and_what_spilling_left(ground: Tables) -> None:
     """A spill leaves garbage without chunks; so does a segment that never had any."""
-    ground.settings = replace(ground.settings, inline_bytes_max=None, spill_s=3600)
+    ground.settings = tuned(ground.settings, inline_bytes_max=None, spill_s=3600)
     with ground.open() as store:
         for name in ("a", "b", "empty"):
             store.create(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.config import Settings
+from chunkstore.config import Settings, Tuning
 from chunkstore.metadata.codec import encode_segment
 from chunkstore.metadata.lmdb import LmdbMetadataStore
 from chunkstore.metadata.lmdb.rows import sealed
@@ -23,7 +23,7 @@ HEAD = b"\0head"
 
 
 def test_an_audit_compares_totals_with_a_recount(tmp_path: Path) -> None:
-    settings = Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, lmdb_map_bytes=1 << 26)
+    settings = Settings(cache_dir=str(tmp_path / "cache"), lease_s=0, tuning=Tuning(lmdb_map_bytes=1 << 26))
     with chunkstore.open(f"file://{tmp_path}/root", settings=settings) as store:
         store.create("a")
         store.append("a", pattern(0, 50))

@@ -69,7 +69,7 @@ def open_hdfs(root_url: str, settings: Settings) -> HdfsChunkStorage:
     """
     root = parse_root(root_url)
     return HdfsChunkStorage(
-        root, deadline_s=settings.op_deadline_s, connections=settings.io_workers + _CONNECTIONS_SPARE
+        root, deadline_s=settings.op_deadline_s, connections=settings.tuning.io_workers + _CONNECTIONS_SPARE
     )
 
 

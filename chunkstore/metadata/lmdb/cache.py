@@ -40,7 +40,7 @@ class LmdbMetadataCache(MetadataCache):
     """The LMDB stores of one container and role below ``cache_dir``, for a root at ``address`` (``ChunkStorage.address``).
 
     ``role`` is one of ``ROLES``. Where ``cache_dir`` is not on a local file system (``local`` decides), a temporary
-    directory is used and a ``RuntimeWarning`` says so. Of ``settings``, ``lmdb_map_bytes`` and ``op_deadline_s`` count.
+    directory is used and a ``RuntimeWarning`` says so. Of ``settings``, ``tuning.lmdb_map_bytes`` and ``op_deadline_s`` count.
 
     Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``.
     """
@@ -132,7 +132,7 @@ class LmdbMetadataCache(MetadataCache):
 
     def _open(self, path: str, users: UsersLock, writer: WriterLock, *, audit: bool) -> LmdbMetadataStore | None:
         try:
-            environment = acquire(path, self._settings.lmdb_map_bytes, users, writer)
+            environment = acquire(path, self._settings.tuning.lmdb_map_bytes, users, writer)
         except (OSError, lmdb.Error):
             return None  # damaged, or no room: a new one is made, or says why it cannot be
         store = self._handle(environment)
@@ -146,7 +146,7 @@ class LmdbMetadataCache(MetadataCache):
         try:
             path, users = self._directory.make_store()
             writer = WriterLock(path)
-            environment = acquire(path, self._settings.lmdb_map_bytes, users, writer)
+            environment = acquire(path, self._settings.tuning.lmdb_map_bytes, users, writer)
         except OSError as error:
             raise translate_os(error, self.path) from error
         except lmdb.Error as error:
