@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
-from benchmarks.harness import Report, scratch
+from benchmarks.harness import Report, scratch, tuned
 from benchmarks.turns import Contender, Operation, parse_options, take_turns, with_others
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
-from tests.support.settings import tuned
 
 __all__ = ["bare", "main", "ours"]
 

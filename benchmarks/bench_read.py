@@ -20,14 +20,13 @@ from typing import Any, Final
 import chunkstore
 from benchmarks.big import CHUNK_BYTES, build, build_concats, open_big
 from benchmarks.delay import delayed
-from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s
+from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s, tuned
 from benchmarks.turns import Contender, Operation, parse_options, take_turns, with_others
 from chunkstore.checksum import crc32c
 from chunkstore.config import KIB, MIB
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS, S3Server
-from tests.support.settings import tuned
 
 __all__ = ["main"]
 

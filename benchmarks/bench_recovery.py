@@ -20,12 +20,20 @@ from typing import Any
 
 import chunkstore
 from benchmarks.big import build, open_big, settings_for
-from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, peak_resident_kib, scratch, time_s
+from benchmarks.harness import (
+    Report,
+    anonymous_kib,
+    in_fresh_process,
+    median,
+    peak_resident_kib,
+    scratch,
+    time_s,
+    tuned,
+)
 from benchmarks.turns import add_ratio
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append, Create
 from chunkstore_bindings.memory import MemoryChunkStorage
-from tests.support.settings import tuned
 
 __all__ = ["main"]
 

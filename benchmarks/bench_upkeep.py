@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import chunkstore
-from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s
+from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s, tuned
 from chunkstore.changes import Attach
 from chunkstore.checksum import crc32c
 from chunkstore.config import KIB, RollingPolicy
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from tests.support.merged_readers import Readers, fill, merge_again, readers_elsewhere
-from tests.support.settings import tuned
 
 __all__ = ["main"]
 

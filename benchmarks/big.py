@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import chunkstore
+from benchmarks.harness import tuned
 from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Attach, Concat, Create, Seal
 from chunkstore.checksum import crc32c
-from chunkstore.config import Tuning
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -27,11 +27,12 @@ _CRC = crc32c(bytes(CHUNK_BYTES))
 
 def settings_for(path: Path) -> chunkstore.Settings:
     """Settings of the big containers: no lease, and snapshots only when asked for."""
-    return chunkstore.Settings(
+    return tuned(
         cache_dir=str(path / "cache"),
         lease_s=0,
         journal_mode="append",
-        tuning=Tuning(snapshot_bytes_min=1 << 40, log_roll_bytes=1 << 40),
+        snapshot_bytes_min=1 << 40,
+        log_roll_bytes=1 << 40,
     )
 
 

@@ -16,18 +16,30 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+from chunkstore import config
 from tests.support.report import RESULTS, Figure, Report
 
 __all__ = [
     "RESULTS", "Figure", "Report", "anonymous_kib", "in_fresh_process", "median", "peak_resident_kib", "processor_s", "scratch", "time_s",
+    "tuned",
 ]  # fmt: skip
 
 
 def median(values: list[float]) -> float:
     """The median of at least one value."""
     return statistics.median(values)
+
+
+def tuned(**given: Any) -> config.Settings:
+    """Settings by one flat set of names, of a checkout that is compared with, too, which may be older than ``Tuning``."""
+    made = getattr(config, "Tuning", None)
+    names = {item.name for item in fields(made)} if made is not None else set()
+    pace = {name: given.pop(name) for name in names & given.keys()}
+    return config.Settings(**given, **({"tuning": made(**pace)} if made is not None else {}))
 
 
 def time_s() -> float:
