@@ -22,6 +22,7 @@ from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, 
 from chunkstore import backup
 from chunkstore.config import KIB, MIB, Tuning
 from chunkstore.metadata.keys import CHUNK
+from chunkstore.reading import context_of
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
@@ -36,7 +37,7 @@ def child_export(path: str) -> None:
     """In a fresh process: a pass over the chunk rows, an export, a pass over that; times and memory."""
     with open_big(Path(path)) as store:
         began_kib, began = anonymous_kib(), time_s()
-        with store.read_context.store().view() as view:
+        with context_of(store).store().view() as view:
             rows = sum(1 for _ in view.scan(CHUNK, b"D"))
         scanned, cpu_began = time_s(), time.process_time()
         report = backup.export(store, Path(path) / "export")
@@ -89,7 +90,7 @@ def copying(report: Report, path: Path, chunks: int, chunk_bytes: int, rounds: i
     spent: dict[str, list[float]] = {"ours": [], "plain": []}
     with filled(path, chunks, chunk_bytes) as store:
         names = [chunk.name for chunk in store.layout("s")]
-        source = store.read_context.storage
+        source = context_of(store).storage
         for number in range(rounds + 1):
             for turn in ("ours", "plain") if number % 2 else ("plain", "ours"):
                 target = path / f"{turn}-{number}"

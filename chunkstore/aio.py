@@ -191,7 +191,7 @@ class Face:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
         while (left_s := end_s - loop.time()) > 0:
-            info, pause_s = await _carry_out(self._host, self.wrapped.poll_segment, segment)
+            info, pause_s = await _carry_out(self._host, self.wrapped._poll_segment, segment)
             if info is not None:
                 break
             await asyncio.sleep(min(pause_s, left_s))
@@ -325,13 +325,13 @@ class _Waits:
             if not self._news.is_set():
                 _post(loop, self._news.set)
 
-        unwatch = store.watch(wake)
+        unwatch = store._watch(wake)
         try:
             while self._awaited:
                 self._news.clear()
                 # Kept from task to task: a caller that gives up early, again and again, sees news all the same.
                 refresh, self._refresh = self._refresh or loop.time() >= self._due_s, False
-                look = partial(store.poll_waits, set(self._awaited.values()), refresh=refresh)
+                look = partial(store._poll_waits, set(self._awaited.values()), refresh=refresh)
                 over, pause_s = await asyncio.wrap_future(self._host.submit(look))
                 for future, awaited in self._awaited.items():
                     if awaited in over:

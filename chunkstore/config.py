@@ -178,48 +178,51 @@ def _check_numbers(holder: object, ranges: Iterable[tuple[str, float, float]]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What only the engine's own pace needs (``Settings.tuning``). Raises ``InvalidArgument`` when a value is out of range."""
+    """What only the engine's own pace needs (``Settings.tuning``). Raises ``InvalidArgument`` when a value is out of range.
+
+    Attributes (units last):
+      resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
+      undecided_s_max: an undecided batch is "unknown" after so long without a self-take-over (protocol.md A6); local: op_deadline_s.
+      ask_s: pause between an owner's looks for requests; 0: it answers none. None: 0.05 s, remote 1 to 20 s; after one 0.002 s, 0.1 s.
+      collect_s: pause between an owner's own collections, in bounded steps beside its work. 0: only ``collect()`` collects.
+      spill_bytes: a segment with so many bytes in the journal's records gets them into a chunk. None: 1 MiB; remote 8 MiB.
+      spill_s: ... and one whose bytes have been there for so long. None: 60 s; remote 300 s.
+      inline_rows_max: appends that the journal's records may hold in all; beyond that the oldest are spilled.
+      io_workers: threads for parallel chunk I/O and parallel syncs.
+      lease_remote_s: period of the lease on remote storage, if longer than ``lease_s``: each renewal is a request. Use one value for all.
+      follow_s_max: longest pause of a remote follower that waits: 0.05 s while news come, then an eighth of the silence.
+      log_roll_bytes: an APPEND log longer than this is rolled (protocol.md A11).
+      slot_roll_records: a SLOT stream longer than this is rolled (protocol.md A11).
+      roll_interval_s_min: at most one roll in this time.
+      snapshot_bytes_min: a snapshot is due after so many bytes of the journal (protocol.md A8).
+      snapshot_slots_min: a snapshot is due after so many slots (protocol.md A8).
+      snapshots_kept: validated snapshots that the collector keeps.
+      cache_free_bytes_min: as ``free_bytes_min``, for the disk of the cache, whose reserve is that free space itself.
+      lmdb_map_bytes: size of the LMDB map (address space, not memory); grown where it is too small.
+      parallel_read_bytes_min: reads of at least this length are split over several threads.
+      retry_tries_max: tries of one call of a remote storage, the first included, within ``retry_s_max``.
+    """
 
     resolve_s: float = 5.0
-    """How long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5)."""
     undecided_s_max: float = 60.0
-    """An undecided batch is "unknown" after so long without a self-take-over (protocol.md A6); local: ``op_deadline_s`` at most."""
     ask_s: float | None = None
-    """Pause between an owner's looks for requests (``open_asker``). 0: it answers none. None: as protocol.md 3.19 says."""
     collect_s: float = 300.0
-    """Pause between an owner's own collections, in bounded steps beside its work. 0: only ``collect()`` collects."""
     spill_bytes: int | None = None
-    """A segment with so many bytes in the journal's records gets them into a chunk. None: 1 MiB; behind a network 8 MiB."""
     spill_s: float | None = None
-    """... and one whose bytes have been there for so long. None: 60 s; behind a network 300 s."""
     inline_rows_max: int = 100_000
-    """Appends that the journal's records may hold in all; beyond that the oldest are spilled."""
     io_workers: int = 32
-    """Threads for parallel chunk I/O and parallel syncs."""
     lease_remote_s: float = 30.0
-    """Period of the lease behind a network, where longer than ``lease_s``: each renewal is a request. One value for all who open."""
     follow_s_max: float = 10.0
-    """Longest pause of a follower that waits behind a network: 0.05 s while news come, then an eighth of the silence."""
     log_roll_bytes: int = 256 * MIB
-    """An APPEND log longer than this is rolled (protocol.md A11)."""
     slot_roll_records: int = 65_536
-    """A SLOT stream longer than this is rolled (protocol.md A11)."""
     roll_interval_s_min: float = 600.0
-    """At most one roll in this time."""
     snapshot_bytes_min: int = 16 * MIB
-    """A snapshot is due after so many bytes of the journal (protocol.md A8)."""
     snapshot_slots_min: int = 1_000
-    """A snapshot is due after so many slots (protocol.md A8)."""
     snapshots_kept: int = 3
-    """Validated snapshots that the collector keeps."""
     cache_free_bytes_min: int = 4 * MIB
-    """As ``free_bytes_min``, for the disk of the cache, whose reserve is that free space itself."""
     lmdb_map_bytes: int = 1 << 40
-    """Size of the LMDB map (address space, not memory); grown where it is too small."""
     parallel_read_bytes_min: int = 8 * MIB
-    """Reads of at least this length are split over several threads."""
     retry_tries_max: int = 8
-    """Tries of one call of a remote storage, the first included, within ``retry_s_max``."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, _TUNING_RANGES)
@@ -257,7 +260,7 @@ class Settings:
       read_bytes_per_s_max, write_bytes_per_s_max: what the store may read from, and write to, its storage; 0 is no limit.
       read_requests_per_s_max, write_requests_per_s_max: the same for calls of the storage.
       default_rolling: the policy of segments that are created without one.
-      tuning: the engine's own pace; no application needs it.
+      tuning: the engine's own pace (``chunkstore.config.Tuning``); no application needs it.
     """
 
     cache_dir: str | None = None

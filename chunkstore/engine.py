@@ -170,11 +170,6 @@ class Store(ReadableContainer, UpkeepCalls):
         """What the last take-over found and did, a cut tail included; and why the last snapshot failed, if it did."""
         return replace(self._container.current.report, snapshot_failure=self._maintenance.snapshots.failure)
 
-    @property
-    def journal_mode(self) -> str:
-        """Either "slot" or "append"."""
-        return self._container.current.journal.mode
-
     # Segments
 
     def create(
@@ -441,7 +436,7 @@ class Store(ReadableContainer, UpkeepCalls):
     def _poll_s(self, *, at_once: bool) -> float:  # own commits wake all who wait: what is left to see is a newer owner
         return _POLL_REMOTE_S if self._container.remote else _POLL_LOCAL_S
 
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """As of ``ReadableContainer``. Raises nothing."""
         return self._watchers.add(wake)
 

@@ -190,6 +190,7 @@ class TakeOverReport:
     epoch: int
     previous_epoch: int
     source: Literal["genesis", "cache", "snapshot", "journal"]
+    journal_mode: Literal["slot", "append"]
     replayed_records: int
     replayed_bytes: int
     tail_cut: TailCut | None = None

@@ -146,7 +146,7 @@ def exposition(collectors: Iterable[Collector]) -> bytes:
 
 def upkeep_collector(name: str, read: Callable[[], Mapping[str, Mapping[str, float]]]) -> Collector:
     """A collector to ``register``: all ``UPKEEP_COUNTERS`` and ``UPKEEP_GAUGES``, as ``chunkstore_upkeep_<name>``. ``name`` becomes the
-    label ``container``; ``read`` is asked at every scrape, as ``store.upkeep_figures``; what it raises fails the scrape.
+    label ``container``; ``read`` is asked at every scrape, as ``store.optimiser.figures``; what it raises fails the scrape.
 
     Raises ``Unsupported`` without the extra ``prometheus``.
     """

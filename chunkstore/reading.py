@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
 from chunkstore.arguments import check_buffer, check_flags, check_listing, check_number, check_range, check_timeout
-from chunkstore.blocks import Borders
-from chunkstore.config import DefragPolicy, RetentionPolicy
+from chunkstore.config import RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
@@ -28,12 +26,21 @@ from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
-from chunkstore.reports import DefragReport, Found, RetentionReport, SweepReport, SweptKind
 from chunkstore.segment import SegmentView
 from chunkstore.tables import TableReader
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
-__all__ = ["Awaited", "JournalFindings", "ReadableContainer", "WaitResult", "Watchers", "check_wait", "no_findings"]
+__all__ = [
+    "Awaited",
+    "JournalFindings",
+    "ReadableContainer",
+    "WaitResult",
+    "Watchers",
+    "check_wait",
+    "context_of",
+    "no_findings",
+    "read_view",
+]
 
 _ENDED_S = 0.5
 _APPEARS_S = 0.05
@@ -124,32 +131,11 @@ class ReadableContainer:
         """The container's name."""
         return self._context.names.container
 
-    @property
-    def read_context(self) -> ReadContext:
-        """What reads rows and chunks, for packages of ours that read them themselves."""
-        return self._context
-
     def _present_epoch(self) -> int:
         raise NotImplementedError
 
-    def _sweeping_epoch(self) -> int:
-        """Of the next sweep."""
-        return self._present_epoch()
-
     def _refresh(self, most_s: float | None = None) -> None:
         """Bring the view up to date before waiting on, for ``most_s`` at most; an owner is always up to date."""
-
-    def look(self, call: Callable[[MetadataView], T]) -> T:
-        """What ``call`` makes of one consistent view of the rows, for those who read them themselves (``chunkstore.backup``).
-
-        It may be called again. Raises what it raises, and as ``info`` but for ``SegmentNotFound``. Retry: safe.
-        """
-        self._context.check_open()
-        try:
-            return self._context.look(call)
-        finally:
-            # Also before an error: that there is no segment may be news of yesterday.
-            self._context.check()
 
     def __getitem__(self, name: SegmentRef) -> SegmentView:
         """The segment of this name. Raises as ``info``. Retry: safe."""
@@ -181,7 +167,7 @@ class ReadableContainer:
         ``DeadlineExceeded``, and where a stat may be stale ``StorageFull``. Retry: safe.
         """
         name, identity = resolve(segment)
-        return inspect.info_of(self.look(lambda view: find_segment(view, name, identity)))
+        return inspect.info_of(read_view(self, lambda view: find_segment(view, name, identity)))
 
     def segments(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None
@@ -205,8 +191,10 @@ class ReadableContainer:
 
         if name is not None:
             key, identity = resolve(name, "name")
-            return self.look(lambda view: segment_usage(view, find_segment(view, key, identity)))
-        totals, extents, quota_bytes = self.look(lambda view: (view.totals, count_extents(view), find_quota(view)))
+            return read_view(self, lambda view: segment_usage(view, find_segment(view, key, identity)))
+        totals, extents, quota_bytes = read_view(
+            self, lambda view: (view.totals, count_extents(view), find_quota(view))
+        )
         used = self._space.usage(totals)._replace(**extents._asdict())
         return used if quota_bytes is None else used._replace(quota_bytes=quota_bytes)
 
@@ -214,42 +202,13 @@ class ReadableContainer:
         """The policies by name, or by prefix and ``*``; see ``set_retention``. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
         from chunkstore.metadata.retention import scan_policies
 
-        return self.look(lambda view: dict(scan_policies(view)))
-
-    def due_retention(self, *, ignore_times_after: datetime | int | None = None) -> RetentionReport:
-        """What ``apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
-        from chunkstore.upkeep.retention import apply_all, check_ignored, plan_step
-
-        ignored_ms = check_ignored(ignore_times_after)
-        self._context.check_open()
-        report = apply_all(partial(plan_step, self._context, ignored_after_ms=ignored_ms))
-        self._context.check()
-        return report
-
-    def due_defrag(self, name: SegmentRef | None = None, *, policy: DefragPolicy | None = None) -> DefragReport:
-        """What ``defrag`` would do now, and what that costs. Raises as ``info`` (``SegmentNotFound`` of ``name``). Retry: safe."""
-        from chunkstore.upkeep.defrag import check_policy, plan_all
-
-        chosen = check_policy(policy)
-        self._context.check_open()
-        report = plan_all(self._context, name, chosen)
-        self._context.check()
-        return report
+        return read_view(self, lambda view: dict(scan_policies(view)))
 
     def layout(self, segment: SegmentRef) -> Iterator[LayoutChunk]:
         """The chunks of a segment in order. Raises as ``info``, also while iterating. Retry: safe."""
         name, identity = resolve(segment)
         self.info(segment)
         return inspect.layout(self._context, name, identity, self._present_epoch())
-
-    def borders(self, segment: SegmentRef) -> Iterator[Borders | None]:
-        """The blocks of each chunk that ``layout`` shows, for readers that read chunks themselves; None: its CRC is not known.
-
-        Raises as ``info``, also while iterating. Retry: safe.
-        """
-        name, identity = resolve(segment)
-        self._context.check_open()
-        return inspect.borders(self._context, name, identity)
 
     def read(self, segment: SegmentRef, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; short only at the segment's end, ``b""`` at it.
@@ -287,7 +246,7 @@ class ReadableContainer:
         Raises ``NotOwner``, ``Closed``, ``Damaged``, ``StorageUnavailable``, ``DeadlineExceeded``, and where a stat may be stale
         ``StorageFull``. Retry: safe.
         """
-        return self.look(read_pins)
+        return read_view(self, read_pins)
 
     def table(self, namespace: str) -> TableReader:
         """The table of this namespace, to read. Raises ``InvalidArgument``."""
@@ -295,7 +254,7 @@ class ReadableContainer:
 
     def sessions(self) -> list[OpenSession]:
         """The sessions that are open, in the order in which they were opened. Raises and retry as ``pins``."""
-        return self.look(list_sessions)
+        return read_view(self, list_sessions)
 
     def wait(self, segment: SegmentRef, offset: int, timeout_s: float) -> SegmentInfo:
         """Wait until the segment reaches beyond ``offset``, or is sealed, or ``timeout_s`` passed; returns its state then.
@@ -314,7 +273,7 @@ class ReadableContainer:
         deadline_s = runtime.monotonic_s() + timeout_s
         while True:
             waiter = runtime.event()
-            unwatch = self.watch(waiter.set)
+            unwatch = self._watch(waiter.set)
             try:
                 info = self.info(segment)
                 now_s = runtime.monotonic_s()
@@ -332,18 +291,18 @@ class ReadableContainer:
         """How long until the next look for news is due; ``at_once``: to whoever has just come."""
         raise NotImplementedError
 
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+    def _watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` after each commit of this owner, and at its end; returns the call that ends that. A replica calls nothing.
 
         ``wake`` runs in the committing thread, with locks held: it must neither raise nor wait. Raises nothing. Retry: safe.
         """
         return lambda: None
 
-    def poll_waits(self, waits: Collection[Awaited], *, refresh: bool) -> tuple[dict[Awaited, WaitResult], float]:
+    def _poll_waits(self, waits: Collection[Awaited], *, refresh: bool) -> tuple[dict[Awaited, WaitResult], float]:
         """Which of many ``wait`` calls, each a segment and an offset, are over now, by one look; and in how many seconds to ask again.
 
         A result is the segment's state, or ``SegmentNotFound``. ``refresh``: a replica catches up first if something is not over.
-        ``watch`` says when to ask earlier. Raises as ``look``, and at a replica as ``Replica.refresh``. Retry: safe.
+        ``_watch`` says when to ask earlier. Raises as ``read_view``, and at a replica as ``Replica.refresh``. Retry: safe.
         """
         over = self._over(waits)
         if refresh and len(over) < len(set(waits)):
@@ -361,10 +320,10 @@ class ReadableContainer:
                     found[segment] = error
             return found
 
-        states = self.look(find)
+        states = read_view(self, find)
         return {wait: state for wait in waits if _is_over(state := states[wait[0]], wait[1])}
 
-    def poll_segment(self, segment: SegmentRef) -> tuple[SegmentInfo | None, float]:
+    def _poll_segment(self, segment: SegmentRef) -> tuple[SegmentInfo | None, float]:
         """The segment's state, or None where there is none, and in how many seconds to ask again. A replica catches up first. Raises as
         ``info`` but for ``SegmentNotFound``, and at a replica as ``Replica.refresh``. Retry: safe."""
         self._refresh()
@@ -391,7 +350,7 @@ class ReadableContainer:
         check_flags(follow=follow)
         end_s = runtime.monotonic_s() + check_timeout(wait_for_segment_s, "wait_for_segment_s")
         while (left_s := end_s - runtime.monotonic_s()) > 0:
-            found, pause_s = self.poll_segment(segment)
+            found, pause_s = self._poll_segment(segment)
             if found is not None:
                 break
             runtime.sleep_s(min(pause_s, left_s))
@@ -408,28 +367,6 @@ class ReadableContainer:
             on_damage=on_damage,
             remote=self._context.remote,
         )
-
-    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
-        """What a sweep would delete now (``Store.sweep``); of a replica: the sweep of whoever claims next. Lists every
-        chunk; changes nothing.
-
-        Raises ``InvalidArgument`` (age), and as ``info`` but for ``SegmentNotFound``. Retry: safe.
-        """
-        return self.find_orphans(age_s_min=age_s_min).report()
-
-    def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
-        """As ``orphans``, one by one. Raises as ``orphans``. Retry: safe."""
-        from chunkstore.upkeep.sweep import check_age, find_orphans
-
-        age_s = check_age(age_s_min)
-        self._context.check_open()
-        return find_orphans(self._context, self._sweeping_epoch(), age_s)
-
-    def garbage(self) -> SweptKind:
-        """Removed chunks that a collection deletes after their grace, not those that pins keep; and bytes. Raises as ``orphans``."""
-        from chunkstore.upkeep.sweep import count_garbage
-
-        return self.look(count_garbage)
 
     def check(self, level: CheckLevel = "quick", *, progress: Callable[[int], None] | None = None) -> list[Finding]:
         """Compare journal, metadata, index and (``exists``, ``deep``) chunks; returns every violated invariant.
@@ -464,3 +401,22 @@ class ReadableContainer:
         )
         context.check()
         return findings
+
+
+def context_of(container: ReadableContainer) -> ReadContext:
+    """What reads rows and chunks, for packages of ours that read them themselves."""
+    return container._context  # noqa: SLF001  (this module's)
+
+
+def read_view(container: ReadableContainer, call: Callable[[MetadataView], T]) -> T:
+    """What ``call`` makes of one consistent view of the rows, for packages of ours that read them themselves.
+
+    It may be called again. Raises what it raises, and as ``info`` but for ``SegmentNotFound``. Retry: safe.
+    """
+    context = context_of(container)
+    context.check_open()
+    try:
+        return context.look(call)
+    finally:
+        # Also before an error: that there is no segment may be news of yesterday.
+        context.check()

@@ -9,19 +9,22 @@ threads and the locks are its parent's. Leaves out: changing anything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
+from functools import partial
 from typing import Final, Protocol
 
 from chunkstore import processes, runtime
-from chunkstore.config import Settings
+from chunkstore.config import DefragPolicy, Settings
 from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
+from chunkstore.handles import SegmentRef
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.metadata.port import Head, MetadataStore, Position
 from chunkstore.names import ContainerNames
 from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.read import ReadContext
-from chunkstore.reading import JournalFindings, ReadableContainer, no_findings
-from chunkstore.reports import Found
+from chunkstore.reading import JournalFindings, ReadableContainer, no_findings, read_view
+from chunkstore.reports import DefragReport, RetentionReport, SweepReport, SweptKind
 from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
 from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
@@ -187,14 +190,47 @@ class Replica(ReadableContainer):
             raise Unsupported("no journal is available here", feature="passes")
         return self._passes(self._context.look(lambda view: view.head).position, epoch, lsn)
 
-    def find_orphans(self, *, age_s_min: float = 86_400.0) -> Found:
-        """Raises as ``ReadableContainer.find_orphans``, and ``Unsupported`` at a state of the past, which knows nothing of what is wanted
-        now."""
+    def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
+        """What the sweep of whoever claims next would delete now (``Store.sweep``). Lists every chunk; changes nothing.
+
+        Raises ``InvalidArgument`` (age), ``Unsupported`` at a state of the past, which knows nothing of what is wanted now, and as ``info``
+        but for ``SegmentNotFound``. Retry: safe.
+        """
+        from chunkstore.upkeep.sweep import check_age, find_orphans
+
         if self._is_past:
             raise Unsupported(
                 "a past state cannot show what a sweep would delete now; use the present one", feature="orphans"
             )
-        return super().find_orphans(age_s_min=age_s_min)
+        age_s = check_age(age_s_min)
+        self._check_open()
+        return find_orphans(self._context, self.epoch + 1, age_s).report()
+
+    def garbage(self) -> SweptKind:
+        """Removed chunks that a collection deletes after their grace, not those that pins keep; and bytes. Raises as ``pins``."""
+        from chunkstore.upkeep.sweep import count_garbage
+
+        return read_view(self, count_garbage)
+
+    def due_retention(self, *, ignore_times_after: datetime | int | None = None) -> RetentionReport:
+        """What ``Store.apply_retention`` would truncate now. Raises as ``info``; ``Damaged``: a policy. Retry: safe."""
+        from chunkstore.upkeep.retention import apply_all, check_ignored, plan_step
+
+        ignored_ms = check_ignored(ignore_times_after)
+        self._check_open()
+        report = apply_all(partial(plan_step, self._context, ignored_after_ms=ignored_ms))
+        self._check_open()
+        return report
+
+    def due_defrag(self, name: SegmentRef | None = None, *, policy: DefragPolicy | None = None) -> DefragReport:
+        """What ``Store.defrag`` would do now, and what that costs. Raises as ``info`` (``SegmentNotFound`` of ``name``). Retry: safe."""
+        from chunkstore.upkeep.defrag import check_policy, plan_all
+
+        chosen = check_policy(policy)
+        self._check_open()
+        report = plan_all(self._context, name, chosen)
+        self._check_open()
+        return report
 
     def check(self, level: CheckLevel = "quick", *, progress: Callable[[int], None] | None = None) -> list[Finding]:
         """Raises as ``ReadableContainer.check``. At a state of the past chunks that were collected are findings, orphans not."""
@@ -278,9 +314,6 @@ class Replica(ReadableContainer):
 
     def _present_epoch(self) -> int:
         return self.epoch
-
-    def _sweeping_epoch(self) -> int:
-        return self.epoch + 1
 
     def _refresh(self, most_s: float | None = None) -> None:
         self._check_open()

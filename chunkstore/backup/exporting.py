@@ -48,6 +48,7 @@ from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
+from chunkstore.reading import context_of
 from chunkstore.records import Pin, SegmentInfo
 from chunkstore.registry import Root, open_storage, require_known_place
 from chunkstore.replica import Replica
@@ -198,7 +199,7 @@ def write_rows_of(
     store: ChunkedSegmentStorage | Replica, sink: FileSink, choice: Choice, made: Pin | None, name: str
 ) -> tuple[ExportHeader, Selection, int]:
     """Write a choice of the rows that ``store`` shows now; the header, what was selected, and the number of rows."""
-    context = store.read_context
+    context = context_of(store)
     uuid = container_uuid(context.storage, context.names)
 
     def written(view: MetadataView) -> tuple[ExportHeader, Selection, int]:

@@ -55,6 +55,7 @@ from chunkstore.errors import (
 from chunkstore.invariants import FUTURE_MS
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.reading import context_of
 from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
@@ -127,7 +128,7 @@ def backup(
         closing(runtime.pool("chunkstore-backup", shown.settings.tuning.io_workers)) as pool,
     ):
         maker = pins_of(shown, pins) if pin else None
-        context = shown.read_context
+        context = context_of(shown)
         names, uuid = BackupNames(shown.container), container_uuid(context.storage, context.names)
         runs.require_apart(context.storage, shown.container, target, shown.container, "backup_root")
         keep_private(target)
@@ -331,7 +332,7 @@ class _Run:
             chunks, size_bytes = chunks + 1, size_bytes + item.length
             requests += 2 + 2 * (item.length // _REQUEST_BYTES)
         before(BackupPlan(0 if base is None else base.lsn, header.position.lsn, chunks, size_bytes, requests))
-        source = self._store.read_context.storage
+        source = context_of(self._store).storage
         copier = Copier(
             source,
             self._target,

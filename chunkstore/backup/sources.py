@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple, TypeGuard
 
 from chunkstore import parts
@@ -25,6 +26,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.reading import context_of, read_view
 from chunkstore.registry import Root, open_copy
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
@@ -120,8 +122,8 @@ def _open_past(
     with open_replica_on(
         storage, container=container, settings=settings, cache=cache, at_lsn=lsn, at_time=moment.time
     ) as past:
-        origin = Origin.of(past.uuid, past.look(lambda view: view.head).position, chosen)
-        yield Source(origin, past.look, past.read_context.names, past.storage, chosen)
+        origin = Origin.of(past.uuid, read_view(past, lambda view: view.head).position, chosen)
+        yield Source(origin, partial(read_view, past), context_of(past).names, past.storage, chosen)
 
 
 def _lsn_of(

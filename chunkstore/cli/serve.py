@@ -36,6 +36,7 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metrics import CallCounts, exposition, storage_collector, upkeep_collector
+from chunkstore.reading import context_of
 from chunkstore.upkeep.optimiser import JobStatus
 
 __all__ = ["serve"]
@@ -128,7 +129,7 @@ class _Serving:
     def figures(self) -> Mapping[str, Mapping[str, float]]:
         """Of upkeep, since the last claim; none while nothing is owned."""
         try:
-            return {} if self.store is None else self.store.upkeep_figures()
+            return {} if self.store is None else self.store.optimiser.figures()
         except ChunkstoreError:
             return {}
 
@@ -215,7 +216,7 @@ class _Serving:
     def _serve(self, store: chunkstore.ChunkedSegmentStorage) -> str:
         where = "" if self.port is None else f", metrics at http://127.0.0.1:{self.port}/metrics"
         self.say("serving", f"serving as epoch {store.epoch}{where}", epoch=store.epoch, metrics_port=self.port)
-        look_s = _LOOK_LOCAL_S if store.journal_mode == "append" else _LOOK_REMOTE_S
+        look_s = _LOOK_LOCAL_S if store.report.journal_mode == "append" else _LOOK_REMOTE_S
         looked_s = active_s = runtime.monotonic_s()
         findings: dict[str, tuple[str, ...]] = {}
         asked = 0.0
@@ -233,7 +234,7 @@ class _Serving:
                         self.say("finding", f"{job.name}: {text}", job=job.name, message=text)
                 findings[job.name] = job.findings
             if self.idle_s is not None:
-                asked_before, asked = asked, store.upkeep_figures()["runs"]["ask"]
+                asked_before, asked = asked, store.optimiser.figures()["runs"]["ask"]
                 active_s = now_s if asked != asked_before else active_s
                 if now_s - active_s >= self.idle_s:
                     return "idle"
@@ -257,7 +258,7 @@ class _Serving:
 
     def _look(self, store: chunkstore.ChunkedSegmentStorage) -> None:
         try:
-            store.confirm_owner()
+            context_of(store).check()  # an owner that has nothing else to do learns of a newer one by this only
         except NotOwner:
             raise
         except ChunkstoreError as error:

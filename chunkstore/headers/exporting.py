@@ -25,6 +25,7 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.inspect import info_of, walk_chunks
+from chunkstore.reading import context_of
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.registry import Root, open_storage, root_url
 from chunkstore.replica import Replica
@@ -96,7 +97,7 @@ def _check_place(target: ChunkStorage, name: str) -> None:
 def _export(store: ChunkedSegmentStorage | Replica, target: ChunkStorage, name: str) -> tuple[int, int, int, int, int]:
     """Write one header; what ``HeadersReport`` says of it."""
     header, (info, size_bytes_max, chunks) = name + HEADER_SUFFIX, _look(store, name)
-    last_length = _last_length(store.read_context.storage, chunks)
+    last_length = _last_length(context_of(store).storage, chunks)
     plan = plan_export(info, size_bytes_max, chunks, last_length, runtime.token(4).hex())
     former: set[str] = set()
     with suppress(Damaged):  # copies of a header that cannot be read stay
@@ -120,7 +121,7 @@ def _export(store: ChunkedSegmentStorage | Replica, target: ChunkStorage, name: 
 
 def _look(store: ChunkedSegmentStorage | Replica, name: str) -> tuple[SegmentInfo, int, list[LayoutChunk]]:
     """A segment at one point of history: what is known of it, how long its chunks grow, its chunks."""
-    context = store.read_context
+    context = context_of(store)
 
     def seen(view: MetadataView) -> tuple[SegmentInfo, int, list[LayoutChunk]]:
         raw = view.get(segment_key(name))

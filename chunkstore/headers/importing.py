@@ -7,7 +7,7 @@ Leaves out: CRCs, which header files do not have: bytes are taken as they are re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -29,9 +29,11 @@ from chunkstore.errors import (
 from chunkstore.headers.plan import ImportPlan, check_file_name, is_copy, plan_import, rolling_of
 from chunkstore.invariants import Finding
 from chunkstore.metadata.keys import HEADERS_NAMESPACE, segment_key, table_key
+from chunkstore.metadata.port import MetadataView
 from chunkstore.names import check_segment_name
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.owner import Written, attach_written, end_session, find_session
+from chunkstore.reading import context_of, read_view
 from chunkstore.registry import Root, open_storage, root_url
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 
@@ -87,7 +89,7 @@ def import_headers(store: ChunkedSegmentStorage, directory: Root, segments: Sequ
         done: dict[str, int] = {}
         for name, length in plans.items():
             plan = source.plan_again(name)
-            if _is_there(store, name):
+            if read_view(store, _is_there(name)):
                 _compare(store, source, plan)
             else:
                 row = store.table(HEADERS_NAMESPACE).get(name.encode())
@@ -232,9 +234,9 @@ def _survey(source: HeaderSource, segments: list[str]) -> tuple[dict[str, int], 
     return plans, findings
 
 
-def _is_there(looking: ChunkedSegmentStorage | OwnedContainer, name: str) -> bool:
+def _is_there(name: str) -> Callable[[MetadataView], bool]:
     """Whether there is such a segment; asking by other methods may import it."""
-    return looking.look(lambda view: view.get(segment_key(name)) is not None)
+    return lambda view: view.get(segment_key(name)) is not None
 
 
 def _compare(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan) -> None:
@@ -261,7 +263,7 @@ def _import(store: ChunkedSegmentStorage, source: HeaderSource, plan: ImportPlan
     holder = "header file of " + plan.segment.encode()[:200].decode(errors="ignore")
     writer = find_session(store, holder)
     try:
-        write = partial(writer.write_chunk, store.read_context.storage)
+        write = partial(writer.write_chunk, context_of(store).storage)
         chunks = tuple(write(number, data) for number, (_, data) in enumerate(source.read(plan)))
         source.plan_again(plan.segment, plan)
         once = TablePut(HEADERS_NAMESPACE, plan.segment.encode(), runtime.token(16), version)
@@ -292,7 +294,7 @@ class HeaderImporter:
             check_file_name(name)
         except InvalidArgument:
             return False
-        if _is_there(self._container, name):
+        if self._container.look(_is_there(name)):
             return True
         if self._is_imported(name) or not self._container.storage.exists(name + HEADER_SUFFIX):
             return False
@@ -305,7 +307,7 @@ class HeaderImporter:
         return ended[0]
 
     def _import(self, name: str) -> bool:
-        if _is_there(self._container, name):
+        if self._container.look(_is_there(name)):
             return True
         storage, names = self._container.storage, self._container.names
         data = None if self._is_imported(name) else read_header(storage, name)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.read import find_segment
+from chunkstore.reading import read_view
 from chunkstore.replica import Replica
 
 __all__ = ["ChunkTimes", "TimesOfTasks", "chunk_times"]
@@ -43,7 +44,7 @@ def chunk_times(replica: Replica, name: str) -> ChunkTimes:
         segment = find_segment(view, name, None)
         return [(offset, record.created_ms) for offset, _, record in walk(view.get, segment) if record.length]
 
-    pairs = replica.look(found) or [(0, 0)]
+    pairs = read_view(replica, found) or [(0, 0)]
     offsets, times_ms = zip(*pairs, strict=True)
     return ChunkTimes(name, offsets, times_ms)
 

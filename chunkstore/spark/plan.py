@@ -18,8 +18,9 @@ from chunkstore.blocks import Borders
 from chunkstore.codec.pulsar.ranges import LedgerRange
 from chunkstore.errors import BadOffset, Conflict, Damaged, SegmentTruncated, Unsupported
 from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.inspect import borders as find_borders
 from chunkstore.operations.read import plan_read as plan_slices
-from chunkstore.reading import ReadableContainer
+from chunkstore.reading import ReadableContainer, context_of, read_view
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.chunk_times import TimesOfTasks
@@ -154,7 +155,7 @@ def _plan_cuts(replica: ReadableContainer, ranges: Sequence[Range], options: Rea
     def planned(view: MetadataView) -> list[list[SegmentRun]]:
         return [[_cut_run(replica, view, *cell, limit) for cell in group] for group in groups]
 
-    return replica.look(planned)
+    return read_view(replica, planned)
 
 
 def _cut_run(
@@ -163,7 +164,7 @@ def _cut_run(
     joined = limit > 0 and start > whole.start
     low, high = start - joined, min(whole.stop, stop + limit + 1) if limit else stop
     name = whole.segment
-    context = replica.read_context._replace(verify=True, tail=None)
+    context = context_of(replica)._replace(verify=True, tail=None)
     slices = plan_slices(context, view, (name, whole.identity, low, high - low), gather=False)
     if slices.length < high - low:
         raise BadOffset(name, expected=low + slices.length, given=high)
@@ -187,7 +188,7 @@ class _Stored:
 
     def __init__(self, replica: ReadableContainer, name: str) -> None:
         self.info: SegmentInfo = replica.info(name)
-        stored = zip(replica.layout(name), replica.borders(name), strict=True)
+        stored = zip(replica.layout(name), find_borders(context_of(replica), name, self.info.id), strict=True)
         self._chunks: list[tuple[LayoutChunk, Borders | None]] = [
             (chunk, borders and Borders(array("Q", borders.at), array("I", borders.crcs)))
             for chunk, borders in stored

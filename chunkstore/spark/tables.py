@@ -20,6 +20,7 @@ from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK
+from chunkstore.reading import context_of, read_view
 from chunkstore.records import GarbageRecord, SegmentInfo
 from chunkstore.replica import Replica
 from chunkstore.spark.metadata_tables import TABLES, TableTask
@@ -180,8 +181,8 @@ def _garbage(replica: Replica, _options: ReadOptions, _columns: Sequence[str]) -
         rows = view.scan(GARBAGE, bytes((GARBAGE[0] + 1,)))
         return [decode_garbage(f"garbage row {key!r}", raw) for key, raw in rows]
 
-    chunk = replica.read_context.names.chunk
-    for item in replica.look(scanned):
+    chunk = context_of(replica).names.chunk
+    for item in read_view(replica, scanned):
         # What a spill removed are rows, and a segment may end without chunks: such garbage names none.
         yield (*(None if end == NO_CHUNK else chunk(end) for end in item[:2]), *item[2:7])
 

@@ -66,7 +66,7 @@ class UpkeepCalls:
     _space: Space
     _spiller: Spiller
     optimiser: StorageOptimiser
-    """Upkeep in the background: ``pause``, ``resume``, ``status``, ``run_once``."""
+    """Upkeep in the background: ``pause``, ``resume``, ``status``, ``figures``, ``run_once``."""
 
     def _make_optimiser(self, policy: OptimiserPolicy | None) -> None:
         container, snapshots, space, this = self._container, self._maintenance.snapshots, self._space, proxy(self)
@@ -162,12 +162,6 @@ class UpkeepCalls:
         return done or 0
 
     # Upkeep
-
-    def confirm_owner(self) -> None:
-        """Ask the storage whether a newer owner exists: one that has nothing else to do finds out by this only.
-
-        One request; where a stat may be stale, an empty record. Raises as ``seal``."""
-        self._container.check_fence()
 
     def snapshot(self) -> SnapshotReport:
         """Write, validate and publish a snapshot now. Of a large state a worker process writes it: that may take up to an hour,
@@ -323,16 +317,6 @@ class UpkeepCalls:
             )
             done.update(chunks=sum(action.chunks for action in report.actions), moved_bytes=report.bytes_moved)
         return report
-
-    def upkeep_figures(self) -> dict[str, dict[str, float]]:
-        """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and
-        ``UPKEEP_GAUGES``, then by part ("" where a figure has none). Figures in bytes, seconds or numbers, as their names say.
-
-        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises."""
-        from chunkstore.upkeep.figures import figures
-
-        self._container.check_open()
-        return {**self._container.upkeep.counts(), **figures(self._container)}
 
     def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = _DAY_S) -> SweepReport:
         """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.

@@ -149,6 +149,18 @@ class StorageOptimiser:
         now_s = runtime.monotonic_s()
         return OptimiserStatus(self._paused, self._running, tuple(entry.status(now_s) for entry in self._entries))
 
+    def figures(self) -> dict[str, dict[str, float]]:
+        """What upkeep has done since this owner opened, and what there is to do: by the names of ``metrics.UPKEEP_COUNTERS`` and
+        ``UPKEEP_GAUGES``, then by part ("" where a figure has none). Figures in bytes, seconds or numbers, as their names say.
+
+        For ``metrics.upkeep_collector``; no request to the storage, no scan. Raises ``Closed``, and what reading the cache raises.
+        Retry: safe.
+        """
+        from chunkstore.upkeep.figures import figures
+
+        self._container.check_open()
+        return {**self._container.upkeep.counts(), **figures(self._container)}
+
     def run_once(self, *, dry_run: bool = False) -> OptimiserReport:
         """Let each job make a whole pass now, in this thread, paused or not, within the policy's limits. ``dry_run``: change nothing, say
         what it would do.

@@ -196,6 +196,7 @@ class TakeOver:
             epoch=attempt.epoch,
             previous_epoch=previous.epoch if previous is not None else 0,
             source=found.source,
+            journal_mode=streams.mode,
             replayed_records=found.progress.records,
             replayed_bytes=found.progress.bytes,
             tail_cut=closed.tail_cut,

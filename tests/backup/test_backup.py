@@ -16,6 +16,7 @@ from chunkstore.backup import exporting, rounds, runs
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
 from chunkstore.names import BackupNames
+from chunkstore.reading import context_of
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.backup.conftest import SMALL, Place
 from tests.support.backups import drop_old
@@ -114,7 +115,7 @@ def test_a_backup_root_is_no_root_to_write_to(place: Place) -> None:
 
 def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.backup()
-    source = Hooked(place.store.read_context.storage)
+    source = Hooked(context_of(place.store).storage)
     monkeypatch.setattr(source, "close", lambda: None)
     monkeypatch.setattr(parts, "open_storage", lambda url, settings: source)
     with pytest.raises(errors.InvalidArgument, match="a container 'default' is stored at"):
@@ -240,7 +241,7 @@ def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypat
 
     class Rotten:
         def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
-            data: bytes = place.store.read_context.storage.read(handle, offset, length)
+            data: bytes = context_of(place.store).storage.read(handle, offset, length)
             return b"x" + data[1:] if handle.name == chunk else data
 
     def stream(self: Any, item: Any) -> int:

@@ -20,6 +20,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
 from chunkstore.pulsar import LedgerNotFound, OffloadWriter
 from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts
+from chunkstore.reading import context_of
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.golden.backup_samples import GOLDEN, HEADER, ROWS, SMALL_OBJECTS
 
@@ -68,7 +69,7 @@ def test_everything_but_what_belongs_to_history(store: Any, tmp_path: Path) -> N
     named = {chunk.name for info in store.segments() for chunk in store.layout(info.name)}
     assert len(named) == report.chunks == 8 and report.segments == 3
     assert sum(key[:1] == CHUNK for key in rows) == 8
-    with store.read_context.store().view() as view:
+    with context_of(store).store().view() as view:
         assert all(view.get(key) == raw for key, raw in rows.items())
         tables = {key for key, _ in view.scan(TABLE, b"U")}
         ended = set(tables) - set(rows)
@@ -97,7 +98,7 @@ def test_a_part_is_whole_in_itself(store: Any, tmp_path: Path, chosen: list[str]
     backup.export(store, path, chosen)
     assert segments_of(path) == expected
     rows = rows_of(path)
-    with store.read_context.store().view() as view:
+    with context_of(store).store().view() as view:
         for name in expected:
             segment = decode_segment(name, rows[SEGMENT + name.encode()])
             writers = dict(view.scan(*writer_range(segment.id)))
@@ -169,7 +170,7 @@ def test_verify_looks_at_the_same_container_only(store: Any, tmp_path: Path) -> 
 
 def test_nothing_happens_where_it_is_refused(store: Any, root: str, tmp_path: Path) -> None:
     (tmp_path / "there.cks").write_bytes(b"mine")
-    lsn = store.read_context.store().head().position.lsn
+    lsn = context_of(store).store().head().position.lsn
     for path, chosen, more, error in (
         (tmp_path / "there.cks", [], {}, errors.InvalidArgument),
         (tmp_path / "no" / "folder.cks", [], {}, errors.InvalidArgument),
@@ -181,7 +182,7 @@ def test_nothing_happens_where_it_is_refused(store: Any, root: str, tmp_path: Pa
     ):
         with pytest.raises(error):
             backup.export(store, path, chosen, **more)
-    assert store.read_context.store().head().position.lsn == lsn
+    assert context_of(store).store().head().position.lsn == lsn
     for chosen in (["orders-0", "none"], ["none-*"]):
         with pytest.raises(errors.SegmentNotFound):
             backup.export(store, tmp_path / "x.cks", chosen)

@@ -24,6 +24,7 @@ from chunkstore.headers import exporting, importing
 from chunkstore.headers.importing import HeaderSource
 from chunkstore.operations.read import find_segment
 from chunkstore.owner import attach_written
+from chunkstore.reading import context_of
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionChunk, SessionWriter
 from chunkstore.storage import ChunkHandle, ChunkStorage
@@ -367,7 +368,7 @@ def test_a_segment_may_begin_above_0(world: World) -> None:
         store.append("truncated", DATA[:7])
         store.truncate("truncated", 7)
         bare, truncated = (
-            store.read_context.look(partial(find_segment, name=name, identity=None)) for name in ("bare", "truncated")
+            context_of(store).look(partial(find_segment, name=name, identity=None)) for name in ("bare", "truncated")
         )
         assert bare[2:13] == truncated[2:13], "no other state than a truncation leaves"
         assert store.check("deep") == []

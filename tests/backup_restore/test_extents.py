@@ -14,6 +14,7 @@ from chunkstore.errors import PastCollected
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import INLINE
 from chunkstore.metadata.port import MetadataView
+from chunkstore.reading import read_view
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World
@@ -54,7 +55,7 @@ def head(store: ChunkedSegmentStorage) -> int:
 
 
 def held(store: ChunkedSegmentStorage) -> tuple[int, int] | None:
-    return store.look(held_from)
+    return read_view(store, held_from)
 
 
 def filled(world: World) -> ChunkedSegmentStorage:

@@ -20,6 +20,8 @@ import chunkstore
 from chunkstore.cli.serve import _Serving
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
 from chunkstore.errors import ContainerBusy, NotOwner
+from chunkstore.operations.read import ReadContext
+from chunkstore.reading import context_of
 from tests.cli.conftest import Call
 from tests.support.hooked import in_thread, wait_for
 from tests.support.paths import SOURCES
@@ -149,13 +151,12 @@ def test_a_root_that_is_away_for_a_while_ends_nothing_and_is_told_once(
 ) -> None:
     monkeypatch.setattr("chunkstore.cli.serve._LOOK_LOCAL_S", 0.1)
     looked: list[object] = []
-    confirm = chunkstore.ChunkedSegmentStorage.confirm_owner
 
-    def look(store: chunkstore.ChunkedSegmentStorage) -> None:
+    def look(store: chunkstore.ChunkedSegmentStorage) -> ReadContext:
         looked.append(None)
-        confirm(store)
+        return context_of(store)
 
-    monkeypatch.setattr(chunkstore.ChunkedSegmentStorage, "confirm_owner", look)
+    monkeypatch.setattr("chunkstore.cli.serve.context_of", look)
     store, away = tmp_path / "store", tmp_path / "away"
     serving = Hasty(filled, tmp_path / "cache-2", capsys)
     with chunkstore.open(filled, settings=Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3)):

@@ -149,8 +149,8 @@ def test_pins_collections_merges_and_snapshots(world: World) -> None:
     assert asker.collect(wait_s=SOON_S).chunks == 10
     taken = asker.snapshot(wait_s=SOON_S)
     assert taken.lsn <= store._container.current.queue.head.lsn and world.storage().exists(taken.name)
-    assert store.upkeep_figures()["runs"]["ask"] == 11
-    assert store.upkeep_figures()["errors"]["ask"] == 3
+    assert store.optimiser.figures()["runs"]["ask"] == 11
+    assert store.optimiser.figures()["errors"]["ask"] == 3
 
 
 def test_refusals_are_the_owners_own_errors(world: World) -> None:
@@ -277,7 +277,7 @@ def test_what_takes_long_holds_up_nobody(world: World) -> None:
         assert box.answer(first) is None and box.answer(second) is None
     for token in (first, second):
         assert answer_to(box, token).error is None
-    assert store.upkeep_figures()["runs"]["ask"] == 3
+    assert store.optimiser.figures()["runs"]["ask"] == 3
 
 
 def test_a_deposed_owner_answers_nothing(world: World) -> None:

@@ -21,6 +21,7 @@ from chunkstore.errors import (
 )
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.owner import Asker, Owner, Written, attach_written, find_session
+from chunkstore.reading import read_view
 from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
@@ -73,7 +74,7 @@ def make(world: World, target: Owner, holder: str = "q/1", first: int = 0) -> Ba
 
 
 def staged(store: ChunkedSegmentStorage) -> int:
-    return store.look(lambda view: len([*view.scan(SEGMENT, VISIBLE_SEGMENTS)]))
+    return read_view(store, lambda view: len([*view.scan(SEGMENT, VISIBLE_SEGMENTS)]))
 
 
 def assert_attached_once(store: ChunkedSegmentStorage) -> None:
@@ -239,7 +240,9 @@ def test_refusals(world: World, opened: Opened, who: str, monkeypatch: pytest.Mo
     assert caught.value.argument == "written"
     monkeypatch.undo()
     monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 3)
-    source = next(iter(store.look(lambda view: [key[1:].decode() for key, _ in view.scan(SEGMENT, VISIBLE_SEGMENTS)])))
+    source = next(
+        iter(read_view(store, lambda view: [key[1:].decode() for key, _ in view.scan(SEGMENT, VISIBLE_SEGMENTS)]))
+    )
     refused(InvalidArgument, lambda: store.commit([Concat(source, "a")]), lambda: store.info(source))
     if isinstance(target, Asker):
         refused(

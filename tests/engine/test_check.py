@@ -13,6 +13,7 @@ from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.journal import Batch
 from chunkstore.names import chunk_id
 from chunkstore.operations import orphans
+from chunkstore.reading import read_view
 from chunkstore.storage import ListPage
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding
@@ -178,7 +179,7 @@ def test_the_levels_of_the_journals_invariants(world: World) -> None:
 def test_a_cache_beside_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = world.open()
     store.create("a")
-    head = store.look(lambda view: view.head)
+    head = read_view(store, lambda view: view.head)
     elsewhere = head._replace(position=head.position._replace(lsn=head.position.lsn + 3))
-    monkeypatch.setattr(store.look(type), "head", elsewhere)
+    monkeypatch.setattr(read_view(store, type), "head", elsewhere)
     assert (12, "damage") in found(store.check("quick"))

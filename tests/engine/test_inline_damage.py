@@ -13,6 +13,7 @@ from chunkstore.metadata.inline_index import inline_runs
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN
 from chunkstore.names import journal_place
 from chunkstore.operations.spill import spill
+from chunkstore.reading import read_view
 from chunkstore_journal.record import MAGIC
 from tests.support.data import problems
 from tests.support.planted import plant
@@ -80,8 +81,8 @@ def test_a_check_tells_what_is_said_to_lie_behind_a_cut(
     """A record is believed of the streams before its own, so nothing else tells: what stands there is no history, and may go."""
     store.create("a")
     store.append("a", NEEDLE)
-    (key, chunk), *_ = store.look(
-        lambda view: [(key, decode_chunk(key, raw)) for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))]
+    (key, chunk), *_ = read_view(
+        store, lambda view: [(key, decode_chunk(key, raw)) for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))]
     )
     store.close()
     end = store._container.current.journal.head

@@ -12,6 +12,7 @@ from chunkstore.config import KIB, MIB
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.operations import kept_plans
+from chunkstore.reading import context_of
 from chunkstore.replica import Replica
 from tests.support.data import pattern
 from tests.support.rot import flip
@@ -24,8 +25,8 @@ EDGE = 2 * STRETCH + 5
 def planned(monkeypatch: pytest.MonkeyPatch, store: ChunkedSegmentStorage | Replica, offset: int, length: int) -> int:
     """How often a read opens a view of the rows; it must give the pattern."""
     with monkeypatch.context() as patch:
-        view = Mock(wraps=store.read_context.store().view)
-        patch.setattr(store.read_context.store(), "view", view)
+        view = Mock(wraps=context_of(store).store().view)
+        patch.setattr(context_of(store).store(), "view", view)
         assert store.read("a", offset, length) == pattern(offset, length)
     return int(view.call_count)
 
@@ -110,4 +111,4 @@ def test_plans_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> Non
         store.append(f"s{number}", b"bytes")
     for number in [*range(9)] * 3:
         assert store.read(f"s{number}", 0, 9) == b"bytes"
-    assert len(store.read_context.kept._windows) == 3
+    assert len(context_of(store).kept._windows) == 3

@@ -56,7 +56,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(mounts, "free_bytes", lambda _path: free[0])
     chosen = settings(quota_bytes=1000, free_bytes_min=1000, spill_s=3600.0, cache_dir=str(tmp_path / "cache"))
     with jumping_clock() as clock, chunkstore.open((tmp_path / "root").as_uri(), settings=chosen) as store:
-        seen = [store.upkeep_figures()]
+        seen = [store.optimiser.figures()]
         store.create("c")
         store.append("c", bytes(5))
         store.read("c", 0, 5)
@@ -75,7 +75,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         store.pin("kept")
         clock.jump(5)
         free[0] = 999
-        seen.append(store.upkeep_figures())
+        seen.append(store.optimiser.figures())
         assert seen[-1]["oldest_garbage_seconds"][""] >= 5
         store.unpin("kept")
         store.set_retention("a", chunkstore.RetentionPolicy(size_bytes_max=50))
@@ -89,7 +89,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr("chunkstore.upkeep.sweep.sweep", raising(Damaged("planted", object="x")))
         with pytest.raises(Damaged):
             store.sweep()
-        seen.append(store.upkeep_figures())
+        seen.append(store.optimiser.figures())
     last = seen[-1]
     assert set(last) == {*UPKEEP_COUNTERS, *UPKEEP_GAUGES}
     none = dict.fromkeys(UPKEEP_PARTS, 0)
@@ -157,7 +157,7 @@ def test_an_owner_says_whom_it_followed_and_that_it_was_deposed(caplog: pytest.L
     caplog.set_level(logging.INFO, logger="chunkstore.engine")
     first = chunkstore.open(ROOT, container="two", settings=settings())
     with first, chunkstore.open(ROOT, container="two", settings=settings()):
-        for call in (first.confirm_owner, lambda: first.create("a")):
+        for call in (first.pins, lambda: first.create("a")):
             with pytest.raises(NotOwner):
                 call()
     forget_memory(ROOT)

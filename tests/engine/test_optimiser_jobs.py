@@ -103,7 +103,7 @@ def test_both_by_themselves(tmp_path: Path) -> None:
     policy = OptimiserPolicy(defrag=DefragPolicy(), scrub_bytes_s=1e6, interval_s=0.05)
     with open_in(tmp_path, optimiser=policy) as store:
         fragmented(store, "a")
-        wait_for(lambda: chunks(store, "a") <= 8 and store.upkeep_figures()["moved_bytes"]["defrag"] >= 100)
+        wait_for(lambda: chunks(store, "a") <= 8 and store.optimiser.figures()["moved_bytes"]["defrag"] >= 100)
         assert store.read("a", 0, 999) == pattern(0, 200)
         store.optimiser.pause()
-        assert set(store.upkeep_figures()["errors"].values()) == {0}
+        assert set(store.optimiser.figures()["errors"].values()) == {0}

@@ -16,6 +16,7 @@ from chunkstore.metadata.index import walk
 from chunkstore.metadata.port import Commit, MetadataView
 from chunkstore.names import ContainerNames
 from chunkstore.operations.read import find_segment
+from chunkstore.reading import read_view
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
@@ -141,7 +142,7 @@ def test_a_damaged_extent_is_named_and_its_neighbours_are_read(world: World) -> 
     store.create("a")
     data = fill(store, "a", 9)
     unverified = world.replica(verify="off", tail_cache_bytes=0)
-    name, begin = store.look(place_of_fifth)
+    name, begin = read_view(store, place_of_fifth)
     raw = world.content(name)
     assert raw[begin : begin + 10] == data[40:50]
     world.overwrite(name, raw[: begin + 3] + b"\xff" + raw[begin + 4 :])

@@ -13,6 +13,7 @@ from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations import spiller
+from chunkstore.reading import read_view
 from tests.support.data import problems
 from tests.support.inline import fill, inline, keep, kinds
 from tests.support.worlds import World
@@ -150,4 +151,4 @@ def test_a_pin_keeps_what_spills_behind_it_have_left(world: World) -> None:
 
 
 def _garbage(store: ChunkedSegmentStorage) -> list[int]:
-    return store.look(lambda view: [decode_garbage("g", raw).lsn for _, raw in view.scan(GARBAGE, b"H")])
+    return read_view(store, lambda view: [decode_garbage("g", raw).lsn for _, raw in view.scan(GARBAGE, b"H")])

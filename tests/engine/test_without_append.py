@@ -39,7 +39,7 @@ def test_what_is_acknowledged_is_there_in_order_and_what_failed_is_not(segments:
     forget_memory(url)
     storage = Unsteady(url, append=False)
     store = open_on(storage)
-    assert store.journal_mode == "slot"
+    assert store.report.journal_mode == "slot"
     for number in range(segments):
         store.create(f"s{number}")
     storage.failing = True
