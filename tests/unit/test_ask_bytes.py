@@ -8,11 +8,11 @@ from functools import partial
 import msgpack
 import pytest
 
-from chunkstore.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage
+from chunkstore.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage, expect
 from chunkstore.changes import Append, NewChunk, Replace, TablePut
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
-from chunkstore.records import PinRecord
+from chunkstore.records import Pin, PinRecord
 from chunkstore_journal import asks
 from chunkstore_journal.asks import decode_answer, decode_request, encode_answer, encode_request
 from chunkstore_journal.wire import FRAME_HEADER_BYTES, encode_frame
@@ -46,6 +46,12 @@ def test_errors_this_program_does_not_know_and_fields_that_are_no_plain_data() -
     odd = encode_answer(Answer(4, Conflict("a", expected=[1], found=1 << 64), None))
     found = decode_answer(odd, object="x").error
     assert isinstance(found, Conflict) and (found.expected, found.found) == ("[1]", str(1 << 64))
+
+
+def test_a_result_of_another_kind_is_damage() -> None:
+    assert expect(int, 7) == 7
+    with pytest.raises(Damaged, match="no Pin"):
+        expect(Pin, 7)
 
 
 def frame(kind: int, body: object, version: int = 1) -> bytes:
