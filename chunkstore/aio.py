@@ -33,6 +33,7 @@ from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.handles import SegmentRef, resolve
+from chunkstore.operations.tables import Session, TableReader
 from chunkstore.owner import Asker
 from chunkstore.reader import StorageReader
 from chunkstore.reading import Awaited, ReadableContainer, check_wait
@@ -41,7 +42,6 @@ from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.segment import SegmentView
 from chunkstore.segment_file import RecordReader, SegmentFile
-from chunkstore.tables import Session, TableReader
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.writer import StorageWriter
 

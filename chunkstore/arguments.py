@@ -13,8 +13,7 @@ from chunkstore.checksum import check_data
 from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.keys import HEADERS_NAMESPACE, SINKS_NAMESPACE
-from chunkstore.names import check_container_name, check_object_name, utf8_bytes
+from chunkstore.names import HEADERS_NAMESPACE, SINKS_NAMESPACE, check_container_name, check_object_name, utf8_bytes
 from chunkstore.records import AttributeValue
 
 __all__ = [

@@ -52,12 +52,12 @@ from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
+from chunkstore.operations.tables import Session, Table
 from chunkstore.reading import JournalFindings, ReadableContainer, Watchers, no_findings
 from chunkstore.records import AttributeValue
 from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
 from chunkstore.storage import ChunkStorage
-from chunkstore.tables import Session, Table
 from chunkstore.upkeep.asked import Asked
 from chunkstore.upkeep.calls import UpkeepCalls, no_copies
 from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes

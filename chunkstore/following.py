@@ -103,7 +103,7 @@ def _open_backup(
 ) -> Replica:
     """The newest backup of a container, or that of a moment, where its backups lie."""
     from chunkstore.backup.opened import BackupFollower
-    from chunkstore.backup_marker import container_of
+    from chunkstore.parts import container_of
 
     names = BackupNames(container)
     uuid = container_of(storage, names)

@@ -45,7 +45,9 @@ from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",
+    "HEADERS_NAMESPACE",
     "NO_CHUNK",
+    "SINKS_NAMESPACE",
     "Address",
     "BackupNames",
     "ContainerNames",
@@ -84,6 +86,11 @@ NO_CHUNK = b""
 _SESSION_BIT = _LINE_BIT = 1 << 63
 _NO_EPOCH = bytes(8)
 """In the id of a session's chunk, whose name has none: another one there would make two ids of one name."""
+HEADERS_NAMESPACE = "!headers"
+"""Reserved table namespace: a row for each segment that was imported from a header file at the root."""
+SINKS_NAMESPACE = "!sinks"
+"""Reserved table namespace: how far those have come who write from outside the owner. The only reserved one that commits may name: whoever
+asks the owner puts its row in the commit that the row speaks of."""
 
 
 def utf8_bytes(text: str) -> int:

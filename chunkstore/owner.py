@@ -45,7 +45,8 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.pins import pin_holder
-from chunkstore.operations.tables import TableEntry
+from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import version_put
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import Pin, PinRecord
 from chunkstore.replica import Replica
@@ -59,7 +60,6 @@ from chunkstore.sessions import (
     staged_name,
     staged_session,
 )
-from chunkstore.tables import version_put
 
 __all__ = ["Asker", "Owner", "Written", "attach_written", "end_session", "find_session"]
 

@@ -1,19 +1,20 @@
-"""The parts that owners and replicas are made of: settings, storages and caches.
+"""The parts that owners and replicas are made of: settings, storages and caches; and what a root holds: a container, or backups of one.
 
-Promises: concrete parts are imported inside functions. Leaves out: putting them together (``chunkstore.assembly``).
+Concrete parts are imported inside functions; ``chunkstore.assembly`` puts them together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
-from chunkstore.config import Settings, default_cache_dir
-from chunkstore.errors import InvalidArgument, PastCollected
+from chunkstore.config import LIMITS, Settings, default_cache_dir
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Shown
@@ -21,16 +22,32 @@ from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.usage import StoredSizes
 
 __all__ = [
+    "EXPORT_VERSION",
+    "MAGIC",
+    "MARKER",
     "cache_of",
     "checked_settings",
+    "container_of",
+    "fields_of",
     "journal_findings",
+    "marked_container",
     "memory_of_owner",
+    "open_copy",
+    "read_small",
     "scratch_of",
     "storage_of",
     "stored_sizes",
     "sweep_unfinished",
+    "uuid_at",
     "why_absent",
 ]
+
+MAGIC: Final = b"CKSE"
+"""What small objects of a backup root begin with."""
+EXPORT_VERSION: Final = 1
+MARKER: Final = 16
+"""Kind of the marker among the small objects of a backup root."""
+_NAME_MAX: Final = 255
 
 
 def checked_settings(settings: Settings | None) -> Settings:
@@ -163,3 +180,87 @@ def sweep_unfinished(storage: ChunkStorage) -> int:
     from chunkstore_bindings.wrappers.wrapping import layers
 
     return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
+
+
+def open_copy(
+    root: Root, *, of: ChunkStorage, container: str, settings: Settings, argument: str = "repair_from"
+) -> ChunkStorage:
+    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
+
+    Raises ``InvalidArgument`` of ``argument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
+    """
+    from chunkstore_journal.container import read_format
+
+    names = ContainerNames(container)
+    copy = open_storage(root, settings)
+    try:
+        what = "" if copy.address != of.address else "it is this root itself"
+        try:
+            if not what and uuid_at(copy, container) != read_format(of, names).uuid:
+                what = "the container of this name there is another one"
+        except ContainerNotFound:
+            what = "there is no such container"
+        except Damaged:
+            pass  # its chunks may be sound all the same
+        if what:
+            text = f"{copy.url} holds no copy of container {container!r}: {what}; name a root that the container's was copied to"
+            raise InvalidArgument(text, argument=argument)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def uuid_at(copy: ChunkStorage, container: str) -> bytes:
+    """The uuid of the container that lies in a storage, or of that whose backups do.
+
+    Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
+    """
+    from chunkstore_journal.container import read_format
+
+    try:
+        return read_format(copy, ContainerNames(container)).uuid
+    except Unsupported as error:
+        if error.feature != "backup":
+            raise
+        return container_of(copy, BackupNames(container))
+
+
+def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
+    """The uuid of the container whose backups are stored here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
+    fields = read_small(storage, names.backup, MARKER)
+    if fields is None:
+        raise ContainerNotFound(names.container, root=storage.url)
+    return marked_container(fields, names)
+
+
+def marked_container(fields: Any, names: BackupNames) -> bytes:
+    """The container that a marker is of. Raises ``Damaged``: one of another name."""
+    container, name = fields.raw(16), fields.text(_NAME_MAX)
+    if name != names.container:
+        raise Damaged(f"this marker belongs to container {name!r}", object=names.backup)
+    return bytes(container)
+
+
+def read_small(storage: ChunkStorage, name: str, kind: int) -> Any:
+    """The fields of a small object, to be taken one after the other (the journal's ``wire.Fields``); None where there is none.
+
+    Raises ``Damaged``, and what the storage raises.
+    """
+    from chunkstore_journal.slots import read_if_present
+
+    data = read_if_present(storage, name, size_max=LIMITS.small_object_bytes_max)
+    return None if data is None else fields_of(data, name, kind)
+
+
+def fields_of(data: bytes, name: str, kind: int) -> Any:
+    """As ``read_small``, of the bytes of the object ``name``."""
+    from chunkstore_journal.wire import FRAME_HEADER_BYTES, Fields, check_frame, decode_frame_header, refuse, unpack
+
+    header = decode_frame_header(data, MAGIC, LIMITS.small_object_bytes_max, object=name, position=0)
+    check_frame(data[:FRAME_HEADER_BYTES], data[FRAME_HEADER_BYTES:], version=EXPORT_VERSION, object=name, position=0)
+    if header.kind != kind:
+        refuse(f"an object of kind {header.kind}, where {kind} belongs", name, 0)
+    return Fields(
+        unpack(data[FRAME_HEADER_BYTES:], name, FRAME_HEADER_BYTES), "a small object", name, FRAME_HEADER_BYTES
+    )

@@ -24,10 +24,10 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
+from chunkstore.operations.tables import TableReader
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.segment import SegmentView
-from chunkstore.tables import TableReader
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = [

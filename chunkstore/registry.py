@@ -1,12 +1,11 @@
-"""From a root to its chunk storage.
+"""From a root to its chunk storage, and from a bucket's URL to the bucket (objects of other programs: tiers of Pulsar and Kafka).
 
-Promises: paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; a relative path is resolved
+Paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; a relative path is resolved
 once, against the working directory. Other installed packages add schemes through the entry-point group
 ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the settings, returns a ``ChunkStorage``).
 A binding is imported when a root needs it, never before. Credentials in a URL never
 reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
 limit (docs/decisions/0011).
-Leaves out: containers (``assembly``), but for whether a root holds a copy of one.
 """
 
 from __future__ import annotations
@@ -18,26 +17,20 @@ from typing import TypeAlias, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from chunkstore.config import Settings
-from chunkstore.errors import (
-    ContainerNotFound,
-    Damaged,
-    InvalidArgument,
-    Unsupported,
-)
-from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.bucket.port import Bucket
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "SCHEME",
     "Root",
-    "open_copy",
+    "open_bucket",
     "open_storage",
     "path_of",
     "require_known_place",
     "root_url",
     "shown",
-    "uuid_at",
     "without_extra",
 ]
 
@@ -216,46 +209,27 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
     return S3ChunkStorage(parse_root(root_url), callers=settings.tuning.io_workers)
 
 
-def open_copy(
-    root: Root, *, of: ChunkStorage, container: str, settings: Settings, argument: str = "repair_from"
-) -> ChunkStorage:
-    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
+def open_bucket(place: Root) -> Bucket:
+    """The bucket at ``place``: ``s3://BUCKET/PREFIX``, ``hdfs://HOST:HTTPPORT/PATH``, a path or ``file:///PATH``; options as of roots.
 
-    Raises ``InvalidArgument`` of ``argument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
+    Raises ``InvalidArgument`` (another scheme, a malformed URL), ``Unsupported`` (a package is missing). Makes no request.
     """
-    from chunkstore_journal.container import read_format
-
-    names = ContainerNames(container)
-    copy = open_storage(root, settings)
+    url = root_url(place, "url")
+    scheme = url.partition("://")[0].lower()
     try:
-        what = "" if copy.address != of.address else "it is this root itself"
-        try:
-            if not what and uuid_at(copy, container) != read_format(of, names).uuid:
-                what = "the container of this name there is another one"
-        except ContainerNotFound:
-            what = "there is no such container"
-        except Damaged:
-            pass  # its chunks may be sound all the same
-        if what:
-            text = f"{copy.url} holds no copy of container {container!r}: {what}; name a root that the container's was copied to"
-            raise InvalidArgument(text, argument=argument)
-    except BaseException:
-        copy.close()
-        raise
-    return copy
+        if scheme == "file":
+            from chunkstore_bindings.bucket.folder import FolderBucket
 
+            return FolderBucket(path_of(url))
+        if scheme == "s3":
+            from chunkstore_bindings.bucket.s3 import S3Bucket
 
-def uuid_at(copy: ChunkStorage, container: str) -> bytes:
-    """The uuid of the container that lies in a storage, or of that whose backups do.
+            return S3Bucket(url)
+        if scheme == "hdfs":
+            from chunkstore_bindings.bucket.hdfs import HdfsBucket
 
-    Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
-    """
-    from chunkstore.backup_marker import container_of
-    from chunkstore_journal.container import read_format
-
-    try:
-        return read_format(copy, ContainerNames(container)).uuid
-    except Unsupported as error:
-        if error.feature != "backup":
-            raise
-        return container_of(copy, BackupNames(container))
+            return HdfsBucket(url)
+    except ModuleNotFoundError as error:
+        raise without_extra(scheme, error) from error
+    remedy = "write a path, s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"
+    raise InvalidArgument(f"{shown(url)!r} is no bucket's URL; {remedy}", argument="url")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
 from chunkstore.backup.runs import BackupInfo, complete_at, find_done, newest_complete
-from chunkstore.backup_marker import container_of
 from chunkstore.checksum import DIGEST_MODULUS, rows_digest
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
 from chunkstore.invariants import CheckLevel, Finding
@@ -21,6 +20,7 @@ from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, MetadataView
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.parts import container_of
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["BackupFollower", "load_export"]

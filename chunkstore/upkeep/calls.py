@@ -23,8 +23,8 @@ from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
 from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import HEADERS_NAMESPACE, QUOTA_NAMESPACE, RETENTION_NAMESPACE
-from chunkstore.names import check_segment_name
+from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
+from chunkstore.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.operations.append import append
 from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.change_set import ChangeSet
@@ -33,10 +33,10 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.spiller import Spiller
+from chunkstore.operations.tables import TableReader, version_put
 from chunkstore.records import Pin, PinRecord
 from chunkstore.reports import CollectReport, DefragAction, DefragReport, RetentionReport, ScrubReport, SweepReport
 from chunkstore.storage import ChunkStorage
-from chunkstore.tables import TableReader, version_put
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
@@ -255,7 +255,7 @@ class UpkeepCalls:
 
     def _put_own(self, namespace: str, key: bytes, value: bytes | None) -> bool:
         """Put a row of ours, or delete it (None): whether it was there."""
-        from chunkstore.operations.tables import plan_delete_row, plan_put_row
+        from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
 
         def plan(changes: ChangeSet) -> bool:
             if value is None:

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore.assembly import open_store
 from chunkstore.following import open_replica
+from chunkstore.operations.tables import TableReader
 from chunkstore.reading import ReadableContainer
-from chunkstore.tables import TableReader
 from tests.chaos.plan import TABLE
 from tests.support.settings import tuned
 

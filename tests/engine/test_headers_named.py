@@ -11,7 +11,7 @@ from chunkstore.backup import export_headers, import_headers
 from chunkstore.changes import Append, Create
 from chunkstore.errors import Damaged, DeadlineExceeded, SegmentExists, SegmentNotFound
 from chunkstore.headers.importing import HeaderSource
-from chunkstore.metadata.keys import HEADERS_NAMESPACE
+from chunkstore.names import HEADERS_NAMESPACE
 from tests.support.header_files import EPOCH_SEGMENT, facts, old_root, put
 from tests.support.worlds import World
 

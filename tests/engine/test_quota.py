@@ -22,7 +22,7 @@ from chunkstore.changes import (
 from chunkstore.errors import Damaged, InvalidArgument, StorageFull
 from chunkstore.observer import Observer
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.tables import plan_put_row
+from chunkstore.operations.table_rows import plan_put_row
 from chunkstore.owner import end_session
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory

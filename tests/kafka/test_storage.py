@@ -21,7 +21,7 @@ from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.model import RemoteLogSegmentMetadata, RemoteResourceNotFoundException, TopicIdPartition
 from chunkstore.kafka.storage import STORED, IndexType, LogSegmentData, RemoteStorageManager, RemoteStorageReader
 from chunkstore.kafka.tier import restore
-from chunkstore.operations.tables import TableEntry
+from chunkstore.operations.table_rows import TableEntry
 from tests.kafka.support_batches import Made, batch_of
 from tests.kafka.support_metadata import PARTITION, Store, fresh_root, segment
 from tests.support.format_tables import table

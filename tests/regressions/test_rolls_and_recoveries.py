@@ -12,7 +12,7 @@ from chunkstore.errors import Conflict, OutcomeUnknown, StorageFull, StorageUnav
 from chunkstore.operations import commit
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.pending import PendingOp
-from chunkstore.operations.tables import plan_put_row
+from chunkstore.operations.table_rows import plan_put_row
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, replace_steps, wait_for, within
