@@ -24,7 +24,6 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "LogAppender",
-    "ReadRange",
 ]
 
 COMPOSE_RANGES_MAX: Final = 10_000
@@ -89,13 +88,6 @@ class ConcatArgument(NamedTuple):
     """The first ``length`` bytes of chunk ``name`` take part in a concat (PDP-34)."""
 
     name: str
-    length: int
-
-
-class ReadRange(NamedTuple):
-    """``[offset, offset + length)`` of a chunk."""
-
-    offset: int
     length: int
 
 

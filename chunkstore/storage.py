@@ -28,7 +28,6 @@ from chunkstore.chunks import (
     ConcatArgument,
     ListPage,
     LogAppender,
-    ReadRange,
 )
 from chunkstore.errors import ChunkExists, Closed, InvalidArgument, InvalidOffset, Unsupported
 from chunkstore.foreign import OURS, translated, translating
@@ -46,7 +45,6 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "LogAppender",
-    "ReadRange",
     "iter_listing",
     "translated",
 ]
@@ -121,10 +119,6 @@ class ChunkStorage(ABC):
     @abstractmethod
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         """Fill ``buffer`` (writable, contiguous, uint8 of shape (n,)) from ``offset``; returns the count, short only at the end."""
-
-    @abstractmethod
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
-        """One ``read`` for each range, in order, with as few requests as the storage allows."""
 
     @abstractmethod
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
@@ -318,12 +312,6 @@ class BaseChunkStorage(ChunkStorage):
             raise InvalidArgument("buffer must be writable", argument="buffer")
         return self.do_read_into(handle.name, offset, buffer)
 
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
-        self._check_handle(handle)
-        for item in ranges:
-            check_range(item.offset, item.length)
-        return self.do_read_ranges(handle.name, ranges)
-
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         self._check_handle(handle, writable=True)
         if type(offset) is not int or offset < 0:
@@ -437,9 +425,6 @@ class BaseChunkStorage(ChunkStorage):
 
     @abstractmethod
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int: ...
-
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> _Pieces:
-        return [self.do_read(name, item.offset, item.length) for item in ranges]
 
     @abstractmethod
     def do_write(self, name: str, offset: int, data: BytesLike) -> int: ...

@@ -29,7 +29,7 @@ from chunkstore_journal.objects import (
 )
 from chunkstore_journal.payloads import SealPayload, encode_seal
 from chunkstore_journal.record import Record, RecordHeader, encode_record
-from chunkstore_journal.slots import Backoff, Mine, Undecided, put_decided, read_if_present
+from chunkstore_journal.slots import Mine, Undecided, put_decided, race_backoff, read_if_present
 
 __all__ = [
     "ClaimAttempt",
@@ -145,7 +145,7 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
 
     Raises: ``StorageFull``, ``StorageUnavailable`` (the claim may still land; then it stays unused and is voided).
     """
-    backoff = Backoff(deadline_s)
+    backoff = race_backoff(deadline_s)
     epoch = top + 1
     while True:
         if epoch > 1:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NoReturn, TypeVar
 
 from chunkstore.config import KIB, LIMITS, Settings
+from chunkstore.deadline import Backoff
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
 from chunkstore.metadata.keys import CHUNK
@@ -31,7 +32,7 @@ from chunkstore_journal.record import (
     encode_lines_record,
     encode_record,
 )
-from chunkstore_journal.slots import Backoff
+from chunkstore_journal.slots import race_backoff
 
 __all__ = ["OwnedStream", "encode_batch", "unavailable"]
 
@@ -222,7 +223,7 @@ class OwnedStream(Journal):
             try:
                 return question()
             except ChunkstoreError as error:
-                backoff = Backoff(self._deadline_s) if backoff is None else backoff
+                backoff = race_backoff(self._deadline_s) if backoff is None else backoff
                 if not isinstance(error, StorageUnavailable) or not backoff.pause():
                     raise self._broken(unavailable(error, name), happened=None) from error
 

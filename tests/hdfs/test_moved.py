@@ -14,12 +14,12 @@ import pytest
 
 import chunkstore
 from chunkstore.config import Settings, Tuning
+from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage, held
 from chunkstore_bindings.hdfs.atomic import Temporary
-from chunkstore_bindings.in_time import Deadline
 from tests.faults.ground import FULL_RUN
 from tests.hdfs.model import made
 from tests.hdfs.moving import WAYS, Tree, replaced_by_a_copy, served_from_a_copy

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkStorage, ListPage, ReadRange
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkStorage, ListPage
 from tests.simulator.request_faults import RequestFaults
 from tests.simulator.scheduler import NS
 from tests.simulator.wire import Surroundings, Wire, WiredProcess, rotten_bytes
@@ -209,9 +209,6 @@ class S3ChunkStorage(BaseChunkStorage):
             data = self.do_read(name, offset, len(flat))
             flat[: len(data)] = data
             return len(data)
-
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
-        return [self.do_read(name, item.offset, item.length) for item in ranges]
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         raise AssertionError("an object store has no appends; the base refuses them")

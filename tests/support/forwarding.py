@@ -15,7 +15,6 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
 )
 
 T = TypeVar("T")
@@ -83,9 +82,6 @@ class Forwarding(ChunkStorage):
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read_into(handle, offset, buffer))
-
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> Pieces:
-        return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read_ranges(handle, ranges))
 
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         return self.around("write", _names(handle), lambda: self.at(*_names(handle)).write(handle, offset, data))

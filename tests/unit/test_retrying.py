@@ -22,7 +22,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.retrying import RetryCounts, RetryingChunkStorage, RetryPolicy
@@ -99,15 +99,14 @@ def test_looking_is_repeated(made: Set) -> None:
         (lambda: made.storage.open_write("a").writable, True),
         (lambda: made.storage.read(handle, 1, 2), b"12"),
         (lambda: made.storage.read_into(handle, 1, buffer), 2),
-        (lambda: made.storage.read_ranges(handle, [ReadRange(0, 1)]), [b"0"]),
         (lambda: [item.name for item in made.storage.list().items], ["a"]),
     ]
     for look, answer in looks:
         made.fail(BEFORE, AFTER, DeadlineExceeded("x", deadline_s=1))
         assert look() == answer
         assert len(made.script.calls) == 4
-    assert made.storage.counts().retries["read"] == 9
-    assert made.storage.counts().recovered["read"] == 3
+    assert made.storage.counts().retries["read"] == 6
+    assert made.storage.counts().recovered["read"] == 2
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_an_answer_is_an_answer(made: Set, answer: ChunkstoreError) -> None:
     assert made.storage.counts() == RetryCounts({}, {}, {}, {})
 
 
-def test_the_pauses_double_and_are_all_chance(clock: StoppedClock) -> None:
+def test_the_pauses_double_and_half_of_each_is_chance(clock: StoppedClock) -> None:
     policy = RetryPolicy(tries_max=200, budget_s=1e9, pause_s_first=1.0, pause_s_max=64.0)
     made = Set(append=True, policy=policy)
     made.script.always = StorageUnavailable("down")
@@ -132,11 +131,11 @@ def test_the_pauses_double_and_are_all_chance(clock: StoppedClock) -> None:
     assert len(made.script.calls) == 200
     assert len(clock.slept_s) == 199
     for number, slept_s in enumerate(clock.slept_s):
-        assert 0 <= slept_s <= min(64.0, 2.0**number)
+        assert min(64.0, 2.0**number) / 2 <= slept_s <= min(64.0, 2.0**number)
     late = clock.slept_s[10:]
-    assert min(late) < 3
+    assert min(late) < 35
     assert max(late) > 61
-    assert 27 < sum(late) / len(late) < 37
+    assert 44 < sum(late) / len(late) < 52
     assert made.storage.counts() == RetryCounts({"exists": 199}, {}, {"exists": 1}, {})
 
 

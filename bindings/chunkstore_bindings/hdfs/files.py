@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
+from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import is_absent, translate
 from chunkstore_bindings.hdfs.held import HeldFolders
 from chunkstore_bindings.hdfs.names import Page
 from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["WRITABLE", "Files", "is_writable"]
 
@@ -84,7 +84,7 @@ class Files:
         try:
             yield met
         except StorageUnavailable:
-            if met and deadline.passed():
+            if met and not deadline.left_s():
                 self.fail(met[-1], name, doing)
             raise
 

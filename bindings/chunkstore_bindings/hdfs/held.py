@@ -26,11 +26,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.deadline import Deadline
 from chunkstore.errors import StorageFull, StorageUnavailable, Unsupported
 from chunkstore_bindings.hdfs.errors import is_absent, translate
 from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER, to_path
 from chunkstore_bindings.hdfs.rest import GONE, INODES, Lost, Refused, WebHdfs
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["HeldFolders", "Place", "moved"]
 

@@ -30,8 +30,9 @@ import urllib3
 from hdfs.client import InsecureClient, TokenClient
 
 from chunkstore.checksum import BytesLike
+from chunkstore.deadline import Deadline
 from chunkstore_bindings.hdfs.connections import InTimeAdapter
-from chunkstore_bindings.in_time import Deadline, bounded
+from chunkstore_bindings.in_time import bounded
 
 __all__ = ["GONE", "INODES", "Body", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
@@ -122,7 +123,7 @@ class Body:
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         for piece in self._pieces():
-            if self._deadline.passed():
+            if not self._deadline.left_s():
                 raise OSError("the deadline passed while the body was sent")
             yield piece
 
@@ -165,7 +166,7 @@ class Stream:
                 if self._size_max is not None and self.taken > self._size_max:
                     raise OSError(f"the answer is longer than {self._size_max} bytes")
                 yield piece
-                if self._deadline.passed():
+                if not self._deadline.left_s():
                     raise OSError("the deadline passed while the body was read")
             # Only this tells the library that the body is complete and the connection can be used again.
             self._raw.read(1)
@@ -383,7 +384,7 @@ def _asked_again(ask: Callable[[], T], deadline: Deadline) -> T:
         return ask()
     except Lost as lost:
         # One that cannot be opened will not open now either.
-        if not lost.sent or deadline.passed():
+        if not lost.sent or not deadline.left_s():
             raise
     return ask()
 

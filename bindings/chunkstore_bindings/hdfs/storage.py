@@ -30,7 +30,7 @@ from chunkstore import runtime
 from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
-from chunkstore.deadline import left_s, until
+from chunkstore.deadline import Deadline, left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.storage import (
     BaseChunkStorage,
@@ -40,16 +40,14 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
 )
-from chunkstore_bindings.hdfs.atomic import AtomicCreates, pauses
+from chunkstore_bindings.hdfs.atomic import AtomicCreates, backoff_until
 from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
 from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
 from chunkstore_bindings.hdfs.held import HeldFolders
 from chunkstore_bindings.hdfs.names import to_path, walk
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs.root import HdfsRoot, TokenFile, parse_root
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["HdfsChunkStorage", "open_hdfs"]
 
@@ -198,13 +196,6 @@ class HdfsChunkStorage(BaseChunkStorage):
 
             return self._read(name, offset, len(flat), take)
 
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
-        if not ranges:
-            return []
-        # One deadline for all of them: they may wait for each other, eight at a time.
-        with until(runtime.monotonic_s() + self._deadline_s):
-            return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
-
     def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> int:
         """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number, and so
         does this: 0 also where what an earlier attempt has taken is there no longer."""
@@ -227,7 +218,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         deadline: Deadline,
         met: list[Refused | Lost],
     ) -> int:
-        pause = pauses(deadline)
+        backoff = backoff_until(deadline)
         failures = 0
         needed: int | None = None
         while True:
@@ -265,7 +256,7 @@ class HdfsChunkStorage(BaseChunkStorage):
                 # Counted apart: a lease that was waited for may end between a refusal and the look behind it.
                 failures += 1
             # A hint may be replaced, and a data node may stop, while it is read: then the whole read is done again.
-            if failures >= _READ_ATTEMPTS or not pause():
+            if failures >= _READ_ATTEMPTS or not backoff.pause():
                 self._files.fail(error, name, "reading")
 
     # Durable -----------------------------------------------------------------------------------------------------------
@@ -279,9 +270,9 @@ class HdfsChunkStorage(BaseChunkStorage):
     def do_harden(self, name: str) -> None:
         """Wait until the file has no writer: what is visible then stays (the length of an open one is not yet agreed on)."""
         deadline = self._deadline()
-        pause = pauses(deadline)
+        backoff = backoff_until(deadline)
         while self._files.closed_length(name, deadline) is None:
-            if not pause():
+            if not backoff.pause():
                 raise StorageUnavailable(
                     f"hardening {name!r}: its last writer died and the name node has not closed the file yet "
                     "(dfs.namenode.lease-hard-limit-sec); retry later",

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, TypeVar
 
 from chunkstore import runtime
@@ -36,7 +35,6 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
 )
 from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
@@ -194,12 +192,6 @@ class S3ChunkStorage(BaseChunkStorage):
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
         with memoryview(buffer) as whole, whole.cast("B") as view:
             return self._do(name, lambda: read_into(self._client, name, offset, view, self._pool))
-
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> _Pieces:
-        calls = [partial(self.do_read, name, item.offset, item.length) for item in ranges]
-        # One end for all of them: those that wait for a connection do not begin their time anew.
-        with until(runtime.monotonic_s() + self.options.deadline_s):
-            return self._pool.run_all(calls) if calls else []
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         raise Unsupported(f"{self.url} cannot append to {name!r}", feature="append")

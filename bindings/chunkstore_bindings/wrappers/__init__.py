@@ -1,6 +1,6 @@
 """Storages around other storages; ``wrapping`` is what they are made of.
 
-* ``wrapping.guarded``: foreign errors become ours. ``retrying``, ``throttled``, ``metered``: patience, pace, counts.
+* ``wrapping.guarded``: foreign errors become ours. ``retrying``, ``throttled``, ``metered``: repeated tries, pace, counts.
 """
 
 __all__: list[str] = []
