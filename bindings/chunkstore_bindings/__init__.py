@@ -1,4 +1,4 @@
-"""Chunk storages, a module or a package each, all behind ``chunkstore.storage.ChunkStorage``.
+"""Chunk storages, a module or a package each, all of them a ``chunkstore.storage.ChunkStorage``.
 
 * ``memory``: a dict in this process; reference semantics.
 * ``filesystem``: a directory tree on a local disk or a network file system.

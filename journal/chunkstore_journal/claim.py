@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClosedStream:
-    """How the previous stream ends for us: the cut, and the one record behind it that our OPEN embeds (A15)."""
+    """How the previous stream ends for us: the cut, and the one record after it that our OPEN embeds (A15)."""
 
     end: StreamEnd
     embedded: Record | None = None
@@ -65,7 +65,7 @@ class ClaimAttempt:
     claim: Claim
     data: bytes
     identity: bytes = b""
-    """What our claim's object was told apart by when we had made it; empty where its name can mean no other."""
+    """What our claim's object was distinguished by when we had made it; empty where its name can mean no other."""
     previous_epoch: int | None = None
     closed: ClosedStream | None = None
     open_data: bytes = b""

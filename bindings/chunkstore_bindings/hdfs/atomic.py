@@ -232,7 +232,7 @@ class AtomicCreates:
         return None
 
     def _has_moved(self, temporary: Temporary, deadline: Deadline) -> bool:
-        """Whether the path from which a temporary is renamed leads elsewhere by now. (A look behind a refusal; it decides nothing.)"""
+        """Whether the path from which a temporary is renamed leads elsewhere by now. (A look after a refusal; it decides nothing.)"""
         if temporary.source == temporary.path:
             return False
         status = self._status(temporary.source, deadline)
@@ -294,5 +294,5 @@ class AtomicCreates:
 
 
 def _in_doubt(lost: Lost, refused: Refused) -> Lost:
-    """A refusal behind an attempt whose answer was lost: that one may still happen."""
+    """A refusal after an attempt whose answer was lost: that one may still happen."""
     return Lost(f"{lost}; asked again, it was refused ({refused})", sent=True)

@@ -37,7 +37,7 @@ class Files:
         raise translate(error, name, doing) from error
 
     def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
-        """What the name node says of a chunk (of what lies at ``path``, if given); None if there is none, or a folder."""
+        """What the name node says of a chunk (of what is at ``path``, if given); None if there is none, or a folder."""
         try:
             found = self._rest.question("GET", path or self.path(name, deadline), "GETFILESTATUS", deadline).get(
                 "FileStatus"

@@ -39,7 +39,7 @@ __all__ = ["GONE", "INODES", "Body", "Lost", "Pieces", "Refused", "Stream", "Web
 T = TypeVar("T")
 
 INODES: Final = "/.reserved/.inodes/"
-"""Behind it the name node takes the number of a file or folder for its path."""
+"""After it the name node takes the number of a file or folder for its path."""
 GONE: Final = "NumberGone"
 """The kind of a refusal of such a path whose number nothing has any more; Hadoop calls it a file that is not found."""
 _PREFIX: Final = "/webhdfs/v1"
@@ -199,7 +199,7 @@ class WebHdfs:
         self.base_url = base_url.rstrip("/")
         self._base = self.base_url + _PREFIX
         self.numbered: dict[int, str] = {}
-        """The paths that numbers stand for, so that messages say them."""
+        """The paths that numbers mean, so that messages say them."""
         self._answer_s = answer_s
         self._token = token
         self.session = requests.Session()

@@ -55,7 +55,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 _READ_ATTEMPTS: Final = 3
 _RANGE_WORKERS: Final = 8
 _CONNECTIONS_SPARE: Final = 32
-"""Kept for each server beside the engine's own workers: callers' threads, and the probe's."""
+"""Kept for each server next to the engine's own workers: callers' threads, and the probe's."""
 _COPY_BYTES: Final = 8 << 20
 _READ_ONLY: Final = "444"
 
@@ -124,7 +124,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         return {"endpoint": self._root.base_url}
 
     def check_root(self) -> str:
-        """HDFS has no rules by which files expire. Raises ``Unsupported`` where a folder cannot be told from a copy of it."""
+        """HDFS has no rules by which files expire. Raises ``Unsupported`` where a folder cannot be distinguished from a copy of it."""
         self._held.check_server(self._deadline())
         return "none"
 
@@ -253,7 +253,7 @@ class HdfsChunkStorage(BaseChunkStorage):
             if waits:
                 met.append(error)
             else:
-                # Counted apart: a lease that was waited for may end between a refusal and the look behind it.
+                # Counted apart: a lease that was waited for may end between a refusal and the look after it.
                 failures += 1
             # A hint may be replaced, and a data node may stop, while it is read: then the whole read is done again.
             if failures >= _READ_ATTEMPTS or not backoff.pause():

@@ -2,7 +2,7 @@
 
 Promises
 * The SDK never repeats a request by itself: what is sent twice is sent by this package, which knows when that is safe.
-* ``send`` makes one attempt and raises ``Refusal``. ``repeat`` is for requests that may be carried out twice: it sends
+* ``send`` makes one attempt and raises ``Refusal``. ``repeat`` is for requests that may be performed twice: it sends
   them again, with pauses that double and are half chance, until the tries or the operation's time are used up.
 * *Adaptive back-off*: while 503 and 429 are more than half of the answers, every request waits before it is sent, half a second
   at most (``pacing``). ``Retry-After`` is kept by the call that it is said to.

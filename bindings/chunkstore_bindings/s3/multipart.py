@@ -245,7 +245,7 @@ def _stale(page: dict[str, Any], prefix: str, older_than_s: float) -> list[dict[
 
 
 def _next_marker(page: dict[str, Any]) -> dict[str, Any]:
-    """Where the next page begins; empty behind the last one. Raises ``KeyError``."""
+    """Where the next page begins; empty after the last one. Raises ``KeyError``."""
     if not page.get("IsTruncated"):
         return {}
     return {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}

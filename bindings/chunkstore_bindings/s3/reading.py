@@ -183,7 +183,7 @@ def _fill_split(client: S3Client, name: str, offset: int, view: memoryview, ways
 
 
 def _ask(client: S3Client, name: str, offset: int, length: int) -> dict[str, Any] | None:
-    """One ranged GET; None where the range lies beyond the end."""
+    """One ranged GET; None where the range is beyond the end."""
     end = min(offset + length, _END_MAX)
     try:
         return client.send(

@@ -163,7 +163,7 @@ class S3ChunkStorage(BaseChunkStorage):
         self._sweep_once()
 
     def _sweep_once(self) -> None:
-        """Look once, beside the first upload in parts, for what earlier processes left behind."""
+        """Look once, next to the first upload in parts, for what earlier processes left behind."""
         if not self._swept:
             self._swept = True
             runtime.spawn(self._sweep_quietly, "chunkstore-s3-sweep")

@@ -10,8 +10,8 @@ Promises
 * *Appending and cutting* are never sent twice, because the first may still arrive (protocol A2). The length is looked up
   instead: exactly right, with our bytes at its end, means that only the reply was lost; anything else is the error. Above
   a page cache (``append`` without ``sync_repeatable``) not even that: bytes that can be read there may never reach the disk.
-* ``concat`` is not repeated: nothing cheap tells whether it happened. Nor is ``compose``: behind a lost reply "exists" may mean
-  our own chunk or somebody else's, and only reading all of it would tell. Whoever composes takes another name instead.
+* ``concat`` is not repeated: nothing cheap tells whether it happened. Nor is ``compose``: after a lost reply "exists" may mean
+  our own chunk or somebody else's, and only reading all of it would tell. A caller that composes takes another name instead.
 * It gives up when the budget of tries or seconds is used up, or when the operation under way (``chunkstore.deadline``) has no
   time left; the last error is raised, and means "may have happened" for changing calls.
 
@@ -142,7 +142,7 @@ class RetryingChunkStorage(WrappingChunkStorage):
     # Creating
 
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
-        # First, so that behind an attempt in doubt every other refusal leaves it in doubt.
+        # First, so that after an attempt in doubt every other refusal leaves it in doubt.
         check_object_name(name)
         creation = _Creation(self.inner, name, data)
 
@@ -275,7 +275,7 @@ class _Creation:
 
 
 def _ends_with(storage: ChunkStorage, name: str, offset: int, data: BytesLike) -> bool:
-    """Whether the chunk holds ``data`` at ``offset`` and nothing behind it. One read, where ``data`` is not large."""
+    """Whether the chunk holds ``data`` at ``offset`` and nothing after it. One read, where ``data`` is not large."""
     handle = ChunkHandle(name, False)
     with memoryview(data) as given, given.cast("B") as whole:
         position = 0

@@ -3,7 +3,7 @@
 Promises: capabilities, URL and address are those of what is wrapped; arguments and answers are passed on untouched; wrappers may be
 stacked in any order, and ``layers`` finds one of them again. What a binding raises that is not an error of chunkstore's own becomes
 one, chained (``guarded``): bindings that are built on ``BaseChunkStorage`` translate at their own border and are left as they are,
-also behind other wrappers; everything else gets one more wrapper.
+also inside other wrappers; everything else gets one more wrapper.
 Leaves out: what other wrappers do at their gate; ``AssertionError`` and ``MemoryError``, which say nothing about the storage.
 """
 
@@ -204,7 +204,7 @@ class GuardedChunkStorage(WrappingChunkStorage):
 
 
 def guarded(storage: ChunkStorage) -> ChunkStorage:
-    """``storage``, behind a guard unless it has one. Doing it twice is doing it once."""
+    """``storage``, inside a guard unless it has one. Doing it twice is doing it once."""
     for layer in layers(storage):
         if isinstance(layer, (BaseChunkStorage, GuardedChunkStorage)):
             return storage
