@@ -248,7 +248,7 @@ def check_listing(prefix: object, after: object, limit: object) -> None:
 
 
 def check_kept_folder(folder: object) -> None:
-    """Raise ``InvalidArgument`` unless ``folder`` can lie beside what a container consists of, and is none of that."""
+    """Raise ``InvalidArgument`` unless ``folder`` can be next to what a container consists of, and is none of that."""
     try:
         check_container_name(folder)  # type: ignore[arg-type]
         good = str(folder).lower() not in _OWN_FOLDERS

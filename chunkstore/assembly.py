@@ -62,9 +62,9 @@ def open_store(
     letters, digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing, and its root's folder, but no parent;
     ``wait_s``: how many seconds a live owner may need to go; None: none. ``take_over``: claim at once and fence a live owner, without
     ``wait_s``. A former owner that has not closed, and is not seen to have ended, is watched until its lease has not moved for 11 s, or
-    35 s behind a network (``lease_s``, ``lease_remote_s``); one that shows no lease (``lease_s`` 0) is not seen.
+    35 s over a network (``lease_s``, ``lease_remote_s``); one that shows no lease (``lease_s`` 0) is not seen.
     ``accept_rollback``: go on where the journal does not reach what was seen of it (``RolledBack``, or ``Damaged`` that speaks of it): a
-    restored backup; what is given up is told in ``store.report.findings``. Safe only where no former owner runs any more: epochs recur,
+    restored backup; what is given up is reported in ``store.report.findings``. Safe only where no former owner runs any more: epochs recur,
     and an old owner's deletions may still land. ``optimiser``: upkeep in the background besides the collections of ``settings.collect_s``.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
@@ -175,7 +175,7 @@ def follow_container(
     of_backups: Callable[[ChunkStorage], Replica] | None = None,
 ) -> Replica:
     """A container's journal, followed read-only, or its state at a moment (``check_moment``). ``of_backups`` opens what is shown where its
-    backups lie instead (``following``)."""
+    backups are instead (``following``)."""
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import read_format
     from chunkstore_journal.findings import journal_findings

@@ -22,7 +22,7 @@ _PACE: Final = 8
 
 
 def paced_s(quiet_s: float, least_s: float, most_s: float) -> float:
-    """How long to pause where nothing has happened for ``quiet_s``: an eighth of that, so whoever looks in this way is late by no more
+    """How long to pause where nothing has happened for ``quiet_s``: an eighth of that, so looking in this way is late by no more
     than an eighth of the silence before."""
     return min(most_s, max(least_s, quiet_s / _PACE))
 

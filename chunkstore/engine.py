@@ -238,7 +238,7 @@ class Store(ReadableContainer, UpkeepCalls):
         writer_id: bytes | str | None = None,
         event_number: int | None = None,
     ) -> int:
-        """Append ``data``, which nobody may change before this returns; returns the offset it was written at.
+        """Append ``data``, which no one may change before this returns; returns the offset it was written at.
 
         All or nothing, durable. With ``writer_id`` (1 to 64 bytes) and ``event_number`` (> 0) a number not above the writer's
         stored one writes nothing and returns the recorded offset: exactly once, also across owners.
@@ -300,7 +300,7 @@ class Store(ReadableContainer, UpkeepCalls):
         commit_changes(self._container, (name,), lambda changes: plan_truncate(changes, name, offset, identity))
 
     def concat(self, target: SegmentRef, offset: int, source: SegmentRef) -> None:
-        """Splice the sealed ``source`` behind ``target`` at ``offset`` (its length); the source ceases to exist. O(1).
+        """Splice the sealed ``source`` after ``target`` at ``offset`` (its length); the source ceases to exist. O(1).
 
         Atomic, durable. An empty source just disappears. Raises as ``seal``, and ``SegmentSealed`` (target),
         ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source with a start offset), ``BadOffset``. Retry: safe

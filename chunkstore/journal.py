@@ -2,7 +2,7 @@
 
 Promises: ``Journal.append`` returns only when its record is committed, i.e. durable *and* fenced against zombies
 (protocol.md 3.5, P4, P5). Records are appended one at a time, in the order of the calls. Everything about streams, slots,
-claims and files stays behind this port (``chunkstore_journal``).
+claims and files stays after this port (``chunkstore_journal``).
 Leaves out: group commit (the engine gathers), row semantics (the engine plans).
 """
 
@@ -35,12 +35,12 @@ __all__ = [
 
 
 class OpCode(IntEnum):
-    """First element of an operation's header. Zero is never valid. The rest of each header is named behind it."""
+    """First element of an operation's header. Zero is never valid. The rest of each header is named after it."""
 
     CREATE = 1
     """(segment id, name): of an id that is there, another name (an import gives its segments theirs)"""
     APPEND = 2
-    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...)); 1 behind that: the new chunks are extents"""
+    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...)); 1 after that: the new chunks are extents"""
     SEAL = 3
     """(segment id,)"""
     UNSEAL = 4
@@ -88,7 +88,7 @@ class RecordKind(IntEnum):
 
 class Batch(NamedTuple):
     """What one record shall say. ``digest`` is the state digest after it; ``notes`` is the payload of note records; ``blob`` the bytes of
-    its extents, which lie where ``Journal.place`` said."""
+    its extents, which are where ``Journal.place`` said."""
 
     kind: RecordKind
     ops: Sequence[Op]
@@ -100,7 +100,7 @@ class Batch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where bytes of extents lie: ``names.journal_place`` of the object, and the byte there."""
+    """Where bytes of extents are: ``names.journal_place`` of the object, and the byte there."""
 
     object: str
     offset: int
@@ -147,7 +147,7 @@ class Journal(ABC):
 
     @abstractmethod
     def append_lines(self, lines: Sequence[Line], data: Sequence[bytes], time_ms: int) -> tuple[Position, Lines]:
-        """As ``append``, of appends whose bytes are ``data``, one for each line; also where they lie now. Raises as ``append``."""
+        """As ``append``, of appends whose bytes are ``data``, one for each line; also where they are now. Raises as ``append``."""
 
     @abstractmethod
     def check_fence(self) -> None:
@@ -177,7 +177,7 @@ class Journal(ABC):
 
 
 class TailCut(NamedTuple):
-    """An incomplete last record that recovery cut off (protocol.md A4): bytes dropped behind the last good lsn."""
+    """An incomplete last record that recovery cut off (protocol.md A4): bytes dropped after the last good lsn."""
 
     bytes: int
     lsn: int
@@ -242,7 +242,7 @@ class RecordsPast(NamedTuple):
 
 
 class SnapshotReport(NamedTuple):
-    """A written and validated snapshot, and where it stands: ``position`` and ``digest`` of the head it shows."""
+    """A written and validated snapshot, and where it is: ``position`` and ``digest`` of the head it shows."""
 
     name: str
     position: Position

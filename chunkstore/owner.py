@@ -196,7 +196,7 @@ class Asker:
         return self.replica
 
     def is_certain(self, version: int) -> bool:
-        """On a page cache the last record of all is not: the owner's sync of it may have failed, and ours proves nothing then. (Nobody
+        """On a page cache the last record of all is not: the owner's sync of it may have failed, and ours proves nothing then. (No one
         writes after a record that is not durable.)"""
         return self._syncs_prove or version < self.replica.lsn
 

@@ -145,7 +145,7 @@ def why_absent(
 
 
 def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
-    """Where in history (``journal_position``) an object lies that holds extents; None: another one."""
+    """Where in history (``journal_position``) an object is that holds extents; None: another one."""
     log = names.parse_log(name)
     return names.parse_slot(name) if log is None else (log, 0)
 
@@ -212,7 +212,7 @@ def open_copy(
 
 
 def uuid_at(copy: ChunkStorage, container: str) -> bytes:
-    """The uuid of the container that lies in a storage, or of that whose backups do.
+    """The uuid of the container that is in a storage, or of that whose backups do.
 
     Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
     """

@@ -265,7 +265,7 @@ class _Pieces:
     """A segment's bytes in pieces, and those of them that are read ahead, in order.
 
     Below ``known_end`` pieces are taken to be whole, so that several can be read at a time. Where one is not (damage, a truncation), what
-    was read behind it is given up, and reading goes on behind what it brought. At the known end there is one at a time.
+    was read after it is given up, and reading goes on after what it brought. At the known end there is one at a time.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class _Pieces:
         self.known_end = known_end
         self._ahead: deque[_Ahead] = deque()
         self._next: int | None = start
-        """Where the next piece begins that is to be read ahead; None behind the last."""
+        """Where the next piece begins that is to be read ahead; None after the last."""
         self._reading = 0
         self.closed = False
         self.waits = True  # whether a follower's reads wait for appends; else they give b""

@@ -288,7 +288,7 @@ class ReadableContainer:
             self._refresh(max(0.0, deadline_s - runtime.monotonic_s()))
 
     def _poll_s(self, *, at_once: bool) -> float:
-        """How long until the next look for news is due; ``at_once``: to whoever has just come."""
+        """How long until the next look for news is due; ``at_once``: to a caller that has just come."""
         raise NotImplementedError
 
     def _watch(self, wake: Callable[[], None]) -> Callable[[], None]:

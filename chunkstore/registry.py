@@ -4,7 +4,7 @@ Paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are bu
 once, against the working directory. Other installed packages add schemes through the entry-point group
 ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the settings, returns a ``ChunkStorage``).
 A binding is imported when a root needs it, never before. Credentials in a URL never
-reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
+reach a message. Remote storages are wrapped in ``retrying``, and every storage wrapped in ``throttled`` where the settings name a
 limit (docs/decisions/0011).
 """
 

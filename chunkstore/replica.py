@@ -1,7 +1,7 @@
 """``Replica``: follows the journal read-only, or shows a state of the past. Never claims, never writes to the container (protocol 3.13).
 
-Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of what its owner has answered.
-``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; behind a network the
+Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of, what its owner has answered.
+``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; over a network the
 catching up itself continues in the background, because it may take longer. In a forked child it is closed: the
 threads and the locks are its parent's. Leaves out: changing anything.
 """
@@ -89,7 +89,7 @@ class Replica(ReadableContainer):
         self._pool = runtime.pool("chunkstore-replica", settings.tuning.io_workers)
         self.uuid = uuid
         self.storage = storage
-        """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
+        """Where its chunks are, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
         self._passes = passes
         self._close_cache = close_cache
         self._close_storage = close_storage
@@ -191,7 +191,7 @@ class Replica(ReadableContainer):
         return self._passes(self._context.look(lambda view: view.head).position, epoch, lsn)
 
     def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
-        """What the sweep of whoever claims next would delete now (``Store.sweep``). Lists every chunk; changes nothing.
+        """What the sweep of a caller that claims next would delete now (``Store.sweep``). Lists every chunk; changes nothing.
 
         Raises ``InvalidArgument`` (age), ``Unsupported`` at a state of the past, which knows nothing of what is wanted now, and as ``info``
         but for ``SegmentNotFound``. Retry: safe.

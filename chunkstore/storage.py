@@ -132,7 +132,7 @@ class ChunkStorage(ABC):
     def log_appender(self, name: str, *, absent: str, present: str, identity: bytes) -> LogAppender:
         """What appends to ``name`` only, and looks at two names: is ``absent`` still absent, has ``present`` its ``identity``, if any?
 
-        Nobody else writes to ``name`` any more. Until the appender is closed, zeros may follow what was written. Raises as ``open_write``.
+        No one else writes to ``name`` any more. Until the appender is closed, zeros may follow what was written. Raises as ``open_write``.
         """
         return LogAppender(self, name, absent, present, identity)
 
@@ -171,12 +171,12 @@ class ChunkStorage(ABC):
         """
 
     def free_bytes(self) -> int | None:
-        """Free space where chunks lie, asked freshly; None where that has no meaning, or would be a request."""
+        """Free space where chunks are, asked freshly; None where that has no meaning, or would be a request."""
         return None
 
     @abstractmethod
     def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        """Create chunk ``name`` exclusively with the bytes of these ranges, one behind the other; sources stay as they are.
+        """Create chunk ``name`` exclusively with the bytes of these ranges, one after the other; sources stay as they are.
 
         From 1 to ``COMPOSE_RANGES_MAX`` ranges; of one chunk several, overlapping ones too. The ranges must not change meanwhile:
         closed chunks, or what is below the length of one that grows. Returns the new chunk's length and how much of it this
