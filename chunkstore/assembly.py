@@ -16,9 +16,7 @@ from chunkstore.arguments import check_flags
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument, Unsupported
-from chunkstore.invariants import CheckLevel, Finding
-from chunkstore.journal import JournalService, Ownership
-from chunkstore.metadata.port import MetadataCache, MetadataView
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
@@ -160,7 +158,7 @@ def open_store_on(
             if not create:
                 raise container_missing(storage, names)
             format_ = create_container(storage, names, chosen, probe=probe_storage)
-        claim = _Claim(storage, names, format_, chosen, cache, close_storage)
+        claim = _Claim(parts.ContainerParts(storage, names, format_.uuid, chosen, cache), format_, close_storage)
         return claim.own(observer, optimiser, patience_s, accept_rollback=accept_rollback, created=created)
 
 
@@ -178,7 +176,6 @@ def follow_container(
     backups are instead (``following``)."""
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import read_format
-    from chunkstore_journal.findings import journal_findings
     from chunkstore_journal.follower import Follower
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
@@ -193,33 +190,19 @@ def follow_container(
             if error.feature != "backup" or of_backups is None:
                 raise
             return of_backups(storage)
-        made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
+        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache)
+        made = own.make_cache("past" if past else "replica")
         with closed_if_this_fails(made.close if cache is None else None):
             streams = Streams(storage, names, format_)
             fixed = FixedState(streams, made, asked) if past else None
-            follower = fixed or Follower(storage, names, format_, made, chosen)
-            scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
-
-            def findings(level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
-                memory = None if cache is not None else parts.memory_of_owner(storage, format_.uuid, chosen)
-                found = journal_findings(storage, names, scratch, level, view, pinned_lsn, memory)
-                if isinstance(follower, Follower) and follower.ahead:
-                    found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
-                return found
-
+            follower = own.follower = fixed or Follower(storage, names, format_, made, chosen)
             replica = Replica(
-                storage=storage,
-                names=names,
-                settings=chosen,
-                follower=follower,
+                own,
+                follower,
                 tail=follower.tail if isinstance(follower, Follower) else None,
-                journal_findings=findings,
-                stored_sizes=parts.stored_sizes(storage, names),
-                uuid=format_.uuid,
                 passes=streams.passes,
-                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed) if fixed else None,
-                close_cache=made.close if cache is None else None,
-                close_storage=storage.close if close_storage else None,
+                why_absent=partial(own.why_absent, fixed) if fixed else None,
+                on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
             )
             with closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
@@ -328,14 +311,11 @@ def _check_ownership(observer: object, optimiser: object, accept_rollback: objec
 
 
 class _Claim(NamedTuple):
-    """A container that is there, and what is about to own it. ``cache``: of the caller's own, if any."""
+    """A container that is there, and what is about to own it."""
 
-    storage: ChunkStorage
-    names: ContainerNames
+    parts: parts.ContainerParts
     format: Any
     """Its FORMAT, of ``chunkstore_journal``."""
-    settings: Settings
-    cache: MetadataCache | None
     close_storage: bool
 
     def own(
@@ -349,66 +329,38 @@ class _Claim(NamedTuple):
     ) -> ChunkedSegmentStorage:
         """Take over and serve. ``patience_s``: see ``check_patience``."""
         from chunkstore_bindings.probe import confirm_storage
+        from chunkstore_journal.asks import StoredAsks
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely
         from chunkstore_journal.objects import encode_format
         from chunkstore_journal.service import ContainerJournal
 
-        storage, names, format_, settings = self.storage, self.names, self.format, self.settings
+        storage, names, format_, settings = self.parts.storage, self.parts.names, self.format, self.parts.settings
         check_writable(storage, format_, settings)
         lease = wait_politely(storage, names, settings, patience_s)
         if not created:
             Reserve(storage, names, settings).make_room()  # for the claim
             confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
-        cache = self.cache if self.cache is not None else parts.cache_of(storage, format_.uuid, settings, "owner")
-        closing: list[Callable[[], None]] = [] if self.cache is not None else [cache.close]
-        if self.close_storage:
-            closing.append(storage.close)
-        try:
+        cache = self.parts.make_cache("owner")
+        mine = cache if self.parts.cache is None else None
+        with closed_if_this_fails(mine.close if mine is not None else None):
             service = ContainerJournal(storage, names, format_, cache, settings)
             ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
-            return self._serve(service, ownership, closing, observer, optimiser)
-        except BaseException:
-            if self.cache is None:
-                cache.close()
-            raise
-
-    def _serve(
-        self,
-        service: JournalService,
-        ownership: Ownership,
-        closing: list[Callable[[], None]],
-        observer: Observer | None,
-        optimiser: OptimiserPolicy | None,
-    ) -> ChunkedSegmentStorage:
-        """The store of a fresh ownership, which is given up if that fails."""
-        from chunkstore_journal.asks import StoredAsks
-
-        storage, names, settings, uuid = self.storage, self.names, self.settings, self.format.uuid
-        try:
-            return ChunkedSegmentStorage(
-                storage=storage,
-                names=names,
-                uuid=uuid,
-                settings=settings,
-                service=service,
-                ownership=ownership,
-                journal_findings=partial(
-                    parts.journal_findings, storage, names, parts.scratch_of(storage, uuid, settings, self.cache)
-                ),
-                stored_sizes=parts.stored_sizes(storage, names),
-                observer=observer,
-                optimiser=optimiser,
-                sweep_unfinished=partial(parts.sweep_unfinished, storage),
-                open_copy=partial(parts.open_copy, of=storage, container=names.container, settings=settings),
-                asks=StoredAsks(storage, names, uuid),
-                importer=_importer(settings),
-                on_close=closing,
-            )
-        except BaseException:
-            ownership.journal.close()
-            ownership.store.close(clean=False)
-            raise
+            try:
+                return ChunkedSegmentStorage(
+                    self.parts,
+                    service,
+                    ownership,
+                    observer=observer,
+                    optimiser=optimiser,
+                    asks=StoredAsks(storage, names, format_.uuid),
+                    importer=_importer(settings),
+                    on_close=parts.closers(mine, storage if self.close_storage else None),
+                )
+            except BaseException:
+                ownership.journal.close()
+                ownership.store.close(clean=False)
+                raise
 
 
 def _importer(

@@ -14,7 +14,6 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +39,7 @@ from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writa
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.lines import decode_writer_row
-from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.names import check_segment_name
 from chunkstore.observer import Observer
 from chunkstore.operations.append import AppendWindow, append, settle
 from chunkstore.operations.attach import plan_open_session
@@ -53,14 +52,14 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.tables import Session, Table
-from chunkstore.reading import JournalFindings, ReadableContainer, Watchers, no_findings
+from chunkstore.parts import ContainerParts
+from chunkstore.reading import ReadableContainer, Watchers
 from chunkstore.records import AttributeValue
 from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
-from chunkstore.storage import ChunkStorage
 from chunkstore.upkeep.asked import Asked
-from chunkstore.upkeep.calls import UpkeepCalls, no_copies
-from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
+from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.usage import Space, Written
 from chunkstore.writer import StorageWriter
 from chunkstore.writer_batch import Writers
 
@@ -74,17 +73,10 @@ class Store(ReadableContainer, UpkeepCalls):
 
     def __init__(
         self,
-        *,
-        storage: ChunkStorage,
-        names: ContainerNames,
-        uuid: bytes,
-        settings: Settings,
+        parts: ContainerParts,
         service: JournalService,
         ownership: Ownership,
-        journal_findings: JournalFindings = no_findings,
-        stored_sizes: StoredSizes = no_sizes,
-        sweep_unfinished: Callable[[], int] = int,
-        open_copy: Callable[[str | os.PathLike[str]], ChunkStorage] = no_copies,
+        *,
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
@@ -92,10 +84,8 @@ class Store(ReadableContainer, UpkeepCalls):
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
-        self.uuid, self._on_close = uuid, tuple(on_close)
-        self._journal_findings = journal_findings
-        self._sweep_unfinished = sweep_unfinished
-        self._open_copy = open_copy
+        storage, names, settings = parts.storage, parts.names, parts.settings
+        self._parts, self.uuid, self._on_close = parts, parts.uuid, tuple(on_close)
         self._close_lock = runtime.lock()
         self._watchers = Watchers()
         self._writers: Writers[StorageWriter] = Writers()
@@ -131,7 +121,7 @@ class Store(ReadableContainer, UpkeepCalls):
             tail=container.tail,
         )
         written = partial(_written, container, recovery, self._maintenance)
-        self._space = Space(stored_sizes, written, lambda: container.space.room(container.current.store))
+        self._space = Space(parts.stored_sizes, written, lambda: container.space.room(container.current.store))
         if importer is not None:
             container.fetch = importer(weakref.proxy(self), container)
             self._context = self._context._replace(fetch=container.fetch)

@@ -102,23 +102,19 @@ def _open_backup(
     close_storage: bool,
 ) -> Replica:
     """The newest backup of a container, or that of a moment, where its backups are."""
-    from chunkstore.backup.opened import BackupFollower
+    from chunkstore.backup.opened import BackupFollower, BackupParts
     from chunkstore.parts import container_of
 
     names = BackupNames(container)
     uuid = container_of(storage, names)
     role = "replica" if moment == (None, None) else "past"
-    made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
+    own = BackupParts(storage, names, uuid, settings, cache)
+    made = own.make_cache(role)
     with closed_if_this_fails(made.close if cache is None else None):
-        follower = BackupFollower(storage, names, made, moment)
+        follower = own.backup = BackupFollower(storage, names, made, moment)
         return Replica(
-            storage=storage,
-            names=names,
-            settings=settings,
-            follower=follower,
-            journal_findings=follower.findings,
-            uuid=uuid,
+            own,
+            follower,
             why_absent=None if moment == (None, None) else follower.why_absent,
-            close_cache=made.close if cache is None else None,
-            close_storage=storage.close if close_storage else None,
+            on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
         )

@@ -12,15 +12,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.port import Head, Line, Lines, MetadataStore, Op, Position, RowChange
+from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "Batch",
     "Journal",
     "JournalBroken",
+    "JournalFollower",
     "JournalService",
     "LeaseInfo",
     "OpCode",
@@ -28,6 +30,7 @@ __all__ = [
     "Place",
     "RecordKind",
     "RecordsPast",
+    "Shown",
     "SnapshotReport",
     "TailCut",
     "TakeOverReport",
@@ -312,3 +315,31 @@ class JournalService(ABC):
     @abstractmethod
     def read_lease(self) -> LeaseInfo | None:
         """The lease hint, or None."""
+
+
+class JournalFollower(Protocol):
+    """What a replica needs of the journal."""
+
+    ahead: str
+    """Why the followed cache has more than the journal; empty: it has not."""
+
+    @property
+    def store(self) -> MetadataStore:
+        """The materialised state."""
+
+    def catch_up(self) -> Head:
+        """Apply everything committed. Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull``."""
+
+    @property
+    def unopened_epoch(self) -> int | None:
+        """As ``Replica.unopened_epoch``."""
+
+    def close(self) -> None:
+        """Release resources."""
+
+
+class Shown(JournalFollower, Protocol):
+    """What shows a container of its own, and not a backup."""
+
+    def require_on_history(self, storage: ChunkStorage) -> None:
+        """Raise ``RolledBack`` where the journal in ``storage`` lacks what was shown."""

@@ -12,34 +12,29 @@ from typing import Any, Final
 from chunkstore.config import LIMITS, Settings, default_cache_dir
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.invariants import CheckLevel, Finding
+from chunkstore.journal import JournalFollower, Shown
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.registry import Root, open_storage
-from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
-from chunkstore.upkeep.usage import StoredSizes
 
 __all__ = [
     "EXPORT_VERSION",
     "MAGIC",
     "MARKER",
+    "ContainerParts",
     "cache_of",
     "checked_settings",
+    "closers",
     "container_of",
     "fields_of",
-    "journal_findings",
     "marked_container",
-    "memory_of_owner",
     "open_copy",
     "read_small",
-    "scratch_of",
     "storage_of",
-    "stored_sizes",
-    "sweep_unfinished",
     "uuid_at",
-    "why_absent",
 ]
 
 MAGIC: Final = b"CKSE"
@@ -87,99 +82,110 @@ def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: 
     return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
 
 
-def memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
-    """The end that owners on this machine have seen of this container. None: nothing is known."""
-    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        return cache_of(storage, container, settings, "owner").seen()
-    from chunkstore.metadata.lmdb import seen_end
-
-    return seen_end(settings.cache_dir or default_cache_dir(), container, storage.address)
+def closers(*what: MetadataCache | ChunkStorage | None) -> list[Callable[[], None]]:
+    """What closes these, in this order."""
+    return [item.close for item in what if item is not None]
 
 
-def scratch_of(
-    storage: ChunkStorage, container: bytes, settings: Settings, cache: MetadataCache | None
-) -> Callable[[], MetadataCache]:
-    """Makes caches for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
+class ContainerParts:
+    """A container at a root, and what its owner or its replica needs besides the journal and the metadata store.
 
-    def make() -> MetadataCache:
-        if cache is None:
-            return cache_of(storage, container, settings, "replica")
+    ``cache``: a metadata cache of the caller's own; None: one of this machine's, for each role.
+    """
+
+    def __init__(
+        self,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        uuid: bytes,
+        settings: Settings,
+        cache: MetadataCache | None = None,
+    ) -> None:
+        self.storage = storage
+        self.names = names
+        self.uuid = uuid
+        self.settings = settings
+        self.cache = cache
+        self.follower: JournalFollower | None = None
+        """Of a replica, what it follows."""
+
+    def make_cache(self, role: str) -> MetadataCache:
+        """The caller's own cache, or one of this machine's, which the caller of this closes. Raises as ``LmdbMetadataCache``."""
+        return self.cache or cache_of(self.storage, self.uuid, self.settings, role)
+
+    def scratch(self) -> MetadataCache:
+        """A cache for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
+        if self.cache is None:
+            return cache_of(self.storage, self.uuid, self.settings, "replica")
         from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 
-        return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())
+        return MemoryMetadataCache(self.uuid, self.storage.address, "replica", shelf=MemoryShelf())
 
-    return make
+    def journal_findings(self, level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
+        """The journal's own invariants, for ``check``."""
+        from chunkstore_journal.findings import journal_findings
 
+        memory = None if self.follower is None or self.cache is not None else self._seen_by_owner()
+        found = journal_findings(self.storage, self.names, self.scratch, level, view, pinned_lsn, memory)
+        if self.follower is not None and self.follower.ahead:
+            found.append(Finding(12, "warning", "", "", "metadata cache", 0, self.follower.ahead))
+        return found
 
-def why_absent(
-    storage: ChunkStorage,
-    names: ContainerNames,
-    settings: Settings,
-    scratch: Callable[[], MetadataCache],
-    state: Shown,
-    chunk: str,
-) -> PastCollected | None:
-    """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
+    def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
+        """Bytes of the journal, of its open stream, and of snapshots; see ``chunkstore_journal.sizes``."""
+        from chunkstore_journal.sizes import stored_sizes
 
-    Raises ``RolledBack`` where the journal does not have the moment that is shown, and what following the journal raises.
-    """
-    from chunkstore_journal.container import read_format
-    from chunkstore_journal.follower import Follower
+        return stored_sizes(self.storage, self.names, epoch)
 
-    state.require_on_history(storage)
-    identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
-    room = scratch()
-    present = Follower(storage, names, read_format(storage, names), room, settings)
-    try:
-        present.catch_up()
-        with present.store.view() as view:
-            held = held_from(view)
-            let_go = place is not None and (held is None or place < held)
-            if not (let_go or (identity is not None and is_removed(view, names, identity))):
-                return None
-    finally:
-        present.close()
-        room.close()
-    lsn = state.store.head().position.lsn
-    return PastCollected(f"{chunk} was removed after lsn {lsn} and has been collected", lsn=lsn, chunk=chunk)
+    def sweep_unfinished(self) -> int:
+        """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
+        from chunkstore_bindings.wrappers.wrapping import layers
+
+        return sum(layer.sweep_uploads() for layer in layers(self.storage) if hasattr(layer, "sweep_uploads"))
+
+    def open_copy(self, root: Root) -> ChunkStorage:
+        """The storage of a copy of this container. Raises as the function ``open_copy``."""
+        return open_copy(root, of=self.storage, container=self.names.container, settings=self.settings)
+
+    def why_absent(self, state: Shown, chunk: str) -> PastCollected | None:
+        """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
+
+        Raises ``RolledBack`` where the journal does not have the moment that is shown, and what following the journal raises.
+        """
+        from chunkstore_journal.container import read_format
+        from chunkstore_journal.follower import Follower
+
+        storage, names = self.storage, self.names
+        state.require_on_history(storage)
+        identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
+        room = self.scratch()
+        present = Follower(storage, names, read_format(storage, names), room, self.settings)
+        try:
+            present.catch_up()
+            with present.store.view() as view:
+                held = held_from(view)
+                let_go = place is not None and (held is None or place < held)
+                if not (let_go or (identity is not None and is_removed(view, names, identity))):
+                    return None
+        finally:
+            present.close()
+            room.close()
+        lsn = state.store.head().position.lsn
+        return PastCollected(f"{chunk} was removed after lsn {lsn} and has been collected", lsn=lsn, chunk=chunk)
+
+    def _seen_by_owner(self) -> Head | None:
+        """The end that owners on this machine have seen of this container. None: nothing is known."""
+        if self.storage.capabilities.medium == "memory" and self.settings.cache_dir is None:
+            return cache_of(self.storage, self.uuid, self.settings, "owner").seen()
+        from chunkstore.metadata.lmdb import seen_end
+
+        return seen_end(self.settings.cache_dir or default_cache_dir(), self.uuid, self.storage.address)
 
 
 def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
     """Where in history (``journal_position``) an object is that holds extents; None: another one."""
     log = names.parse_log(name)
     return names.parse_slot(name) if log is None else (log, 0)
-
-
-def journal_findings(
-    storage: ChunkStorage,
-    names: ContainerNames,
-    scratch: Callable[[], MetadataCache],
-    level: CheckLevel,
-    view: MetadataView,
-    pinned_lsn: int | None,
-) -> list[Finding]:
-    """The journal's own invariants of an owner's container, for ``check``."""
-    from chunkstore_journal.findings import journal_findings as found
-
-    return found(storage, names, scratch, level, view, pinned_lsn)
-
-
-def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
-    """What lists the journal and the snapshots."""
-
-    def listed(epoch: int | None) -> tuple[int, int, int]:
-        from chunkstore_journal.sizes import stored_sizes as found
-
-        return found(storage, names, epoch)
-
-    return listed
-
-
-def sweep_unfinished(storage: ChunkStorage) -> int:
-    """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
-    from chunkstore_bindings.wrappers.wrapping import layers
-
-    return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
 
 
 def open_copy(

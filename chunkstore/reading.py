@@ -25,6 +25,7 @@ from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
 from chunkstore.operations.tables import TableReader
+from chunkstore.parts import ContainerParts
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.segment import SegmentView
@@ -32,13 +33,11 @@ from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = [
     "Awaited",
-    "JournalFindings",
     "ReadableContainer",
     "WaitResult",
     "Watchers",
     "check_wait",
     "context_of",
-    "no_findings",
     "read_view",
 ]
 
@@ -46,9 +45,6 @@ _ENDED_S = 0.5
 _APPEARS_S = 0.05
 T = TypeVar("T")
 
-JournalFindings: TypeAlias = Callable[[CheckLevel, MetadataView, int | None], list[Finding]]
-"""What the journal says of itself, at a level of ``check``, of a view of the metadata cache, and of the lowest lsn that a pin
-names."""
 
 
 Awaited: TypeAlias = tuple[SegmentRef, int]
@@ -63,11 +59,6 @@ def check_wait(offset: object, timeout_s: float) -> None:
 
 def _is_over(state: WaitResult, offset: int) -> bool:
     return isinstance(state, SegmentNotFound) or state.length > offset or state.sealed
-
-
-def no_findings(_level: CheckLevel, _view: MetadataView, _pinned_lsn: int | None) -> list[Finding]:
-    """For a store without a journal of ours."""
-    return []
 
 
 class Watchers:
@@ -96,10 +87,10 @@ class Watchers:
 
 
 class ReadableContainer:
-    """See the module. Subclasses set ``_context``, ``_journal_findings`` and ``_space``."""
+    """See the module. Subclasses set ``_context``, ``_parts`` and ``_space``."""
 
     _context: ReadContext
-    _journal_findings: JournalFindings
+    _parts: ContainerParts
     _space: Space
     uuid: bytes
     """The container's, of 16 bytes."""
@@ -384,7 +375,7 @@ class ReadableContainer:
         context = self._context
         findings = list(check_cache(context))
         lowest = context.look(pinned_lsn)
-        found = context.look(lambda view: self._journal_findings(level, view, lowest))
+        found = context.look(lambda view: self._parts.journal_findings(level, view, lowest))
         if any(item.invariant == PINNED for item in found):
             context.recheck()
             if context.look(pinned_lsn) != lowest:

@@ -278,6 +278,8 @@ def _moved(adopting: Opened, adopted: Commit) -> Commit:
 class FixedState:
     """A state of the past in a store of its own, in the place of a ``Follower``: it stays where it is. Not thread-safe, as that."""
 
+    ahead = ""
+
     def __init__(self, streams: Streams, cache: MetadataCache, asked: Asked) -> None:
         """Find it and build it. Raises as ``_find_moment``, and ``StorageFull`` (cache disk)."""
         self._streams = streams
