@@ -141,7 +141,7 @@ def open_store_on(
 
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
-    from chunkstore_bindings.probe import probe_storage
+    from chunkstore_bindings.wrappers.probe import probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import container_missing, create_container, find_format
 
@@ -328,7 +328,7 @@ class _Claim(NamedTuple):
         created: bool = False,
     ) -> ChunkedSegmentStorage:
         """Take over and serve. ``patience_s``: see ``check_patience``."""
-        from chunkstore_bindings.probe import confirm_storage
+        from chunkstore_bindings.wrappers.probe import confirm_storage
         from chunkstore_journal.asks import StoredAsks
         from chunkstore_journal.container import check_writable
         from chunkstore_journal.lease import wait_politely

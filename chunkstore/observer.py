@@ -2,10 +2,6 @@
 
 Every method is called after the fact, in the thread that did it, and must not wait. What it raises is ignored: what it was called for
 has happened. Calls of the storage are counted elsewhere (``chunkstore_bindings.wrappers``).
-
-Loggers are ``chunkstore.<layer>`` (docs/guide-operate.md has the table), silent until the program adds a handler. A line is a sentence
-and ``name=value`` pairs; each record has the attributes ``FIELDS``, None where there is no such thing. Only wanted lines cost their
-text. Lines contain no credentials: of a root its user, password and query are left out.
 """
 
 from __future__ import annotations
@@ -13,15 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Final
-from urllib.parse import urlsplit
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import SnapshotReport, TakeOverReport
+from chunkstore.logs import ROOT, log_event, without_credentials
 from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_PARTS
 
-__all__ = ["FIELDS", "GuardedObserver", "LoggingObserver", "Observer", "UpkeepRuns", "log_event", "without_credentials"]
+__all__ = ["GuardedObserver", "LoggingObserver", "Observer", "UpkeepRuns"]
 
 
 class Observer:
@@ -107,37 +102,6 @@ class UpkeepRuns:
             return {name: dict(counts) for name, counts in self._counts.items()}
 
 
-FIELDS: Final = ("root", "container", "epoch", "lsn", "segment", "chunk")
-"""Attributes of every record."""
-_ROOT: Final = "chunkstore"
-
-
-def without_credentials(url: str) -> str:
-    """A root's URL as people may see it: without user, password, query and fragment."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # brackets in the name of a root in memory
-        return url.partition("?")[0].rpartition("@")[2]
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
-class _Text:
-    """A sentence and its fields, put together when a handler asks."""
-
-    def __init__(self, sentence: str, fields: Mapping[str, object]) -> None:
-        self._sentence = sentence
-        self._fields = fields
-
-    def __str__(self) -> str:
-        pairs = [f"{name}={_shown(value)}" for name, value in self._fields.items() if value is not None and value != ""]
-        return " ".join((self._sentence, *pairs))
-
-
-def _shown(value: object) -> str:
-    text = str(value)
-    return text if text.isprintable() and not set(text) & set(' "=') else repr(text)
-
-
 class LoggingObserver(Observer):
     """Every owner has one. ``observer=LoggingObserver(root, name)`` replaces it, to show another root or name."""
 
@@ -151,7 +115,7 @@ class LoggingObserver(Observer):
     @property
     def notes_commits(self) -> bool:
         """Whether lines of commits are wanted: asked once, for calls that each append makes are dear."""
-        return logging.getLogger(f"{_ROOT}.journal").isEnabledFor(logging.DEBUG)
+        return logging.getLogger(f"{ROOT}.journal").isEnabledFor(logging.DEBUG)
 
     def committed(self, lsn: int) -> None:
         self._log("journal", logging.DEBUG, "record committed", lsn=lsn)
@@ -201,14 +165,6 @@ class LoggingObserver(Observer):
     def _log(self, layer: str, level: int, sentence: str, **more: object) -> None:
         given = {"root": self._root, "container": self._container, "epoch": self._epoch, "lsn": self.lsn()}
         log_event(layer, level, sentence, **{**given, **more})
-
-
-def log_event(layer: str, level: int, sentence: str, **given: object) -> None:
-    """A line of ``chunkstore.<layer>``. ``root`` is without credentials. Raises nothing."""
-    logger = logging.getLogger(f"{_ROOT}.{layer}")
-    if logger.isEnabledFor(level):
-        fields = {**dict.fromkeys(FIELDS), **given}
-        logger.log(level, "%s", _Text(sentence, fields), extra={name: fields[name] for name in FIELDS})
 
 
 def _of_error(error: ChunkstoreError) -> dict[str, object]:

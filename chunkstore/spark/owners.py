@@ -16,7 +16,7 @@ from chunkstore.asks import Ask, AskCommit, AskSession, Result, Stage
 from chunkstore.assembly import describe_owner, open_asker, open_store
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerBusy, NotOwner, OutcomeUnknown, StorageUnavailable
-from chunkstore.observer import without_credentials
+from chunkstore.logs import without_credentials
 from chunkstore.operations.attach import find_session
 from chunkstore.reading import ReadableContainer
 from chunkstore.spark.write_options import WriteOptions

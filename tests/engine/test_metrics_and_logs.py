@@ -16,8 +16,9 @@ import chunkstore
 import chunkstore_bindings
 from chunkstore.errors import Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.journal import JournalBroken
+from chunkstore.logs import FIELDS, without_credentials
 from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_GAUGES, UPKEEP_PARTS
-from chunkstore.observer import FIELDS, LoggingObserver, without_credentials
+from chunkstore.observer import LoggingObserver
 from chunkstore.registry import open_storage
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
@@ -182,7 +183,8 @@ def test_a_call_that_is_given_up_is_said(caplog: pytest.LogCaptureFixture) -> No
 def test_a_program_without_logging_hears_nothing() -> None:
     code = """
 import chunkstore, logging
-from chunkstore.observer import LoggingObserver, log_event
+from chunkstore.logs import log_event
+from chunkstore.observer import LoggingObserver
 log_event("storage", logging.ERROR, "secret")
 logging.getLogger("chunkstore.kafka").error("secret")
 print("lives")

@@ -16,7 +16,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.storage import ConcatArgument
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.probe import PROBE_RACERS
+from chunkstore_bindings.wrappers.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
 from tests.hdfs.model import FOLDER, PATIENT_S, made, temporaries

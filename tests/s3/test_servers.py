@@ -24,7 +24,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument
 from chunkstore.testing.storage_basics import pattern
-from chunkstore_bindings.probe import PROBE_RACERS
+from chunkstore_bindings.wrappers.probe import PROBE_RACERS
 from chunkstore_journal.container import read_format
 from tests.s3.conftest import Connect
 from tests.support.servers.s3server import CREDENTIALS, S3Server

@@ -36,7 +36,7 @@ DISTRUST_MUTANTS: Final = (
         "gateway-unprobed",
         "nobody asks an existing container's gateway whether it still obeys conditions",
         S3,
-        "chunkstore_bindings.probe:confirm_storage",
+        "chunkstore_bindings.wrappers.probe:confirm_storage",
         "created = storage.create_if_absent(format_name, format_bytes)",
         "created = False",
         needs=("ignored_condition",),

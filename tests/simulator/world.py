@@ -39,7 +39,7 @@ from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.runtime import ProcessIdentity
 from chunkstore.storage import BaseChunkStorage, ChunkStorage
-from chunkstore_bindings.probe import ServerBacked, probe_storage
+from chunkstore_bindings.wrappers.probe import ServerBacked, probe_storage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
 from tests.simulator.bound_hdfs import BoundHdfsBackend

@@ -117,7 +117,7 @@ class HdfsChunkStorage(BaseChunkStorage):
     def url(self) -> str:
         return self._root.url
 
-    # For the probe (chunkstore_bindings.probe) ------------------------------------------------------------------------
+    # For the probe (chunkstore_bindings.wrappers.probe) ------------------------------------------------------------------------
 
     def server_identity(self) -> dict[str, str]:
         """The address that is asked: a gateway, or another cluster, has another one. Nothing in it changes at a restart."""

@@ -3,7 +3,7 @@
 Promises
 * A chunk is one immutable object; what a call has written when it returns is durable, as far as the server is.
 * ``create_if_absent`` is decided by the server alone (protocol 2.3). Whether a server can be trusted with that is probed
-  before a container is made, and asked again at every open (``chunkstore_bindings.probe``).
+  before a container is made, and asked again at every open (``chunkstore_bindings.wrappers.probe``).
 * A call, with all its requests, ends after ``deadline_s``, or with the operation that it is made for.
 * Every error of the SDK is translated; none names a credential.
 
@@ -137,7 +137,7 @@ class S3ChunkStorage(BaseChunkStorage):
                 raise Unsupported(f"not copied on the server: {error.message}", feature="copy") from error
             raise
 
-    # For the probe (chunkstore_bindings.probe)
+    # For the probe (chunkstore_bindings.wrappers.probe)
 
     def server_identity(self) -> dict[str, str]:
         """What must not change under a container without a new probe."""
