@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.pulsar.arrow import append_batch
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource
@@ -28,7 +29,6 @@ from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
 from chunkstore.config import MIB
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
-from chunkstore.registry import open_bucket
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw
 from tests.support.servers.s3server import CREDENTIALS

@@ -28,11 +28,10 @@ from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from chunkstore import assembly, following
-from chunkstore.arguments import check_timeout
+from chunkstore.arguments import SegmentRef, check_timeout, resolve
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
-from chunkstore.handles import SegmentRef, resolve
 from chunkstore.operations.tables import Session, TableReader
 from chunkstore.owner import Asker
 from chunkstore.reader import StorageReader

@@ -21,6 +21,8 @@ from functools import partial
 
 from chunkstore import processes, runtime
 from chunkstore.arguments import (
+    SegmentHandle,
+    SegmentRef,
     check_attribute_changes,
     check_attributes,
     check_buffering,
@@ -28,6 +30,8 @@ from chunkstore.arguments import (
     check_number,
     check_writer,
     gather,
+    resolve,
+    resolve_writable,
     writer_bytes,
 )
 from chunkstore.asks import Ask, AskBox, Result
@@ -35,7 +39,6 @@ from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.framing import Framing, check_framing
-from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.lines import decode_writer_row

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Literal, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import check_number
+from chunkstore.arguments import SegmentHandle, check_number
 from chunkstore.errors import (
     BadOffset,
     ChunkstoreError,
@@ -28,7 +28,6 @@ from chunkstore.errors import (
     SegmentTruncated,
     StorageUnavailable,
 )
-from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 from chunkstore.segment_file import SegmentFile, SkippedRange
 

@@ -14,10 +14,19 @@ from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_buffer, check_flags, check_listing, check_number, check_range, check_timeout
+from chunkstore.arguments import (
+    SegmentHandle,
+    SegmentRef,
+    check_buffer,
+    check_flags,
+    check_listing,
+    check_number,
+    check_range,
+    check_timeout,
+    resolve,
+)
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
-from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
 from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
 from chunkstore.metadata.port import MetadataView

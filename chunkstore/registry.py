@@ -1,4 +1,4 @@
-"""From a root to its chunk storage, and from a bucket's URL to the bucket (objects of other programs: tiers of Pulsar and Kafka).
+"""From a root to its chunk storage.
 
 Paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; a relative path is resolved
 once, against the working directory. Other installed packages add schemes through the entry-point group
@@ -19,13 +19,11 @@ from urllib.parse import quote, unquote, urlsplit
 from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.storage import ChunkStorage
-from chunkstore_bindings.bucket.port import Bucket
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "SCHEME",
     "Root",
-    "open_bucket",
     "open_storage",
     "path_of",
     "require_known_place",
@@ -207,29 +205,3 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
             raise
         raise without_extra("s3", error) from error
     return S3ChunkStorage(parse_root(root_url), callers=settings.tuning.io_workers)
-
-
-def open_bucket(place: Root) -> Bucket:
-    """The bucket at ``place``: ``s3://BUCKET/PREFIX``, ``hdfs://HOST:HTTPPORT/PATH``, a path or ``file:///PATH``; options as of roots.
-
-    Raises ``InvalidArgument`` (another scheme, a malformed URL), ``Unsupported`` (a package is missing). Makes no request.
-    """
-    url = root_url(place, "url")
-    scheme = url.partition("://")[0].lower()
-    try:
-        if scheme == "file":
-            from chunkstore_bindings.bucket.folder import FolderBucket
-
-            return FolderBucket(path_of(url))
-        if scheme == "s3":
-            from chunkstore_bindings.bucket.s3 import S3Bucket
-
-            return S3Bucket(url)
-        if scheme == "hdfs":
-            from chunkstore_bindings.bucket.hdfs import HdfsBucket
-
-            return HdfsBucket(url)
-    except ModuleNotFoundError as error:
-        raise without_extra(scheme, error) from error
-    remedy = "write a path, s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"
-    raise InvalidArgument(f"{shown(url)!r} is no bucket's URL; {remedy}", argument="url")

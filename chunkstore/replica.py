@@ -14,10 +14,10 @@ from functools import partial
 from typing import Final
 
 from chunkstore import processes, runtime
+from chunkstore.arguments import SegmentRef
 from chunkstore.config import DefragPolicy
 from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
-from chunkstore.handles import SegmentRef
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.journal import JournalFollower
 from chunkstore.metadata.port import Position

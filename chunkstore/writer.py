@@ -20,12 +20,11 @@ from functools import partial
 from typing import Final, Protocol, Self
 
 from chunkstore import runtime
-from chunkstore.arguments import check_timeout
+from chunkstore.arguments import SegmentHandle, check_timeout
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.framing import Framing, framed
-from chunkstore.handles import SegmentHandle
 from chunkstore.operations.append import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future

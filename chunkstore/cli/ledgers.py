@@ -361,7 +361,7 @@ def _row(entry: Entry) -> tuple[int | None, int, int, str]:
 @contextmanager
 def _opened(name: str) -> Iterator[DataSource]:
     """The object that a path or a URL names; it is read in ranges. A URL's folder is a bucket, with the URL's options."""
-    from chunkstore.registry import open_bucket
+    from chunkstore.buckets import open_bucket
 
     is_url = _URL.match(name) is not None
     path, question, query = (name if is_url else Path(os.path.realpath(name)).as_uri()).partition("?")

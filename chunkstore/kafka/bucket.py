@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, get_args
 
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions
 from chunkstore.codec.kafka.encryption import load_private_key
 from chunkstore.codec.kafka.records import Isolation, Record, Transactions, iter_records
@@ -25,7 +26,7 @@ from chunkstore.kafka.model import require
 from chunkstore.kafka.orphans import Orphan, find_orphans
 from chunkstore.kafka.sources import BucketSource, Finding, Listing, LogDirectory, Segment, SegmentSource
 from chunkstore.kafka.transactions import transactions_of
-from chunkstore.registry import Root, open_bucket, root_url
+from chunkstore.registry import Root, root_url
 
 if TYPE_CHECKING:
     import pyarrow as pa

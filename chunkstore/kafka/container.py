@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid, uuid_text
 from chunkstore.codec.sources import DataSource
@@ -21,7 +22,6 @@ from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata,
 from chunkstore.kafka.sources import Listing, Segment, SegmentSource
 from chunkstore.kafka.storage import RemoteDataNotFoundException, RemoteStorageReader, log_name
 from chunkstore.names import ContainerNames
-from chunkstore.registry import open_bucket
 from chunkstore.replica import Replica
 
 __all__ = ["ContainerSource", "identity_of", "open_container", "segment_of"]

@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.kafka.batches import OFFSET_MAX, LogSummary, ReadOptions, iter_batches
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch, read_offset_checkpoint, read_partition_metadata
 from chunkstore.codec.kafka.encryption import CHUNK_BYTES_MAX, ChunkDecoder, PrivateKey
@@ -34,7 +35,6 @@ from chunkstore.codec.kafka.remote_metadata import MetadataRecord, SegmentState
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import AccessDenied, ChunkNotFound, Damaged, InvalidArgument, StorageUnavailable, Unsupported
-from chunkstore.registry import open_bucket
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo
 
 __all__ = [

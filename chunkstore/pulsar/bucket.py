@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from chunkstore import runtime
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.pulsar.frames import Entry, entry_id_at
 from chunkstore.codec.pulsar.message_entries import MessageSummary, Transactions
 from chunkstore.codec.pulsar.messages import Message, iter_messages, scan_transactions
@@ -24,7 +25,7 @@ from chunkstore.pulsar.checking import BucketCheck, Finding
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.live import LiveFiles
 from chunkstore.pulsar.read_handle import LedgerPart, ReadHandle, StoredLedger
-from chunkstore.registry import Root, open_bucket
+from chunkstore.registry import Root
 from chunkstore_bindings.bucket.port import Bucket
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource
@@ -23,7 +24,7 @@ from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY
 from chunkstore.pulsar.offload_ledger import LedgerOffloader
 from chunkstore.pulsar.read_handle import LedgerPart, ReadHandle, StoredLedger
-from chunkstore.registry import Root, open_bucket
+from chunkstore.registry import Root
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead
 
 __all__ = ["PulsarObjects"]

@@ -15,13 +15,12 @@ from functools import partial
 from typing import Final, Self
 from weakref import proxy
 
-from chunkstore.arguments import check_flags, check_pin
+from chunkstore.arguments import SegmentRef, check_flags, check_pin
 from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
 from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
-from chunkstore.handles import SegmentRef
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
 from chunkstore.names import HEADERS_NAMESPACE, check_segment_name

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from chunkstore.registry import open_bucket
+from chunkstore.buckets import open_bucket
 from chunkstore_bindings.bucket.port import Bucket
 from tests.support.servers.faultproxy import FaultProxy
 from tests.support.servers.hdfs import HdfsCluster, hdfs_or_end

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
+from chunkstore.buckets import open_bucket
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, InvalidArgument, Unsupported
-from chunkstore.registry import open_bucket
 from chunkstore_bindings.bucket.port import Bucket
 from tests.bucket.conftest import Made
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from chunkstore.buckets import open_bucket
 from chunkstore.errors import AccessDenied, InvalidArgument, RootUnavailable, Unsupported
-from chunkstore.registry import open_bucket
 from chunkstore_bindings.bucket.port import Bucket
 from chunkstore_bindings.filesystem import posix
 from tests.bucket.test_contract import calls, failed

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
+from chunkstore.buckets import open_bucket
 from chunkstore.config import MIB
 from chunkstore.errors import AccessDenied, InvalidArgument, StorageUnavailable
-from chunkstore.registry import open_bucket
 from tests.bucket.conftest import S3Made
 from tests.bucket.test_contract import calls, failed
 from tests.s3.conftest import is_completion

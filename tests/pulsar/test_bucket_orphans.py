@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
+from chunkstore.buckets import open_bucket
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.live import LiveFiles, read_live
 from chunkstore.pulsar.orphans import Orphan, find_orphans, read_rows, remove_orphans
-from chunkstore.registry import open_bucket
 from chunkstore_bindings.bucket.port import UnfinishedUpload
 from tests.cli.conftest import Call
 from tests.pulsar.support_bucket import (

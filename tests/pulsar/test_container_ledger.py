@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import chunkstore
+from chunkstore.buckets import open_bucket
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource, Entry
 from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
@@ -18,7 +19,6 @@ from chunkstore.config import KIB
 from chunkstore.pulsar import OffloadWriter, open_ledger
 from chunkstore.pulsar.filling import Filled, SegmentFiller
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
-from chunkstore.registry import open_bucket
 from tests.cli.conftest import Call
 from tests.support.pip17 import encode_ledger
 

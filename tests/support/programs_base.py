@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.changes import (
     Append,
     Attach,
@@ -31,7 +32,6 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
 )
-from chunkstore.handles import SegmentHandle
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.metadata.totals import recount
 from chunkstore.reading import ReadableContainer

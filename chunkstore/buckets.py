@@ -1,0 +1,38 @@
+"""From a bucket's root to the bucket: objects of other programs, such as the tiers of Pulsar and Kafka.
+
+A binding is imported when a bucket needs it, never before; credentials in a URL never reach a message.
+"""
+
+from __future__ import annotations
+
+from chunkstore.errors import InvalidArgument
+from chunkstore.registry import Root, path_of, root_url, shown, without_extra
+from chunkstore_bindings.bucket.port import Bucket
+
+__all__ = ["open_bucket"]
+
+
+def open_bucket(place: Root) -> Bucket:
+    """The bucket at ``place``: ``s3://BUCKET/PREFIX``, ``hdfs://HOST:HTTPPORT/PATH``, a path or ``file:///PATH``; options as of roots.
+
+    Raises ``InvalidArgument`` (another scheme, a malformed URL), ``Unsupported`` (a package is missing). Makes no request.
+    """
+    url = root_url(place, "url")
+    scheme = url.partition("://")[0].lower()
+    try:
+        if scheme == "file":
+            from chunkstore_bindings.bucket.folder import FolderBucket
+
+            return FolderBucket(path_of(url))
+        if scheme == "s3":
+            from chunkstore_bindings.bucket.s3 import S3Bucket
+
+            return S3Bucket(url)
+        if scheme == "hdfs":
+            from chunkstore_bindings.bucket.hdfs import HdfsBucket
+
+            return HdfsBucket(url)
+    except ModuleNotFoundError as error:
+        raise without_extra(scheme, error) from error
+    remedy = "write a path, s3://BUCKET/PREFIX, file:///absolute/path or hdfs://HOST:HTTPPORT/PATH"
+    raise InvalidArgument(f"{shown(url)!r} is no bucket's URL; {remedy}", argument="url")
