@@ -6,7 +6,7 @@
 #   make chaos                      half an hour of processes that fight for one container, five hundred kills
 #   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
 #   make simulate                   ten minutes of random runs: production code on a seeded scheduler; make test runs a share
-#   make mutants                    more than forty planted bugs, each of which the simulated runs must notice
+#   make mutants                    fifteen planted bugs, each of which the simulated runs must notice; make test runs a share
 #   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make spark-cluster              Spark as a cluster, through Connect, with pipelines, from the built wheel; kills, machines that lack things
