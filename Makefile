@@ -1,10 +1,10 @@
 # Every target sets up what it needs: see scripts/setup.sh. The second run finds it ready.
 #   make demo [ROOT=file:///path]   offload a year of real flights, kill the writer, resume, compare; then read a Pulsar broker's bucket
 #   make test                       lint, types, tests: a share of everything; says at the end which guarantees were not tested here
-#   make proofs                     the tests that make test leaves out: more servers, kills, flipped bits, lost replies, the other worlds
+#   make proofs                     the tests that make test leaves out: more servers, kills, flipped bits, the other worlds
 #   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
 #   make chaos                      half an hour of processes that fight for one container, five hundred kills
-#   make crash-points               every call of every operation fails in every way, and pairs; make test runs a share
+#   make crash-points               every call of every core operation fails in every way; make test runs a share
 #   make simulate                   ten minutes of random runs: production code on a seeded scheduler; make test runs a share
 #   make mutants                    fifteen planted bugs, each of which the simulated runs must notice; make test runs a share
 #   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
@@ -81,9 +81,9 @@ bench: $(VENV)/.ready-dev
 fuzz: $(VENV)/.ready-dev
 	$(RUN) -m tests.fuzz --save $(FUZZ)
 
-# Saved in benchmarks/results/crash-points.json. FAULTS="--pairs 1000 --seed 7" for more.
+# An hour. TEST_JOBS says how many processes.
 crash-points: $(VENV)/.ready-dev
-	$(RUN) -m tests.faults --save --pairs 20 $(FAULTS)
+	CHUNKSTORE_FAULTS=full $(RUN) -m pytest -q -n $(TEST_JOBS) --timeout 0 -m "proof or not proof" tests/faults/test_crash_points.py
 
 # Added up in benchmarks/results/simulate.json. SIMULATE="--total 500000 --first-seed 1" for another campaign.
 SIMULATE ?= --seconds 600

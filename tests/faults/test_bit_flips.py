@@ -76,22 +76,6 @@ def test_every_bit_of_a_closed_container(
     print(f"{mode}, share {share}: {flips} flips, {loud} loud")
 
 
-@pytest.mark.proof
-def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
-    """The same with the cache of the machine that closed it: a share of the bits, each with a cache of its own."""
-    step = 1 if FULL_RUN else 5
-    number = 0
-    for closed in (True, False):
-        made = tiny.make(mode, closed=closed)
-        for name, data in made.metadata.items():
-            for position, damaged in flipped(data):
-                number += 1
-                if number % step:
-                    continue
-                shelf = copy_shelf(made.shelf)
-                check_exact_or_loud(made, {**made.objects, name: damaged}, f"{name}, byte {position}", shelf)
-
-
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     copy = MemoryShelf()
     for key, contents in shelf._stores.items():
