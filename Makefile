@@ -3,7 +3,7 @@
 #   make test                       lint, types, tests: a share of everything; says at the end which guarantees were not tested here
 #   make proofs                     the tests that make test leaves out: more servers, kills, flipped bits, the other worlds
 #   make fuzz                       10^6 hostile inputs for every decoder; make test runs a share
-#   make chaos                      half an hour of processes that fight for one container, five hundred kills
+#   make chaos                      half an hour of processes that fight for one container, hundreds of kills
 #   make crash-points               every call of every core operation fails in every way; make test runs a share
 #   make simulate                   ten minutes of random runs: production code on a seeded scheduler; make test runs a share
 #   make mutants                    fifteen planted bugs, each of which the simulated runs must notice; make test runs a share
@@ -109,7 +109,7 @@ soak-put: $(VENV)/.ready-dev
 
 # Real processes, SIGKILL, SIGSTOP, full disks (as root); exits 1 and keeps the evidence if anything acknowledged is lost.
 chaos: $(VENV)/.ready-dev
-	PYTHONPATH=.:bindings:journal $(RUN) -m tests.chaos --seconds 1800 --kills 600 --json benchmarks/results/chaos.json
+	PYTHONPATH=.:bindings:journal $(RUN) -m tests.chaos --seconds 1800 --json benchmarks/results/chaos.json
 
 # A master, workers and an application are five JVMs: 4 GiB of memory, some minutes.
 spark-cluster: $(VENV)/.ready-dev
