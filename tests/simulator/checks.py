@@ -56,15 +56,11 @@ class Checks:
     past: Past | None = None
     """All states, once the history was judged."""
 
-    def __init__(self, world: World, level: Level, side: str = "", of: Checks | None = None) -> None:
+    def __init__(self, world: World, level: Level) -> None:
         self._world = world
         self.level = level
         self._final: ContainerContents | None = None
-        self._watch: Watch | None = Watch(world, side, of._watch if of else None) if level == "steps" else None
-
-    def copied(self, side: str = "") -> Checks:
-        """The judge of a root that is as this one is now, and goes on by itself."""
-        return Checks(self._world, self.level, side, self)
+        self._watch: Watch | None = Watch(world) if level == "steps" else None
 
     @property
     def stored(self) -> StoredHistory:
@@ -72,28 +68,16 @@ class Checks:
         assert self._watch is not None
         return self._watch.invariants.history
 
-    def forgive(self, invariant: int) -> None:
-        """The storage is such that this may break."""
-        if self._watch is not None:
-            self._watch.forgiven.add(invariant)
-
-    def pause(self, *, paused: bool = True) -> None:
-        """Whether what happens now is no part of the history that is judged here."""
-        if self._watch is not None:
-            self._watch.paused = paused
-
     def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
         """A process has begun to serve; called in one of its tasks."""
         if self._watch is None:
             return
         self._watch.serving(process, store)
-        if self._watch.rotten:
-            return
         with self._world.scheduler.atomic(), store._container.current.store.view() as view:
             epoch, count = store.epoch, store._space.found_orphans
             findings = list(check(store._context, view, "quick", epoch=epoch, orphans=count, progress=lambda _: None))
         for finding in findings:
-            if finding.severity in _WRONG and finding.invariant not in self._watch.forgiven:
+            if finding.severity in _WRONG:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")
 
     def watch_replica(self, process: Process, replica: Replica) -> None:
@@ -109,12 +93,6 @@ class Checks:
         """The chunks that history refers to now."""
         return [self._world.names.chunk(key[1:]) for key in self.stored.rows if key[:1] == CHUNK]
 
-    def may_miss(self, name: str) -> bool:
-        """Whether a chunk may rightly be gone: no segment has it. Its row may be there still, which goes once the chunk has gone."""
-        identity = self._world.names.parse_chunk(name)
-        stored = self.stored
-        return identity is None or chunk_key(identity) not in stored.rows or identity in stored.removed
-
     def told(self, event: Event) -> None:
         """A client was answered."""
         if self._watch is not None:
@@ -126,9 +104,7 @@ class Checks:
         Returns what the heir reads, as events of the history, if ``early``.
         """
         world = self._world
-        forgiven = self._watch.forgiven if self._watch is not None else ()
-        findings = [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
-        for finding in [finding for finding in findings if finding.invariant not in forgiven]:
+        for finding in [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
         holders = [session.holder for session in patiently(store.sessions)]
         if len(set(holders)) < len(holders):
