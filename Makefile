@@ -7,7 +7,6 @@
 #   make crash-points               every call of every core operation fails in every way; make test runs a share
 #   make simulate                   ten minutes of random runs: production code on a seeded scheduler; make test runs a share
 #   make mutants                    fifteen planted bugs, each of which the simulated runs must notice; make test runs a share
-#   make programs                   a thousand long random programs against a plain model, in each world; make test runs a share
 #   make models                     every state of the protocol's models in large scopes; make test runs small ones
 #   make spark-cluster              Spark as a cluster, through Connect, with pipelines, from the built wheel; kills, machines that lack things
 #   make spark-versions             the tests of the Spark part on the older versions of PySpark that are supported
@@ -27,7 +26,7 @@ TEST_JOBS ?= $(shell expr $(PROCESSORS) + 1)
 ROOT ?=
 export PYTHON
 
-.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants programs proofs simulate soak-put spark-cluster spark-versions wheel clean
+.PHONY: help demo test lint types bench chaos crash-points fuzz models mutants proofs simulate soak-put spark-cluster spark-versions wheel clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -77,9 +76,9 @@ bench: $(VENV)/.ready-dev
 	@scripts/servers.sh
 	$(RUN) -m benchmarks
 
-# 10^6 inputs for every decoder; saved in benchmarks/results/fuzz.json. FUZZ="--inputs 10000000 --seed 7" for more.
+# 10^6 inputs for every decoder. FUZZ="--inputs 10000000 --seed 7" for more.
 fuzz: $(VENV)/.ready-dev
-	$(RUN) -m tests.fuzz --save $(FUZZ)
+	$(RUN) -m tests.fuzz $(FUZZ)
 
 # An hour. TEST_JOBS says how many processes.
 crash-points: $(VENV)/.ready-dev
@@ -97,11 +96,6 @@ mutants: $(VENV)/.ready-dev
 # Some minutes, and a few GiB of memory; saved in benchmarks/results/models.json.
 models: $(VENV)/.ready-dev
 	$(RUN) -m tests.models --save
-
-# PROGRAMS=10000 for more.
-PROGRAMS ?= 1000
-programs: $(VENV)/.ready-dev
-	CHUNKSTORE_PROGRAMS=$(PROGRAMS) $(RUN) -m pytest -q --timeout 0 tests/engine/test_state_machine.py
 
 # 1 GiB, twenty kills of the writer at random moments, each followed by put --resume.
 soak-put: $(VENV)/.ready-dev
