@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Damaged
 from tests.judges.events import Event
-from tests.simulator.checks import Checks, Level
+from tests.simulator.checks import Checks
 from tests.simulator.clients import Client, EventWriter, follow
 from tests.simulator.drawing import Plan
 from tests.simulator.lies import Lies
@@ -45,7 +45,6 @@ class Lives:
     """See the module. ``Run`` derives from it, and calls ``_start`` when all of this is there."""
 
     plan: Plan
-    level: Level
     world: World
     scheduler: Scheduler
     random: Random
@@ -56,7 +55,7 @@ class Lives:
 
     def _start(self) -> None:
         self.recorder = Recorder(self.world)
-        self.checks = Checks(self.world, self.level)
+        self.checks = Checks(self.world)
         self.recorder.listener = self.checks.told
         self.recorder.on_damage = self._damaged
         self.ending = False

@@ -23,7 +23,6 @@ from chunkstore import runtime
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.simulator.askers import Askers
-from tests.simulator.checks import Level
 from tests.simulator.clients import EventWriter
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
@@ -43,7 +42,6 @@ def run_seed(
     seed: int,
     *,
     claims: int = 24,
-    level: Level = "steps",
     trace: bool = False,
     lmdb: bool | None = None,
     distrust: Iterable[str] = ENABLED,
@@ -52,15 +50,14 @@ def run_seed(
 ) -> RunResult:
     """Run a seed. ``upkeep``, ``asks``: as in ``draw_plan``."""
     plan = draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust, upkeep=upkeep, asks=asks)
-    return Run(plan, level=level, trace=trace).run()
+    return Run(plan, trace=trace).run()
 
 
 class Run(Lives):
     """One run; see the module. ``run`` may be called once."""
 
-    def __init__(self, plan: Plan, *, level: Level = "steps", trace: bool = False) -> None:
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
-        self.level = level
         self.random = Random(f"story {plan.seed}")
         self._folder = tempfile.mkdtemp(prefix="chunkstore-simulated-", dir=_fast_folder()) if plan.lmdb else None
         self.world = World(
@@ -89,7 +86,7 @@ class Run(Lives):
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
         self.world.on_stall = self._stall_at_call
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
-        self.lies = Lies(self.world, plan.seed, plan.distrust if level != "none" else (), self.unit_ns)
+        self.lies = Lies(self.world, plan.seed, plan.distrust, self.unit_ns)
         self._start()
         self._askers = Askers(self)
 
