@@ -1,4 +1,4 @@
-"""Damage: bits of every byte of every object flipped, objects cut and removed, garbage appended (protocol A4, house law 6).
+"""Damage: bits of every byte of every object flipped, objects cut and removed, hints that lie (protocol A4, house law 6).
 
 Required of recovery: exactly the state that was there, or a loud error. After a clean close there is no exception. In a
 container killed in the middle the last record of log.a is the one exception: it cannot be told from a torn write, so it is
@@ -16,6 +16,7 @@ import pytest
 from chunkstore.assembly import open_store_on
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
+from chunkstore_journal.objects import LatestHint, VoidedHint, decode_latest, encode_latest, encode_voided
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
 from tests.faults.tiny import NAMES, Mode, Recovered, Tiny, recover, settings, storage_of
@@ -250,3 +251,36 @@ def test_a_lost_format_is_not_made_anew(mode: Mode) -> None:
             )
         assert caught.value.object == NAMES.format
         assert tiny.objects_of(storage) == objects
+
+
+def test_hints_that_point_elsewhere(mode: Mode) -> None:
+    """LATEST and VOIDED with right checksums and wrong facts cost time, not truth."""
+    made = tiny.make(mode, closed=True)
+    real = decode_latest(made.objects[NAMES.latest], object=NAMES.latest)
+    names = (
+        "",
+        "x",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "default/FORMAT",
+        "default/snap/LATEST",
+        "a//b",
+        "\0",
+        "n" * 900,
+    )
+    for wrong in (
+        *(real.snapshot._replace(name=name) for name in names),
+        real.snapshot._replace(lsn=(1 << 64) - 1),
+        real.snapshot._replace(lsn=0),
+        real.snapshot._replace(epoch=(1 << 64) - 1),
+        real.snapshot._replace(index=0),
+        real.snapshot._replace(end=(1 << 64) - 1),
+        real.snapshot._replace(hash=bytes(16)),
+        real.snapshot._replace(digest=5),
+    ):
+        for epoch in (0, 3, 1 << 40, (1 << 64) - 1):
+            data = encode_latest(LatestHint(wrong, epoch))
+            assert not check_exact_or_loud(made, {**made.objects, NAMES.latest: data}, f"a hint {wrong}")
+    for previous, epoch in ((0, 1 << 60), (1 << 60, 1 << 61), (2, 3), (3, 4), (3, 1 << 60)):
+        data = encode_voided(VoidedHint(previous, epoch))
+        assert not check_exact_or_loud(made, {**made.objects, NAMES.voided: data}, "a hint")
