@@ -109,7 +109,9 @@ def test_a_busy_container_names_the_options_that_the_verb_has(
 
     monkeypatch.setattr(chunkstore, "open", busy)
     assert call("gc", root, code=1).err.endswith(b"; --ask has that process do it; --take-over fences it\n")
-    assert call("seal", root, "a", code=1).err.endswith(b"; only verbs with --ask work next to it; --take-over fences it\n")
+    assert call("seal", root, "a", code=1).err.endswith(
+        b"; only verbs with --ask work next to it; --take-over fences it\n"
+    )
 
 
 def test_an_overview_loads_no_verb() -> None:

@@ -38,7 +38,7 @@ from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.runtime import ProcessIdentity
-from chunkstore.storage import BaseChunkStorage, ChunkStorage
+from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.probe import ServerBacked, probe_storage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
@@ -46,7 +46,6 @@ from tests.simulator.bound_hdfs import BoundHdfsBackend
 from tests.simulator.bound_posix import BoundPosixBackend
 from tests.simulator.bound_s3 import BoundS3Backend
 from tests.simulator.faults import CLASSES, Faults, Weather
-from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
@@ -110,21 +109,14 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("_client", "caches", "machine", "storage", "world")
+    __slots__ = ("caches", "machine", "storage", "world")
 
-    def __init__(self, world: World, machine: Machine, name: str, number: int, side: str = "") -> None:
+    def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
-        self.side = side
-        self._client = world.backend.client(self)
-        self.storage: ChunkStorage = self.at(side) if side else world.wrap(self._client)
+        self.storage: ChunkStorage = world.wrap(world.backend.client(self))
         self.caches: list[MemoryMetadataCache] = []
-
-    def at(self, folder: str) -> ChunkStorage:
-        """The storage whose root is a folder of the world's, ``/`` behind its name."""
-        assert isinstance(self._client, BaseChunkStorage)
-        return self.world.wrap(FolderStorage(self._client, folder))
 
     # Doing something
 
@@ -296,8 +288,6 @@ class World(Closing):
         self.failures: list[str] = []
         self.slept = False
         """Whether some process has had more time pass than the others: for it, ages are older than they are."""
-        self.rotten_caches = 0
-        """How many rows of caches have rotted."""
         self.escaped: list[tuple[str, BaseException]] = []
         self.watching = False
         self.storage_calls = 0
@@ -341,11 +331,11 @@ class World(Closing):
             found = self.machines[name] = Machine(self, name)
         return found
 
-    def process(self, name: str | None = None, machine: str | Machine = "host", side: str = "") -> Process:
-        """A new process. Its name should be unique in the run. ``side``: the folder of the copied root that it works on."""
+    def process(self, name: str | None = None, machine: str | Machine = "host") -> Process:
+        """A new process. Its name should be unique in the run."""
         host = machine if isinstance(machine, Machine) else self.machine(machine)
         number = len(self.processes) + 1
-        process = Process(self, host, name or f"p{number}", number, side)
+        process = Process(self, host, name or f"p{number}", number)
         self.processes.append(process)
         self.runtime.identities[process] = ProcessIdentity(host.name, 1000 + number, host.boot_id)
         return process
@@ -434,12 +424,6 @@ class World(Closing):
             machine.shelf.clear()
         self.backend.power_cut()
 
-    def drop_requests(self) -> None:
-        """Whatever is still on its way for nobody never arrives."""
-        for _, _, item, gen in self.scheduler.heap:
-            if gen < 0 and isinstance(getattr(item.call, "__self__", None), Call):
-                item.call = _nothing
-
     def note_fault(self, fault: str, call: Call) -> None:
         """A fault happens to a call."""
         if fault in CLASSES:
@@ -497,10 +481,6 @@ class World(Closing):
         """The visible storage, for observers: calls cost no time and suffer no faults (use it outside of tasks, or within
         ``scheduler.atomic``)."""
         return self.backend.client(Process(self, Machine(self, "nowhere"), "observer", 0))
-
-
-def _nothing() -> None:
-    pass
 
 
 def _brief(result: object) -> str:
