@@ -1,9 +1,8 @@
 """The metadata store in memory: for tests, the simulator, and containers that live and die with a process.
 
-Promises: the port's, with the same conditions and errors as the LMDB store. Views copy nothing: each open view keeps the
-values that writers have changed since it was opened. What is ``current`` survives closing and opening again within the
-process (on one ``MemoryShelf``); as in LMDB a store has one writer, and whoever finds it held makes a copy.
-Leaves out: surviving the process; speed beyond some 100,000 rows (an insertion moves part of a list).
+Conditions and errors are those of the LMDB store. Views copy nothing: each open view keeps the values that writers have changed
+since it was opened. The current store survives a clean close and opening again within the process (on one ``MemoryShelf``).
+It is slow beyond some 100,000 rows, because an insertion moves part of a list.
 """
 
 from __future__ import annotations
@@ -69,7 +68,9 @@ class _Content:
         self.totals = NO_TOTALS
         self.views: set[MemoryMetadataView] = set()
         self.handles: set[MemoryMetadataStore] = set()
-        """Open ones, of the one cache object that may write to it; none: nobody holds it."""
+        """Open ones, of the one cache object that may write to it."""
+        self.clean = False
+        """Whether the last handle was closed cleanly."""
 
     def remember(self, key: bytes) -> None:
         """Keep a row's present value for every open view, before it changes."""
@@ -316,8 +317,10 @@ class MemoryMetadataStore(MetadataStore):
         return None
 
     def close(self, *, clean: bool) -> None:
-        self._closed = True
-        self._content.handles.discard(self)
+        if not self._closed:
+            self._closed = True
+            self._content.handles.discard(self)
+            self._content.clean = clean
 
 
 _Key: TypeAlias = tuple[bytes, str, str]
@@ -325,10 +328,10 @@ _Key: TypeAlias = tuple[bytes, str, str]
 
 
 class MemoryShelf:
-    """Where the stores of one machine lie: what survives a process of it. A simulator gives each machine its own."""
+    """The stores of one machine: what survives a process of it. A simulator gives each machine its own."""
 
     def __init__(self) -> None:
-        self._stores: dict[_Key, list[_Content]] = {}
+        self._stores: dict[_Key, _Content] = {}
         self._ends: dict[_Key, Head] = {}
         """The furthest of those that were dropped."""
         self._lock = lock()
@@ -340,31 +343,28 @@ class MemoryShelf:
             self._ends.clear()
 
     def take(self, key: _Key) -> _Content | None:
-        """The newest store that nobody holds."""
+        """The store, if it was closed cleanly."""
         with self._lock:
-            stores = self._stores.get(key, [])
-            free = [content for content in stores if not content.handles]
-            found = max(free, key=lambda content: content.head.position.lsn, default=None)
-            if found is not None:
-                self._stores[key] = [kept for kept in stores if kept.handles] + [found]
-            return found
+            found = self._stores.get(key)
+            return None if found is None or found.handles or not found.clean else found
 
     def seen(self, key: _Key) -> Head | None:
-        """The furthest head of a store that lies here, or was dropped."""
+        """The furthest head of a store that is here, or was dropped."""
         with self._lock:
-            return furthest(*(content.head for content in self._stores.get(key, [])), self._ends.get(key))
+            content = self._stores.get(key)
+            return furthest(content.head if content is not None else None, self._ends.get(key))
 
     def put(self, key: _Key, content: _Content) -> None:
-        """Lay ``content`` here, in the place of all others."""
+        """Keep ``content`` in the place of another."""
         with self._lock:
-            self._stores[key] = [content]
+            self._stores[key] = content
             self._ends.pop(key, None)
 
     def drop(self, key: _Key, content: _Content) -> None:
         """Forget ``content``, but for what it has seen."""
         with self._lock:
-            if content in (stores := self._stores.get(key, [])):
-                stores.remove(content)
+            if self._stores.get(key) is content:
+                del self._stores[key]
                 self._ends[key] = furthest(content.head, self._ends.get(key)) or content.head
 
 
@@ -432,6 +432,7 @@ class MemoryMetadataCache(MetadataCache):
         """As when the process died: for simulations, whose processes die without closing. Nothing of it may be used afterwards."""
         self._closed = True
         for store in self._made:
-            if not store._closed:  # noqa: SLF001  (else somebody else may hold its content by now)
+            if not store._closed:  # noqa: SLF001  (else another cache may hold its content by now)
                 store._content.views.clear()  # noqa: SLF001
                 store._content.handles.clear()  # noqa: SLF001
+                store._content.clean = False  # noqa: SLF001

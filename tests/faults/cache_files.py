@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 from pathlib import Path
 from typing import NamedTuple
-
-from lmdb import verify
+from urllib.parse import quote
 
 from chunkstore.assembly import open_store
 from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, ChunkstoreError
-from chunkstore.metadata.cachedir import read_state, write_state
 from chunkstore.observer import Observer
 from tests.support.data import pattern, problems
 
 SEGMENTS = 60
 CHUNK_BYTES = 40
 NAMESPACE = "facts"
-_BRANCH, _LEAF = 1, 2
 
 
 def settings(cache: Path) -> Settings:
@@ -121,40 +117,14 @@ def fill(store: ChunkedSegmentStorage) -> Model:
     return model
 
 
-def make(folder: Path, *, closed: bool) -> Made:
-    """A container that was closed cleanly, or whose owner was killed: copied beside it while it works."""
-    work = folder / "work"
-    with open_in(work) as store:
+def make(folder: Path) -> Made:
+    """A container that was closed cleanly."""
+    with open_in(folder) as store:
         model = fill(store)
         store.snapshot()
         for number in range(20):
             append(store, model, f"segment/{number:03d}", 11)
-        killed = None if closed else copied(Made(work, model), folder / "killed")
-    return killed or Made(work, model)
-
-
-def used_bytes(path: Path) -> list[range]:
-    """The stretches of an LMDB file that mean something: of the metas, and of every page of the trees what is not a hole."""
-    data = path.read_bytes()
-    with path.open("rb") as file:
-        verifier = verify._Verifier(file, len(data))  # type: ignore[no-untyped-call]
-        assert verifier.verify() == []  # type: ignore[no-untyped-call]
-    size = verifier.psize
-    found = [range(152), range(size, size + 152)]
-    overflow = 0
-    for page in range(2, verifier.next_pgno):
-        begin = page * size
-        if overflow:
-            overflow -= 1  # a long value goes on: no header here
-            found.append(range(begin, begin + size))
-        elif verifier.live[page]:
-            flags, lower, upper = struct.unpack_from("<HHH", data, begin + 10)
-            if flags & (_BRANCH | _LEAF):
-                found += [range(begin, begin + lower), range(begin + upper, begin + size)]
-            else:
-                found.append(range(begin, begin + size))
-                overflow = struct.unpack_from("<I", data, begin + 12)[0] - 1
-    return found
+    return Made(folder, model)
 
 
 def flip(path: Path, position: int, bit: int) -> None:
@@ -177,10 +147,8 @@ def copied(made: Made, folder: Path) -> Made:
     """A copy to damage, as if it had been made there: its cache is this root's. What lies in the root is linked: another epoch
     replaces it or leaves it alone."""
     shutil.copytree(made.folder / "cache", folder / "cache")
-    store = str(data_file(folder / "cache").parent)
-    state = read_state(store)
-    assert state is not None
-    write_state(store, state._replace(address=state.address.replace(str(made.folder), str(folder))))
+    state = data_file(folder / "cache").with_name("STATE")
+    state.write_text(state.read_text().replace(quote(str(made.folder)), quote(str(folder))))
     shutil.copytree(made.folder / "root", folder / "root", copy_function=_link)
     return Made(folder, made.model.copy())
 

@@ -94,14 +94,14 @@ def test_a_cache_does_not_hide_damage_or_change_the_state(mode: Mode) -> None:
 
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     copy = MemoryShelf()
-    for key, contents in shelf._stores.items():
-        copy._stores[key] = [copy_content(content) for content in contents]
+    for key, content in shelf._stores.items():
+        copy._stores[key] = copy_content(content)
     return copy
 
 
 def copy_content(content: _Content) -> _Content:
     made = _Content()
-    made.head, made.totals = content.head, content.totals
+    made.head, made.totals, made.clean = content.head, content.totals, content.clean
     made.live.keys, made.live.values = content.live.keys.copy(), content.live.values.copy()
     return made
 

@@ -86,8 +86,7 @@ class Machine:
     def caches(self, address: str | None = None, role: str | None = None) -> list[_Content]:
         """What its caches (of a root, of a role) in memory hold."""
         stores = self.shelf._stores.items()
-        wanted = [held for (_, where, what), held in stores if address in (None, where) and role in (None, what)]
-        return [content for contents in wanted for content in contents]
+        return [content for (_, where, what), content in stores if address in (None, where) and role in (None, what)]
 
     def power_cut(self) -> None:
         """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is

@@ -1,9 +1,8 @@
 """LMDB environments: one per store directory and process, shared by reference count, growing where they are too small.
 
-Promises: an environment that this process must not use (a parent's, a closed one, a damaged one) is refused by name. The map is
-changed only while no view of this process is open, or after waiting for those that are. WRITER is held as long as any handle may
-write, so that nobody ever waits for LMDB's own lock. LMDB's errors end here (``translate``).
-Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
+An environment that this process must not use (a parent's, a closed one, a damaged one) is refused by name. The map is changed only
+while no view of this process is open, or after waiting for those that are. The store's lock is held while any handle is open, so that
+no one waits for LMDB's own lock. LMDB's errors end here (``translate``).
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_state, write_state
+from chunkstore.metadata.cachedir import StoreLock, forget, mark_clean
 from chunkstore.metadata.lmdb.behind import Behind, StoredHead
-from chunkstore.metadata.lmdb.proof import file_mark
 from chunkstore.metadata.port import Position
 from chunkstore.metadata.seen_end import EndFile
 from chunkstore.runtime import Lock, defer_interrupt, lock, monotonic_s, sleep_s
@@ -89,14 +87,13 @@ def _is_full(path: str) -> bool:
 class Environment:
     """An LMDB environment, its users in this process, and the gate that lets the map be changed."""
 
-    def __init__(self, path: str, map_bytes: int, users: UsersLock) -> None:
+    def __init__(self, path: str, map_bytes: int, held: StoreLock) -> None:
         self.path = path
         self.handle: lmdb.Environment = _open_handle(path, map_bytes)
-        self.users = users
+        self._held = held
         self.count = 1
-        """Handles of this process; while there are any, ``writer`` is held."""
-        self.writer: WriterLock | None = None
-        self.end: EndFile | None = None
+        """Handles of this process."""
+        self.end_file: EndFile | None = None
         """Where the head that is written is recorded, beside the rows; of a writing owner's. Used with ``writing`` held."""
         self.writing: Lock = lock()
         self.behind: Behind = Behind()
@@ -181,8 +178,8 @@ class Environment:
                         with self.handle.begin(write=True) as txn:
                             done = body(txn)
                         known = self.last_head = self.written_head
-                        if self.end is not None and known is not None:
-                            self.end.note(known.head)
+                        if self.end_file is not None and known is not None:
+                            self.end_file.note(known.head)
                         self.behind = Behind()
                         if known is not None:
                             self.at = known.head.position
@@ -230,60 +227,40 @@ class Environment:
     def record_end(self, end: EndFile) -> None:
         """Record in ``end`` from now on what is written."""
         with defer_interrupt(), self.writing:
-            if self.end is not None:
-                self.end.close(clean=False)
-            self.end = end
+            if self.end_file is not None:
+                self.end_file.close(clean=False)
+            self.end_file = end
 
-    def end_writing(self, *, clean: bool) -> bool:
-        """Give WRITER back, after the last handle; ``clean``: synced and marked so. False, with no effect, while a thread
-        of ours does not end its writing."""
-        assert self.writer is not None
+    def end(self, *, clean: bool) -> bool:
+        """Release everything, after the last handle; ``clean``: synced and marked so. False, with no effect, while a thread of ours
+        does not end its writing."""
         with defer_interrupt():
             if not self.writing.acquire(timeout=_LAST_WRITE_S):
                 return False
             try:
-                # Not marked then: a restart of the machine costs a rebuild.
+                # Without the mark the store is made anew.
                 with suppress(lmdb.Error, OSError):
                     if clean:
-                        self._mark_clean()
+                        self.handle.sync(True)
+                        mark_clean(self.path)
             finally:
-                self._close_end(clean=clean)
+                self.close(clean=clean)
                 self.writing.release()
-                self.writer.release()
-                self.writer = None
         return True
 
-    def _mark_clean(self) -> None:
-        state = read_state(self.path)
-        if state is not None:
-            self.handle.sync(True)
-            write_state(self.path, state._replace(clean=file_mark(self.path)))
-
-    def _close_end(self, *, clean: bool) -> None:
-        if self.end is not None:
-            self.end.close(clean=clean)
-            self.end = None
-
-    def close(self) -> None:
+    def close(self, *, clean: bool = False) -> None:
         """Release everything. Not while it is in use."""
         self.handle.close()
-        self._close_end(clean=False)
-        if self.writer is not None:
-            self.writer.release()
-            self.writer = None
-        self.users.release()
+        if self.end_file is not None:
+            self.end_file.close(clean=clean)
+            self.end_file = None
+        self._held.release()
 
     def leave_to_parent(self) -> None:
         """In a forked child: closing LMDB would release reader slots that the parent uses."""
         self.inherited = True
         self.gate_open = False  # sends every reader to check()
-        if self.writer is not None:
-            self.writer.leave_to_parent()
-
-    def is_whole(self) -> bool:
-        """Whether the file has all the pages that its newest commit knows of (a page beyond the end kills the process)."""
-        pages = self.handle.info()["last_pgno"] + 1
-        return os.stat(os.path.join(self.path, "data.mdb")).st_size >= pages * self.handle.stat()["psize"]
+        self._held.leave_to_parent()
 
 
 _environments: dict[str, Environment] = {}
@@ -333,22 +310,18 @@ def _open_handle(path: str, map_bytes: int) -> lmdb.Environment:
         return attempt(min(map_bytes, _MAP_BYTES_FALLBACK))  # little address space: the map grows on demand
 
 
-def acquire(path: str, map_bytes: int, users: UsersLock, writer: WriterLock) -> Environment:
-    """The environment of a store directory that this process has not open; the locks are given back with it.
+def acquire(path: str, map_bytes: int, held: StoreLock) -> Environment:
+    """The environment of a store directory that this process has not open; the lock is given back with it.
 
-    Raises ``OSError`` or ``lmdb.Error``; then both are released.
+    Raises ``OSError`` or ``lmdb.Error``; then the lock is released.
     """
     path = os.path.realpath(path)
     with _environments_lock:
         try:
-            environment = _environments[path] = Environment(path, map_bytes, users)
+            environment = _environments[path] = Environment(path, map_bytes, held)
         except BaseException:
-            users.release()
-            writer.release()
+            held.release()
             raise
-        environment.writer = writer
-        with suppress(lmdb.Error):
-            environment.handle.reader_check()
         return environment
 
 
@@ -362,18 +335,17 @@ def share(environment: Environment) -> bool:
 
 
 def release(environment: Environment, *, clean: bool) -> None:
-    """Give a handle back. The last one gives WRITER back, the store being marked if it is ``clean``, and closes."""
+    """Give a handle back. The last one closes the store, which is marked if it is ``clean``."""
     if environment.inherited:
         return
     with _environments_lock:
         environment.count -= 1
         if environment.count > 0:
             return
-        if environment.end_writing(clean=clean):
+        if environment.end(clean=clean):
             del _environments[environment.path]
-            environment.close()
         else:
-            environment.count = 1  # the thread that is writing keeps it, and WRITER, for ever
+            environment.count = 1  # the thread that is writing keeps it, and its lock, for ever
 
 
 def abandon(folder: str) -> None:
