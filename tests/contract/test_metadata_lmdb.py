@@ -15,14 +15,14 @@ from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageFull, StorageUnavailable
 from chunkstore.metadata import cachedir
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore, environment
-from chunkstore.metadata.lmdb.rows import sealed
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
 from chunkstore.metadata.port import GENESIS, MetadataCache
+from chunkstore.metadata.rows import sealed
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_contract import MetadataStoreContract
 from chunkstore.testing.metadata_history import History, World
 from tests.faults.disks import small_disk
-from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, made_current, state_file, token_directories
+from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, lmdb_of, made_current, state_file, token_directories
 from tests.support.scripts import run_script
 
 
@@ -251,8 +251,8 @@ def test_a_store_of_another_container_or_version(cache: LmdbMetadataCache, folde
     shutil.copytree(os.path.join(folder, CONTAINER.hex()), os.path.join(folder, stranger.hex()))
     assert LmdbMetadataCache(folder, stranger, "here").open_current() is None
     found = cache.open_current()
-    assert isinstance(found, LmdbMetadataStore)
-    with found._environment.handle.begin(write=True) as txn:
+    assert found is not None
+    with lmdb_of(found).begin(write=True) as txn:
         raw = txn.get(b"\0head")
         assert raw is not None
         # Version 2 ended in front of the totals.
@@ -375,7 +375,6 @@ def test_index_in_lmdb_across_processes(cache: LmdbMetadataCache, folder: str) -
         assert store.apply([commit], verify=True)
     cache.make_current(store)
     store.close(clean=True)
-    assert isinstance(store, LmdbMetadataStore)
     answer = run_script(f"""
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 store = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current()

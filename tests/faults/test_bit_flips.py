@@ -15,7 +15,7 @@ import pytest
 
 from chunkstore.assembly import open_store_on
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
+from chunkstore.metadata.memory import MemoryMap, MemoryMetadataCache, MemoryShelf
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
 from tests.faults.tiny import NAMES, Mode, Recovered, Tiny, recover, settings, storage_of
@@ -99,10 +99,9 @@ def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     return copy
 
 
-def copy_content(content: _Content) -> _Content:
-    made = _Content()
-    made.head, made.totals, made.clean = content.head, content.totals, content.clean
-    made.live.keys, made.live.values = content.live.keys.copy(), content.live.values.copy()
+def copy_content(content: MemoryMap) -> MemoryMap:
+    made = MemoryMap()
+    made.count, made.clean, made.content = content.count, content.clean, content.content
     return made
 
 

@@ -14,13 +14,14 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import CacheDamaged, SegmentExists
 from chunkstore.following import open_replica
 from chunkstore.metadata.keys import segment_key, table_key
-from chunkstore.metadata.lmdb.store import HEAD_KEY, LmdbMetadataStore
-from chunkstore.metadata.port import GENESIS, Head
+from chunkstore.metadata.port import GENESIS, Head, MetadataStore
+from chunkstore.metadata.store import HEAD_KEY
 from chunkstore_journal.recovery import Materialised
 from chunkstore_journal.takeover import TakeOver
 from tests.faults import cache_files
 from tests.faults.cache_files import Made, Watching, append, copied, data_file, flip, open_in, put, settings
 from tests.support.data import problems
+from tests.support.lmdb_caches import environment_of, lmdb_of
 
 SEGMENT = "segment/004"
 GENESIS_HEAD = Head(GENESIS, 0)
@@ -31,10 +32,8 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return cache_files.make(tmp_path_factory.mktemp("clean"))
 
 
-def store_of(store: ChunkedSegmentStorage) -> LmdbMetadataStore:
-    found = store._container.current.store
-    assert isinstance(found, LmdbMetadataStore)
-    return found
+def store_of(store: ChunkedSegmentStorage) -> MetadataStore:
+    return store._container.current.store
 
 
 def rot_row(file: Path, key: bytes, *, part: str = "value") -> None:
@@ -52,11 +51,10 @@ def rot_row(file: Path, key: bytes, *, part: str = "value") -> None:
 
 def rot_live(store: ChunkedSegmentStorage, key: bytes) -> None:
     """The same of a row in an open store."""
-    environment = store_of(store)._environment
-    with environment.handle.begin() as txn:
+    with lmdb_of(store_of(store)).begin() as txn:
         raw = txn.get(key)
         assert raw is not None
-    file = Path(environment.path, "data.mdb")
+    file = Path(environment_of(store_of(store)).path, "data.mdb")
     data = file.read_bytes()
     at = data.find(key + raw)
     while at >= 0:
@@ -66,7 +64,7 @@ def rot_live(store: ChunkedSegmentStorage, key: bytes) -> None:
 
 def hide_row(store: ChunkedSegmentStorage, key: bytes) -> None:
     """Take a row out of an open store; all the others, and the tree, stay sound."""
-    with store_of(store)._environment.handle.begin(write=True) as txn:
+    with lmdb_of(store_of(store)).begin(write=True) as txn:
         assert txn.delete(key)
 
 
@@ -195,7 +193,7 @@ def test_a_damaged_cache_says_so_to_all_and_is_not_opened_again(clean: Made, tmp
         rot_live(store, segment_key(SEGMENT))
         with pytest.raises(CacheDamaged) as caught:
             rows.get(segment_key(SEGMENT))
-        assert caught.value.object == rows.path
+        assert caught.value.object == environment_of(rows).path
         for call in (rows.head, rows.view, lambda: rows.get(b"Sx"), lambda: rows.finish_load(GENESIS_HEAD)):
             with pytest.raises(CacheDamaged):
                 call()
@@ -211,11 +209,10 @@ def test_a_replica_meets_rot(clean: Made, tmp_path: Path) -> None:
         open_replica(f"file://{tmp_path}/root", settings=theirs) as replica,
     ):
         rows = replica._follower.store
-        assert isinstance(rows, LmdbMetadataStore)
-        with rows._environment.handle.begin() as txn:
+        with lmdb_of(rows).begin() as txn:
             raw = txn.get(segment_key(SEGMENT))
         assert raw is not None
-        file = Path(rows.path, "data.mdb")
+        file = Path(environment_of(rows).path, "data.mdb")
         data, at = file.read_bytes(), -1
         while (at := data.find(raw, at + 1)) >= 0:
             flip(file, at + 20, 0)
@@ -236,9 +233,8 @@ def test_a_take_over_meets_rot(clean: Made, tmp_path: Path, monkeypatch: pytest.
     def rot_first(self: TakeOver, attempt: Any, previous: Any, closed: Any, found: Materialised, *rest: Any) -> bytes:
         if not rotten:
             rotten.append(found)
-            environment = found.store._environment  # type: ignore[attr-defined]
-            with environment.handle.begin(write=True) as txn:
-                txn.put(HEAD_KEY, b"\0" + txn.get(HEAD_KEY)[1:])
+            with lmdb_of(found.store).begin(write=True) as txn:
+                txn.put(HEAD_KEY, b"\0" + txn.get(HEAD_KEY, b"")[1:])
         return build(self, attempt, previous, closed, found, *rest)
 
     monkeypatch.setattr(TakeOver, "_build_open", rot_first)

@@ -14,6 +14,7 @@ from chunkstore.metadata.lmdb.environment import abandon
 from chunkstore.metadata.port import Commit, MetadataCache
 from tests.simulation.scene import ALL, Owner, Scene, scene_of, worlds
 from tests.simulator import Process
+from tests.support.lmdb_caches import environment_of
 
 
 def watch_apply(owner: Owner) -> list[bool]:
@@ -108,7 +109,7 @@ def test_37_lmdb_unclean(kind: str, ended: str, tmp_path: Path, monkeypatch: pyt
 
         monkeypatch.setattr(world, "make_cache", one_folder)
         z = scene.first("z", "a", "b")
-        store = z.store._container.current.store.path  # type: ignore[attr-defined]
+        store = environment_of(z.store._container.current.store).path
         if ended == "closed":
             z.run(lambda store: store.close())
         if ended == "killed":
@@ -122,7 +123,7 @@ def test_37_lmdb_unclean(kind: str, ended: str, tmp_path: Path, monkeypatch: pyt
                 file.write(os.urandom(64 * 1024))
         n = scene.owner("n", "host")
         assert (n.store.report.source == "cache") is (ended == "closed")
-        assert (n.store._container.current.store.path == store) is (ended == "closed")  # type: ignore[attr-defined]
+        assert (environment_of(n.store._container.current.store).path == store) is (ended == "closed")
         assert n.content() == ["a", "b"]
         n.append("c")
         assert scene.judge() == ["a", "b", "c"]

@@ -98,8 +98,7 @@ def show_backup(run: RootRun, random: Random) -> None:
     ahead = [
         machine
         for machine in run.world.machines.values()
-        for content in machine.caches(address, "owner")
-        if content.head.position.lsn > lsn and holds(content.head.position.lsn, content.head.position.hash)
+        if (head := machine.seen(address)) is not None and head.position.lsn > lsn and holds(*head.position[:2])
     ]
     if not ahead or not holds(*backup.point):
         return

@@ -18,7 +18,7 @@ DISTRUST_MUTANTS: Final = (
         "row-unchecked",
         "a row of the cache is believed, whatever its CRC says",
         EVERYWHERE,
-        "chunkstore.metadata.lmdb.rows:unsealed",
+        "chunkstore.metadata.rows:unsealed",
         "if crc32c_of_bytes(key + raw) != RESIDUE:",
         "if False:",
         needs=("rotten_rows",),

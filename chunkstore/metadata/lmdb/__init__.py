@@ -11,6 +11,5 @@ Limits: LMDB 0.9 has no checksums: a cache whose pages rot on disk may crash the
 """
 
 from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, seen_end
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore, LmdbMetadataView
 
-__all__ = ["LmdbMetadataCache", "LmdbMetadataStore", "LmdbMetadataView", "seen_end"]
+__all__ = ["LmdbMetadataCache", "seen_end"]

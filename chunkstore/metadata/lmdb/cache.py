@@ -22,10 +22,10 @@ from chunkstore.metadata.cachedir import (
     role_path,
     translate_os,
 )
-from chunkstore.metadata.lmdb.environment import Environment, acquire, share, translate
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore
+from chunkstore.metadata.lmdb.environment import Environment, acquire, translate
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, furthest
 from chunkstore.metadata.seen_end import EndFile, end_path, read_end, sweep_ends
+from chunkstore.metadata.store import RowStore
 
 __all__ = ["LmdbMetadataCache", "seen_end"]
 
@@ -65,27 +65,28 @@ class LmdbMetadataCache(MetadataCache):
         if self._closed:
             raise Closed("this metadata cache")
 
-    def _handle(self, environment: Environment) -> LmdbMetadataStore:
-        return LmdbMetadataStore(environment, self._uuid, deadline_s=self._settings.op_deadline_s)
+    def _handle(self, environment: Environment) -> RowStore:
+        return RowStore(environment, self._uuid, deadline_s=self._settings.op_deadline_s)
 
     def open_current(self) -> MetadataStore | None:
         self._check()
-        if self._current is not None and share(self._current):
+        if self._current is not None and self._current.share():
             return self._handle(self._current)
         for path in self._directory.stores():
             if (found := self._open_free(path)) is not None:
                 return self._take(found)
         return None
 
-    def _take(self, store: LmdbMetadataStore) -> LmdbMetadataStore | None:
+    def _take(self, store: MetadataStore) -> MetadataStore | None:
+        environment = _environment_of(store)
         try:
             # Before the first write: what is written from now on is not synced.
-            self._directory.mark(store.path)
-            self._record_end(store.environment, furthest(store.head(), self.seen()))
+            self._directory.mark(environment.path)
+            self._record_end(environment, furthest(store.head(), self.seen()))
         except OSError:
             store.close(clean=False)
             return None
-        self._current = store.environment
+        self._current = environment
         return store
 
     def seen(self) -> Head | None:
@@ -96,7 +97,7 @@ class LmdbMetadataCache(MetadataCache):
         if self._end_path is not None and head is not None:
             environment.record_end(EndFile(self._end_path, head))
 
-    def _open_free(self, path: str) -> LmdbMetadataStore | None:
+    def _open_free(self, path: str) -> MetadataStore | None:
         """The store, ours from now on, if it is not held and was closed cleanly; else it is deleted."""
         try:
             held = StoreLock(path)
@@ -108,7 +109,7 @@ class LmdbMetadataCache(MetadataCache):
             delete_unused(path)
         return found
 
-    def _open(self, path: str, held: StoreLock) -> LmdbMetadataStore | None:
+    def _open(self, path: str, held: StoreLock) -> MetadataStore | None:
         try:
             unchanged = is_unchanged(path)
         except OSError:
@@ -146,23 +147,23 @@ class LmdbMetadataCache(MetadataCache):
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
-        made = _ours(store)
+        made = _environment_of(store)
         try:
             self._directory.mark(made.path)
             # What was seen before is part of this store's history, or was given up.
-            self._record_end(made.environment, made.head())
+            self._record_end(made, store.head())
         except OSError as error:
             raise translate_os(error, self.path) from error
-        self._current = made.environment
+        self._current = made
         self._directory.supersede(made.path)
         sweep_ends(self._directory.path)
 
     def discard(self, store: MetadataStore) -> None:
-        given_up = _ours(store)
-        if given_up.environment is self._current:
+        given_up = _environment_of(store)
+        if given_up is self._current:
             self._current = None
         forget(given_up.path)
-        given_up.close(clean=False)
+        store.close(clean=False)
         delete_unused(given_up.path)
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ def seen_end(cache_dir: str, container_uuid: bytes, address: str) -> Head | None
     return read_end(end_path(role_path(cache_dir, container_uuid, "owner"), address))
 
 
-def _ours(store: MetadataStore) -> LmdbMetadataStore:
-    if not isinstance(store, LmdbMetadataStore):
+def _environment_of(store: MetadataStore) -> Environment:
+    if not isinstance(store, RowStore) or not isinstance(store.environment, Environment):
         raise InvalidArgument("this store is not of this cache", argument="store")
-    return store
+    return store.environment
