@@ -121,7 +121,7 @@ class TakeOver:
 
     def _release(self) -> None:
         if self._store is not None:
-            self._store.close(clean=False)
+            self._store.close(clean=True)
 
     def _claim(self) -> ClaimAttempt:
         self._latest = read_latest(self._storage, self._names)

@@ -15,7 +15,7 @@ import pytest
 
 from chunkstore.assembly import open_store_on
 from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
+from chunkstore.metadata.memory import MemoryMap, MemoryMetadataCache, MemoryShelf
 from chunkstore_journal.objects import LatestHint, VoidedHint, decode_latest, encode_latest, encode_voided
 from tests.faults import tiny
 from tests.faults.ground import FULL_RUN
@@ -79,15 +79,14 @@ def test_every_bit_of_a_closed_container(
 
 def copy_shelf(shelf: MemoryShelf) -> MemoryShelf:
     copy = MemoryShelf()
-    for key, contents in shelf._stores.items():
-        copy._stores[key] = [copy_content(content) for content in contents]
+    for key, content in shelf._stores.items():
+        copy._stores[key] = copy_content(content)
     return copy
 
 
-def copy_content(content: _Content) -> _Content:
-    made = _Content()
-    made.head, made.totals = content.head, content.totals
-    made.live.keys, made.live.values = content.live.keys.copy(), content.live.values.copy()
+def copy_content(content: MemoryMap) -> MemoryMap:
+    made = MemoryMap()
+    made.count, made.clean, made.content = content.count, content.clean, content.content
     return made
 
 

@@ -13,9 +13,9 @@ from chunkstore.config import Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.following import open_replica
 from chunkstore.metadata.keys import segment_key, table_key
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore
 from chunkstore.metadata.port import MetadataStore
 from tests.support.data import problems
+from tests.support.lmdb_caches import environment_of, lmdb_of
 
 SEGMENT, KEY = "log", b"key"
 CONTENT = b"0123456789"
@@ -55,11 +55,10 @@ def flip(file: Path, key: bytes, raw: bytes) -> None:
 
 
 def rot_live(store: MetadataStore, key: bytes) -> None:
-    assert isinstance(store, LmdbMetadataStore)
-    with store._environment.handle.begin() as txn:
+    with lmdb_of(store).begin() as txn:
         raw = txn.get(key)
     assert raw is not None
-    flip(Path(store.path, "data.mdb"), key, raw)
+    flip(Path(environment_of(store).path, "data.mdb"), key, raw)
 
 
 def judge(folder: Path, store: ChunkedSegmentStorage, content: bytes) -> None:

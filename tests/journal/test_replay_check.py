@@ -145,7 +145,7 @@ def test_a_clock_behind_its_predecessors_does_not_go_back(world: World, source: 
     if source == "snapshot":
         report = owner.service.write_snapshot(owner.store, epoch=1)
         owner.service.publish_latest(report, epoch=1)
-    owner.cache.abandon()
+    owner.store.close(clean=True)
     successor = world.process(shelf if source == "cache" else MemoryShelf()).open()
     assert world.opened(2).header.time_ms >= future_ms
     assert successor.report.replayed_records == (0 if source != "replay" else 3) or world.mode == "append"

@@ -43,7 +43,7 @@ def test_a_life_with_lmdb(memory_world: World, tmp_path: Path) -> None:
     assert third.report.source == "snapshot"
     assert third.keys() == second.keys()
     third.put("third")
-    second.store.close(clean=False)
+    second.store.close(clean=True)
     back = machine(world, tmp_path / "one").open()
     assert back.report.source == "cache"
     assert back.keys() == third.keys()

@@ -31,10 +31,10 @@ from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.following import open_replica_on
-from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
+from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.lmdb.environment import abandon
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
-from chunkstore.metadata.port import MetadataCache
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.runtime import ProcessIdentity
@@ -82,11 +82,9 @@ class Machine:
         """Those that live on it."""
         return [process for process in self.world.processes if process.machine is self and not process.dead]
 
-    def caches(self, address: str | None = None, role: str | None = None) -> list[_Content]:
-        """What its caches (of a root, of a role) in memory hold."""
-        stores = self.shelf._stores.items()
-        wanted = [held for (_, where, what), held in stores if address in (None, where) and role in (None, what)]
-        return [content for contents in wanted for content in contents]
+    def seen(self, address: str) -> Head | None:
+        """The furthest end that its owners of a root have seen, with caches in memory."""
+        return self.shelf.seen((self.world.format.uuid, address, "owner"))
 
     def power_cut(self) -> None:
         """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is
@@ -109,14 +107,13 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("caches", "machine", "storage", "world")
+    __slots__ = ("machine", "storage", "world")
 
     def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
         self.storage: ChunkStorage = world.wrap(world.backend.client(self))
-        self.caches: list[MemoryMetadataCache] = []
 
     # Doing something
 
@@ -277,9 +274,6 @@ class World(Closing):
             posix = BoundPosixBackend if bindings else PosixBackend
             self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         self.lmdb_folder = lmdb_folder
-        if lmdb_folder is not None:
-            # Made at import, it would be a real lock: who gives way while he holds it would stop everybody.
-            environment._environments_lock = runtime.lock()
         self.on_stall: Callable[[Process], None] = Process.stall
         """Called when a process stalls in the middle of a call; sees to it that it wakes."""
         self.processes: list[Process] = []
@@ -306,7 +300,6 @@ class World(Closing):
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
-            environment._environments_lock = runtime.lock()
             abandon(self.lmdb_folder)
 
     def _create_container(self) -> ContainerFormat:
@@ -347,9 +340,7 @@ class World(Closing):
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""
         if self.lmdb_folder is None:
-            cache = MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
-            process.caches.append(cache)
-            return cache
+            return MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
         folder = f"{self.lmdb_folder}/{process.machine.boot_id}"
         return LmdbMetadataCache(folder, self.format.uuid, process.storage.address, role, settings=self.settings)
 
@@ -409,11 +400,7 @@ class World(Closing):
         process.gates.clear()
         for call in inflight:
             self.backend.die_with(call)
-        try:
-            self.scheduler.kill(process)
-        finally:
-            for cache in process.caches:
-                cache.abandon()
+        self.scheduler.kill(process)
 
     def power_cut(self) -> None:
         """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""

@@ -1,4 +1,4 @@
-"""Appends that wait for company in the LMDB store: they are seen at once, written before anything else is shown, and lost without harm."""
+"""Appends that wait for company in the store: they are seen at once, written before anything else is shown, and lost without harm."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 from chunkstore.journal import OpCode
 from chunkstore.metadata.fold import fold
 from chunkstore.metadata.keys import segment_key
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
-from chunkstore.metadata.lmdb import store as lmdb_store
-from chunkstore.metadata.lmdb.behind import Behind
-from chunkstore.metadata.port import GENESIS, Commit, Head
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataStore
+from chunkstore.metadata.write_buffer import WriteBuffer
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_history import History, World
-from tests.support.lmdb_caches import CONTAINER
+from tests.support.lmdb_caches import CONTAINER, lmdb_of
 
 
 @pytest.fixture
@@ -28,10 +27,9 @@ def cache(tmp_path: Path) -> Iterator[LmdbMetadataCache]:
 
 
 @pytest.fixture
-def store(cache: LmdbMetadataCache, history: History) -> LmdbMetadataStore:
+def store(cache: LmdbMetadataCache, history: History) -> MetadataStore:
     """A store that knows where it stands: it has written a commit."""
     store = cache.create()
-    assert isinstance(store, LmdbMetadataStore)
     assert store.apply([history.commit([(b"Ca", b"0")])], verify=True)
     return store
 
@@ -46,21 +44,20 @@ def appended(history: History, number: int) -> Commit:
     return history.commit([(b"Ca", b"%d" % number)], [(int(OpCode.APPEND), 1, number, 0, ())])
 
 
-def lined(cache: LmdbMetadataCache) -> tuple[World, LmdbMetadataStore]:
+def lined(cache: LmdbMetadataCache) -> tuple[World, MetadataStore]:
     """A world with one segment, and its store, in which no lines wait."""
     world, store = World(), cache.create()
-    assert isinstance(store, LmdbMetadataStore)
     assert store.apply([world.create()], verify=True)
     return world, store
 
 
-def stored(store: LmdbMetadataStore) -> int:
+def stored(store: MetadataStore) -> int:
     """The lsn that another process would find in the store."""
-    with store.environment.handle.begin() as txn:
+    with lmdb_of(store).begin() as txn:
         return int.from_bytes(txn.get(b"\0head", b"")[17:25], "big")
 
 
-def test_what_waits_is_seen_and_a_view_has_it_written(store: LmdbMetadataStore, history: History) -> None:
+def test_what_waits_is_seen_and_a_view_has_it_written(store: MetadataStore, history: History) -> None:
     assert store.apply([appended(history, 1)], verify=False)
     assert store.apply([appended(history, 2)], verify=False)
     assert stored(store) == 1, "it waits"
@@ -75,7 +72,7 @@ def test_what_waits_is_seen_and_a_view_has_it_written(store: LmdbMetadataStore, 
     store.close(clean=True)
 
 
-def test_so_many_wait_and_no_more(store: LmdbMetadataStore, history: History) -> None:
+def test_so_many_wait_and_no_more(store: MetadataStore, history: History) -> None:
     for number in range(1, 300):
         assert store.apply([appended(history, number)], verify=False)
         assert history.position.lsn - stored(store) <= 128
@@ -126,7 +123,7 @@ def test_the_last_record_that_states_a_digest_says_where_a_store_stands(cache: L
     store.close(clean=True)
 
 
-def test_any_other_change_goes_behind_lines(cache: LmdbMetadataCache) -> None:
+def test_any_other_change_comes_after_lines(cache: LmdbMetadataCache) -> None:
     world, store = lined(cache)
     for verify in (False, True):
         assert store.apply([world.lines((1, 5, b"w"))], verify=False)
@@ -138,7 +135,7 @@ def test_any_other_change_goes_behind_lines(cache: LmdbMetadataCache) -> None:
     store.close(clean=True)
 
 
-def test_any_other_change_goes_behind_them(store: LmdbMetadataStore, history: History) -> None:
+def test_any_other_change_comes_after_them(store: MetadataStore, history: History) -> None:
     assert store.apply([appended(history, 1)], verify=False)
     assert store.apply([history.commit([(b"Cb", b"x")], [(int(OpCode.SEAL), 1)])], verify=False)
     assert stored(store) == 3
@@ -150,7 +147,7 @@ def test_any_other_change_goes_behind_them(store: LmdbMetadataStore, history: Hi
     store.close(clean=True)
 
 
-def test_what_does_not_follow_is_refused_while_others_wait(store: LmdbMetadataStore, history: History) -> None:
+def test_what_does_not_follow_is_refused_while_others_wait(store: MetadataStore, history: History) -> None:
     assert store.apply([appended(history, 1)], verify=False)
     again = Commit(history.position, bytes(16), history.digest, ((int(OpCode.APPEND), 1, 1, 0, ()),), ((b"Ca", b"no"),))
     assert not store.apply([again], verify=False)
@@ -160,7 +157,7 @@ def test_what_does_not_follow_is_refused_while_others_wait(store: LmdbMetadataSt
 
 
 def test_another_handle_sees_what_waits_and_a_close_writes_it(
-    cache: LmdbMetadataCache, store: LmdbMetadataStore, history: History
+    cache: LmdbMetadataCache, store: MetadataStore, history: History
 ) -> None:
     cache.make_current(store)
     assert store.apply([appended(history, 1)], verify=False)
@@ -179,7 +176,7 @@ def test_another_handle_sees_what_waits_and_a_close_writes_it(
 
 
 def test_the_position_is_known_unless_it_moves(
-    store: LmdbMetadataStore, cache: LmdbMetadataCache, history: History, monkeypatch: pytest.MonkeyPatch
+    store: MetadataStore, cache: LmdbMetadataCache, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that has seen a commit never finds the position before it."""
     seen: list[object] = []
@@ -191,8 +188,8 @@ def test_the_position_is_known_unless_it_moves(
 
         return call
 
-    monkeypatch.setattr(Behind, "add", spied(Behind.add))
-    monkeypatch.setattr(lmdb_store, "fold", spied(fold))
+    monkeypatch.setattr(WriteBuffer, "add", spied(WriteBuffer.add))
+    monkeypatch.setattr("chunkstore.metadata.store.fold", spied(fold))
     assert store.apply([appended(history, 1)], verify=False)
     assert (store.position, seen) == (history.position, [None])
     with store.view() as view:
