@@ -175,8 +175,6 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
             state.generation, state.writing = NOT_LOADED, planned.rows if appendable else {}
             if planned.pieces:
                 op.reshapes = True
-            if request.writer_id is not None:
-                remember_event(state, op, segment, request.writer_id, request.event_number, data)
             if appendable:
                 try:
                     if planned.pieces or container.remote:
@@ -189,6 +187,9 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
                     raise Stale from error
             else:
                 op.written = False
+            if request.writer_id is not None:
+                # Not before the write: an operation that never enters the queue is never decided, and a retry would wait for it.
+                remember_event(state, op, segment, request.writer_id, request.event_number, data)
             queue.enter(op)
             growing = appendable and planned.tail.state == ACTIVE
             state.advance(planned.segment, planned.tail, planned.targets[-1], growing, planned.open_row, generation)
