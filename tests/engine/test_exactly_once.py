@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.deadline import Deadline
-from chunkstore.errors import Conflict, SegmentSealed, StorageUnavailable
-from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.errors import Conflict, SegmentSealed
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
@@ -132,27 +130,6 @@ def test_concurrent_retries_of_one_event_write_once(world: World) -> None:
     assert store.check("deep") == []
 
 
-def test_many_writers_in_many_threads(world: World) -> None:
-    store = world.open(rolling=50)
-    store.create("a")
-    where: dict[tuple[int, int], int] = {}
-
-    def work(thread: int) -> None:
-        writer = f"w{thread % 4}"
-        for event in range(1, 13):
-            offset = store.append("a", b"%02d:%02d;" % (thread % 4, event), writer_id=writer, event_number=event)
-            where.setdefault((thread % 4, event), offset)
-
-    run_threads(8, work)
-    content = store.read("a", 0, 9999)
-    pieces = [content[offset : offset + 6] for offset in range(0, len(content), 6)]
-    assert len(pieces) == len(set(pieces))
-    for writer in range(4):
-        mine = [piece for piece in pieces if piece.startswith(b"%02d:" % writer)]
-        assert mine == sorted(mine) and mine[-1] == b"%02d:12;" % writer
-    assert store.check("deep") == []
-
-
 def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: World) -> None:
     """The state is looked at again after waiting: other appends may have moved the segment on meanwhile."""
     store, storage = open_hooked(world, Hooked, keeper=True)
@@ -179,23 +156,3 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
     for offset, data in ((one, b"11"), (two, b"2222"), (plain, b"333")):
         assert content[offset : offset + len(data)] == data
     assert store.check("deep") == []
-
-
-def test_a_last_event_is_that_of_the_next_epoch_where_one_ends_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is queued fails with its epoch at once, and a batch in front of it may be in doubt until the next one begins."""
-    store = world.open()
-    store.create("a")
-    store.append("a", b"x", writer_id="w", event_number=1)
-    container = store._container
-    first, serving = container.current, container.serving
-
-    def ends_behind(deadline: Deadline) -> OwnedEpoch:
-        owned = serving(deadline)
-        first.end(StorageUnavailable("the sync failed"))
-        return owned
-
-    monkeypatch.setattr(container, "serving", ends_behind)
-    assert store.last_event_number("a", "w") == 1
-    assert container.current is not first

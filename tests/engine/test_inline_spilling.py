@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ from chunkstore.changes import Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
 from chunkstore.operations import spill as spilling
-from chunkstore.operations.container import OwnedContainer
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from tests.support.data import pattern, problems
 from tests.support.forwarding import Hooked
@@ -40,34 +39,6 @@ def test_when_they_are_due(world: World, settings: dict[str, Any], appends: int,
     assert ("inline" not in kinds(store, "a")) == due
     assert store.read("a", 0, 999) == data
     assert problems(store.check("deep")) == []
-
-
-def test_appends_go_to_chunks_while_spilling_is_behind(world: World) -> None:
-    store = inline(world, inline_rows_max=3)
-    keep(store)
-    data = fill(store, "a", 10)
-    assert kinds(store, "a")[:6] == ["inline"] * 6 and "inline" not in kinds(store, "a")[6:]
-    keep(store)
-    data = fill(store, "a", 1)
-    assert kinds(store, "a")[-1] == "inline" and kinds(store, "a").count("inline") == 1
-    assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
-
-
-def test_where_storages_append_one_chunk_grows(world: World) -> None:
-    """A segment that is spilled every minute would else have 1,440 chunks after a day."""
-    store = inline(world)
-    for _ in range(5):
-        data = fill(store, "a", 3)
-        store._spiller.spill_all("a")
-    assert kinds(store, "a") == ["object"] * (1 if world.appends else 5)
-    assert len(world.chunks()) == store.info("a").chunk_count
-    again = inline(world)
-    data = fill(again, "a", 3)
-    again._spiller.spill_all("a")
-    assert again.info("a").chunk_count == (2 if world.appends else 6), "of another epoch nothing grows"
-    assert again.read("a", 0, 999) == data
-    assert problems(again.check("deep")) == []
 
 
 @pytest.mark.parametrize("by_commit", [True, False], ids=["commit", "concat"])
@@ -137,28 +108,6 @@ def test_a_spill_that_fails_changes_nothing_and_is_made_again(world: World) -> N
     store._spiller.spill_all("a")
     assert kinds(store, "a") == ["object", "object"], "what is half written is never written again"
     assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
-
-
-def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The keeper spills the same segment in smaller pieces, and is always the faster one."""
-    store = inline(world)
-    data = fill(store, "a", 9)
-    real = spilling.spill
-
-    def slower(
-        container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes], beside: bool
-    ) -> spilling.Spilled:
-        if real(container, name, bytes_max=10).extents:
-            raise Conflict("planted", expected="what was read", found="something else")
-        return spilling.Spilled(0, 0, {})
-
-    monkeypatch.setattr(spilling, "spill", slower)
-    store.spill(["a"])
-    monkeypatch.undo()
-    assert "inline" not in kinds(store, "a") and store.read("a", 0, 999) == data
     assert problems(store.check("deep")) == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from chunkstore import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore_bindings.filesystem import appender
-from chunkstore_journal.lease import _Progress
 from tests.support.worlds import World
 
 PIECES = [b"<%d>" % number * 20 for number in range(30)]
@@ -107,24 +105,3 @@ def test_zeros_in_place_of_a_record_are_damage(world: World) -> None:
         file.write(bytes(600))
     with pytest.raises(Damaged):
         world.open()
-
-
-def test_an_owner_whose_log_cannot_be_made_longer_at_once_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(fd: int, length: int) -> None:
-        raise OSError(27, os.strerror(27))
-
-    monkeypatch.setattr(os, "ftruncate", refuse)
-    end = killed(world)
-    assert log_of(world, 1).stat().st_size == end
-    assert world.open().read("a", 0, 1 << 20) == b"".join(PIECES)
-
-
-def test_a_claimant_that_watches_sees_an_owner_at_work_whose_log_keeps_its_size(world: World) -> None:
-    filled(world)
-    progress = _Progress(world.raw_storage(), world.names())
-    before = progress.look(1)
-    later_s = os.stat(log_of(world, 1)).st_mtime + 1
-    os.utime(log_of(world, 1), (later_s, later_s))
-    assert progress.look(1) != before

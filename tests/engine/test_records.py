@@ -9,7 +9,6 @@ import json
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +112,6 @@ def damaged(world: World, content: bytes) -> tuple[chunkstore.Store, str]:
     return store, name
 
 
-def test_lines_go_on_after_a_gap_at_the_next_newline(world: World) -> None:
-    content = b"123456\n" * 2_000
-    store, _ = damaged(world, content)
-    with store.reader("a", piece_bytes=PIECE, on_damage="skip") as reader:
-        found = [*reader.lines()]
-        (gap,) = reader.skipped
-    whole = [Record(at, b"123456") for at in range(0, len(content), 7)]
-    assert found == [record for record in whole if record.offset + 7 <= gap.start or record.offset >= gap.stop]
-    assert PIECE - 7 < gap.start <= PIECE and 2 * PIECE <= gap.stop < 2 * PIECE + 7
-    with store.reader("a", piece_bytes=PIECE, on_damage="skip") as reader, pytest.raises(Damaged):
-        list(reader.records("length-prefixed", record_bytes_max=1 << 31))
-
-
 @pytest.mark.parametrize("framing", ["lines", "length-prefixed"])
 def test_a_writer_frames_what_records_give_back(world: World, framing: Framing) -> None:
     store = world.open(rolling=5_000)
@@ -163,21 +149,6 @@ def test_a_follower_gets_each_line_when_it_is_whole(world: World, prefetch: int)
         assert second.result(LIVENESS_S) == (6, b"second")
     store.seal("a")
     assert [*lines] == [(13, b"rest")]
-
-
-def test_a_polled_file_takes_nothing_where_it_would_wait(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    reader = store.reader("a", follow=True)
-    assert reader.poll() == b""
-    store.append("a", b"half")
-    refused(BlockingIOError, reader.readline, reader.read, partial(reader.read, 9))
-    records = reader.lines()
-    assert records.poll() == []
-    store.append("a", b" a line\n")
-    assert records.poll() == [(0, b"half a line")]
-    store.seal("a")
-    assert records.poll() is None
 
 
 def test_a_follower_waits_for_its_segment_and_its_container(world: World, tmp_path: Path) -> None:
@@ -223,13 +194,3 @@ def test_names_and_segment_objects(world: World) -> None:
     store.delete("a")
     store.create("a")
     refused(SegmentNotFound, segment.info, lambda: segment.append(b"x"))
-
-
-def test_what_can_be_held_has_a_short_repr(world: World) -> None:
-    store = world.open()
-    handle = store.create("a")
-    asker = world.asker()
-    with store.writer("a") as writer, store.reader("a") as reader:
-        for held in (store, asker.replica, asker, writer, reader, reader.lines(), store["a"], handle):
-            assert type(held).__name__ in repr(held)
-            assert len(repr(held)) < 250

@@ -83,36 +83,6 @@ def test_everything_is_there_again(world: World, cache: str, end: str, snapshots
     assert again.check("deep") == []
 
 
-def test_many_epochs_each_writing(world: World) -> None:
-    total = 0
-    chunks: list[int] = []
-    for number in range(24):
-        if number % 5 == 4:
-            world.forget_cache()
-        store = world.open(rolling=1_000)
-        if number == 0:
-            store.create("a")
-        assert store.read("a", 0, 1 << 20) == pattern(0, total)
-        for size in (number % 7 + 1, 2):
-            store.append("a", pattern(total, size))
-            total += size
-            chunks.append(size)
-        if number % 4 == 1:
-            store.snapshot()
-        assert store.info("a").owner_epoch == store.epoch
-        if number % 3:
-            store.close()
-        else:
-            world.crash(store)
-    store = world.open()
-    assert store.read("a", 0, 1 << 20) == pattern(0, total)
-    found = [chunk.length for chunk in store.layout("a")]
-    assert {chunk.state for chunk in store.layout("a")} == {"closed"}
-    expected = chunks if not world.appends else [one + two for one, two in zip(chunks[::2], chunks[1::2], strict=True)]
-    assert found == expected
-    assert store.check("deep") == []
-
-
 def test_containers_are_apart(world: World) -> None:
     stores = {name: world.open(name) for name in ("one", "two", "One")}
     for name, store in stores.items():
@@ -125,25 +95,6 @@ def test_containers_are_apart(world: World) -> None:
     for name in stores:
         with world.open(name, create=False) as store:
             assert store.read("a", 0, 99) == name.encode() and store.epoch == 2
-
-
-def test_the_other_kind_of_metadata_shows_the_same(world: World) -> None:
-    """LMDB under memory chunks, and a memory store over files."""
-    other = "lmdb" if world.kind == "memory" else "memory"
-    store = world.open(rolling=16)
-    do_a_bit_of_everything(store)
-    before = without_growing(everything(store))
-    store.close()
-    again = world.open(metadata=other)  # type: ignore[arg-type]
-    assert without_growing(everything(again)) == before
-    assert again.check("deep") == []
-    do_more = pattern(0, 100)
-    again.append("s0", do_more)
-    again.snapshot()
-    again.close()
-    last = world.open()
-    assert last.read("s0", last.info("s0").length - 100, 100) == do_more
-    assert last.check("deep") == []
 
 
 def test_bytes_without_a_record_are_cut_off(world: World) -> None:

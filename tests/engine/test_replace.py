@@ -11,16 +11,13 @@ from chunkstore.changes import (
     Append,
     Concat,
     Create,
-    Delete,
     EndSession,
     NewChunk,
     Replace,
-    Seal,
-    Truncate,
 )
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner, SegmentNotFound
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import is_row
 from chunkstore.names import chunk_id
@@ -83,41 +80,6 @@ def test_a_run_becomes_other_chunks(world: World, first: int, count: int, parts:
     assert problems(store.check("deep")) == []
 
 
-def test_all_of_a_sealed_segment_and_what_comes_behind(world: World) -> None:
-    store = world.open()
-    filled(store)
-    store.seal("a")
-    store.commit([merge(store, "a", 0, 11)])
-    assert lengths(store) == [51]
-    store.create("b")
-    store.commit([Concat("b", "a"), Append("b", pattern(51, 5))])
-    assert store.read("b", 0, 99) == pattern(0, 56)
-    # One commit sees its own changes: two runs, an append behind them, and a truncation into the first new chunk.
-    filled(store)
-    runs = [merge(store, "a", 1, 3), merge(store, "a", 4, 2, parts=2)]
-    store.commit([*runs, Truncate("a", 7), Append("a", pattern(51, 3))])
-    assert store.read("a", 7, 99) == pattern(7, 47)
-    assert problems(store.check("deep")) == []
-
-
-def test_the_active_chunk_goes_on_growing_behind_a_run(world: World) -> None:
-    store = world.open()
-    filled(store)
-    if world.appends:
-        refused(Conflict, lambda: store.commit([merge(store, "a", 8, 3)]))
-    run = merge(store, "a", 8, 2)
-    store.append("a", pattern(51, 2))
-    store.commit([run])
-    store.append("a", pattern(53, 9))
-    assert store.read("a", 0, 99) == pattern(0, 62)
-    assert problems(store.check("deep")) == []
-    world.crash(store)
-    store = world.open()
-    # Of an earlier epoch: nothing is active any more.
-    store.commit([merge(store, "a", 0, len(lengths(store)))])
-    assert lengths(store) == [62] and store.read("a", 0, 99) == pattern(0, 62)
-
-
 @pytest.mark.parametrize(
     ("cut", "later", "dead"), [(3, 3, 0), (3, 4, 1), (5, 5, 0), (8, 8, 0), (8, 9, 1), (8, 10, None)]
 )
@@ -148,31 +110,10 @@ def test_the_dead_head_is_left_out(world: World, cut: int, later: int, dead: int
     assert problems(store.check("deep")) == []
 
 
-def test_a_start_offset_behind_the_first_new_chunk(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    store.append("a", pattern(0, 40))
-    store.seal("a")
-    run = merge(store, "a", 0, 1, parts=4)
-    store.truncate("a", 9)
-    store.commit([run])
-    assert store.read("a", 9, 99) == pattern(9, 31)
-    run = merge(store, "a", 0, 1, parts=2)
-    late = merge(store, "a", 0, 1, parts=2, leave_head=True)
-    assert late.start == 9 and late.stop == 10
-    store.commit([Truncate("a", 9), late])
-    refused(Conflict, lambda: store.commit([run]))
-    assert lengths(store) == [1, 10, 10, 10] and problems(store.check("deep")) == []
-
-
 def _into_another(store: ChunkedSegmentStorage) -> None:
     store.seal("a")
     store.create("b")
     store.commit([Concat("b", "a"), Create("a", FIVE), Append("a", pattern(0, 51))])
-
-
-def _away(store: ChunkedSegmentStorage) -> None:
-    store.commit([Seal("a"), Create("b"), Concat("b", "a")])
 
 
 def _again(store: ChunkedSegmentStorage) -> None:
@@ -213,18 +154,6 @@ def test_the_list_says_something_else_by_now(world: World, meanwhile: str) -> No
     refused(Conflict, lambda: store.commit([Create("c"), Append("a", b"x"), run]))
     assert rows(store) == before
     assert problems(store.check("deep")) == []
-
-
-def test_the_segment_is_gone(world: World) -> None:
-    store = world.open()
-    filled(store)
-    run = merge(store, "a", 3, 4)
-    refused(SegmentNotFound, lambda: store.commit([Delete("a"), run]))
-    refused(Conflict, lambda: store.commit([Truncate("a", 51), run]))
-    _away(store)
-    refused(SegmentNotFound, lambda: store.commit([run]))
-    # The run is there, under another name and the same ids; its copy was made for the segment that is gone.
-    refused(Conflict, lambda: store.commit([replace(run, name="b")]))
 
 
 def test_chunks_that_this_epoch_may_not_commit(world: World) -> None:

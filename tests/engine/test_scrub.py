@@ -11,16 +11,13 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed, Damaged, InvalidArgument
+from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.scrubbing import BEGINNING, ScrubPosition, find_mark
 from chunkstore.upkeep import scrub as scrubbing
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import pattern, problems, refused
-from tests.support.forwarding import Forwarding
-from tests.support.merging import merge
 from tests.support.rot import flip
 from tests.support.worlds import World
 
@@ -88,21 +85,6 @@ def test_nothing_is_wrong(world: World) -> None:
     assert replica.read("b", 0, 11 * BLOCK) == pattern(0, 11 * BLOCK)
 
 
-def test_what_may_still_grow_is_left_alone(world: World) -> None:
-    store = world.open(rolling=100)
-    store.create("a")
-    store.append("a", pattern(0, 150))
-    chunks = list(store.layout("a"))
-    last = chunks[-1]
-    flip(world, last.name, 3)
-    found = store.scrub().findings
-    if world.appends:
-        assert found == () and last.state == "active"
-        store.seal("a")
-    else:
-        assert ranges(found) == [("a", last.offset, 150)]
-
-
 def test_damage_is_found_and_stops_nothing(world: World) -> None:
     """Flipped bits, a lost object, a short one: each a finding with its range; what lies side by side is one."""
     store = filled(world)
@@ -162,39 +144,6 @@ def test_it_goes_on_where_the_last_owner_stood(world: World) -> None:
     assert rest.began_at == report.began_at
     again = store.scrub()
     assert ranges(again.findings) == [("a", 3 * BLOCK, 4 * BLOCK)] and again.began_at >= rest.began_at
-
-
-class Meanwhile(Forwarding):
-    """Does something before the first stat."""
-
-    def __init__(self, inner: Any, call: Any) -> None:
-        super().__init__(inner)
-        self.call = call
-
-    def stat(self, name: str) -> Any:
-        call, self.call = self.call, None
-        if call is not None:
-            call()
-        return self.inner.stat(name)
-
-
-@pytest.mark.parametrize("level", ["scrub", "check"])
-def test_what_was_merged_or_truncated_meanwhile_is_no_finding(world: World, level: str) -> None:
-    """The objects are gone, and the rows of those that were merged stay until the collection ends: the list names them no more."""
-    store = filled(world, gc_grace_s=0)
-
-    def change() -> None:
-        store.commit([merge(store, "b", 0, 2)])
-        store.truncate("a", 10 * BLOCK)
-        store.delete("c")
-        gone = set(world.chunks()) - {chunk.name for name in ("a", "b") for chunk in store.layout(name)}
-        for name in gone:
-            world.remove(name)
-
-    store._context = store._context._replace(storage=Meanwhile(store._context.storage, change))
-    found = store.scrub().findings if level == "scrub" else problems(store.check("deep"))
-    assert [item for item in found if item.invariant == 20] == []
-    assert store.scrub().ok
 
 
 def test_a_damaged_list_is_a_finding(world: World) -> None:
@@ -299,46 +248,4 @@ def test_a_root_without_a_copy_is_refused(world: World, copies: list[str]) -> No
     assert not (world.tmp_path / "not-there").exists()
 
 
-def test_a_list_that_changes_while_it_is_repaired(world: World, copies: list[str]) -> None:
-    store = filled(world)
-    chunk = list(store.layout("b"))[1]
-    copy = copy_of(world, copies)
-    flip(world, chunk.name, 5)
-
-    class Changing(Forwarding):
-        def create(self, name: str, data: Any = b"") -> Any:
-            store.truncate("b", 9 * BLOCK)
-            return self.inner.create(name, data)
-
-    store._container.storage = Changing(store._container.storage)
-    report = store.scrub(repair_from=copy)
-    assert report.repaired == 0 and "changed during the scrub" in report.findings[0].message
-    assert store.scrub(repair_from=copy).findings == ()
-    assert store.read("b", 9 * BLOCK, 2 * BLOCK) == pattern(9 * BLOCK, 2 * BLOCK)
-
-
 # The call
-
-
-def test_the_rate_bounds_what_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = filled(world)
-    slept: list[float] = []
-    monkeypatch.setattr(scrubbing, "STEP_BYTES", 4 * BLOCK)
-    monkeypatch.setattr(scrubbing, "_pause", lambda _, until_s: slept.append(until_s - runtime.monotonic_s()))
-    report = store.scrub(rate_bytes_s=BLOCK / 60)
-    assert len(slept) >= 7 and 0 < max(slept) <= 4 * 60
-    assert report.size_bytes / BLOCK * 60 - 4 * 60 - 30 < sum(slept) <= report.size_bytes / BLOCK * 60
-    monkeypatch.undo()
-    monkeypatch.setattr(scrubbing, "STEP_BYTES", BLOCK)
-    monkeypatch.setattr(runtime, "sleep_s", lambda _s: store.close())
-    refused(Closed, lambda: store.scrub(rate_bytes_s=1.0))
-
-
-def test_arguments(world: World) -> None:
-    store = filled(world)
-    for bad in (0, -1, float("nan"), float("inf"), "1", True):
-        refused(InvalidArgument, lambda: store.scrub(rate_bytes_s=bad))  # type: ignore[arg-type]  # noqa: B023
-    for bad in (0, -1, 1.5, True):
-        refused(InvalidArgument, lambda: store.scrub(bytes_max=bad))  # type: ignore[arg-type]  # noqa: B023
-    store.close()
-    refused(Closed, store.scrub)

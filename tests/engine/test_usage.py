@@ -8,9 +8,6 @@ import pytest
 
 import chunkstore
 from chunkstore.errors import SegmentNotFound
-from chunkstore.names import session_chunk_id
-from chunkstore.upkeep import usage
-from tests.support.clock import jumping_clock
 from tests.support.data import pattern
 from tests.support.worlds import World
 
@@ -127,35 +124,3 @@ def test_journal_and_snapshots_are_what_lies_there(world: World) -> None:
     store.collect()
     compare()
     assert store.usage().snapshot_bytes
-
-
-def test_a_replica_lists_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with jumping_clock() as clock:
-        store = world.open()
-        store.create("a")
-        replica = world.replica()
-        store.append("a", pattern(0, 99))
-        replica.refresh()
-        first = replica.usage()
-        store.append("a", pattern(0, 1))
-        replica.refresh()
-        second = replica.usage()
-        assert (first.live_bytes, second.live_bytes) == (99, 100)
-        assert first.journal_bytes == second.journal_bytes
-        clock.jump(int(usage._FRESH_S) + 1)
-        at_owner, listed, before = (used.journal_bytes or 0 for used in (store.usage(), replica.usage(), first))
-        assert -8 <= listed - at_owner <= 0 and listed > before + 50
-
-
-def test_orphans_are_known_when_somebody_looked(world: World) -> None:
-    store = world.open()
-    storage = world.raw_storage()
-    for number in range(3):
-        name = store._container.names.chunk(session_chunk_id(77, number, 1))
-        storage.create(name, b"x" * 10)
-    assert (store.usage().orphan_bytes, store.usage().orphans_ms) == (None, None)
-    store.check("quick")
-    assert store.usage().orphan_bytes is None
-    assert len(store.check("exists")) == 3
-    used = store.usage()
-    assert used.orphan_bytes == 30 and used.orphans_ms is not None
