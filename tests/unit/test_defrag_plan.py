@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import floor, log
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from chunkstore import DefragPolicy, InvalidArgument
 from chunkstore.config import KIB, MIB
-from chunkstore.upkeep.defrag_plan import DefragChunk, DefragRun, plan_runs, rank, requests_of, undecided_from
+from chunkstore.upkeep.defrag_plan import DefragChunk, DefragRun, plan_runs, rank, requests_of
 from tests.support.data import refused
 
 TARGET = 1000
@@ -67,27 +66,6 @@ def test_what_a_plan_may_do(
     for at in range(len(left) - fanout + 1):
         same = set(ranks[at : at + fanout])
         assert same == {0} or len(same) > 1 or (growing and same == {1})
-
-
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(2, 20))
-def test_windows_lead_to_the_end(lengths: list[int], seen: int) -> None:
-    """By windows of ``seen`` chunks nothing is merged twice, and every step gets further."""
-    policy = DefragPolicy(fanout=2)
-    chunks, at, runs = listed(lengths), 0, list[DefragRun]()
-    while at < len(chunks):
-        window = chunks[at : at + seen]
-        is_last = at + seen >= len(chunks)
-        found = plan_runs(window, policy, TARGET, growing=not is_last)
-        step = len(window)
-        again = None if is_last else undecided_from(window, found, policy, TARGET)
-        if again is not None:
-            step = again
-            found = [run for run in found if run.last <= again]
-        assert step > 0
-        runs += [DefragRun(at + first, at + last) for first, last in found]
-        at += step
-    assert all(before.last <= behind.first for before, behind in pairwise(runs))
-    assert sum(merged(lengths, runs)) == sum(lengths)
 
 
 @given(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.errors import Closed, ContainerNotFound, InvalidArgument, SegmentSealed, Unsupported
+from chunkstore.errors import Closed, ContainerNotFound, InvalidArgument, Unsupported
 from tests.support.forked import in_forked_child
 
 fsspec = pytest.importorskip("fsspec", reason="not tested: segments as files (fsspec is not installed)")
@@ -80,24 +78,6 @@ def test_names_make_folders(files: Files) -> None:
             call("run")
 
 
-def test_a_file_begins_where_its_segment_does(files: Files, tmp_path: Path) -> None:
-    lines = [b"%d\n" % number for number in range(3000)]
-    with chunkstore.open(tmp_path / "log") as store:
-        store.create("a")
-        store.append("a", b"gone" + b"".join(lines))
-        store.truncate("a", 4)
-    fs = files()
-    with fs.open("a", "rb", block_size=100) as file:
-        fs.pipe_file("b", b"")
-        with fs.open("a", "ab") as more:
-            more.write(b"later")
-        assert list(file) == lines  # what was there when it was opened
-        assert file.seek(-5, 2) == file.size - 5 and file.read() == b"2999\n"
-        assert file.seek(2) == 2 and file.read(4) == b"1\n2\n"
-    assert fs.cat_ranges(["a"] * 4, [0, 2, -5, 9], [2, 4, None, 9]) == [b"0\n", b"1\n", b"later", b""]
-    assert fs.cat("b") == b"" and fs.read_text("a").splitlines()[2999] == "2999"
-
-
 def test_reading_claims_nothing_and_sees_what_is_new(files: Files, tmp_path: Path) -> None:
     with pytest.raises(ContainerNotFound):
         files().exists("a")
@@ -136,21 +116,6 @@ def test_close_writes_what_is_queued_and_gives_the_container_back(files: Files, 
     assert stored(tmp_path, "a") == b"queued;more"
 
 
-def test_a_broken_file_says_so_until_its_end_and_repeats_nothing(files: Files, tmp_path: Path) -> None:
-    fs = files()
-    fs.pipe_file("a", b"kept;")
-    file = fs.open("a", "ab")
-    fs._shared.owning().seal("a")
-    file.write(b"refused")
-    for call in (file.flush, lambda: file.write(b"refused, too"), file.close):
-        with pytest.raises(SegmentSealed):
-            call()
-    assert file.closed
-    with pytest.raises(SegmentSealed):
-        fs.open("a", "ab")
-    assert stored(tmp_path, "a") == b"kept;"
-
-
 def test_options_that_cannot_hold_are_refused(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ContainerNotFound):
         files(create=False).open("a", "ab")
@@ -186,19 +151,3 @@ def test_a_forked_child_has_its_own(files: Files, tmp_path: Path) -> None:
     assert in_forked_child(child) == "refused refused refused True"
     file.close()
     assert stored(tmp_path, "a") == b"of the parent"
-
-
-LEFT_OPEN = """
-import chunkstore.fs, logging, sys
-fs = chunkstore.fs.ChunkstoreFileSystem(root=sys.argv[1])
-logging.getLogger("mine").addHandler(logging.StreamHandler(fs.open("log", "a")))
-logging.getLogger("mine").warning("logged")
-queued = fs.open("queued", "ab")
-queued.write(b"queued")
-"""
-
-
-def test_the_interpreters_end_writes_what_is_queued(files: Files, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "log")]
-    assert not subprocess.run(command, timeout=60, check=True, capture_output=True).stderr
-    assert (stored(tmp_path, "log"), stored(tmp_path, "queued")) == (b"logged\n", b"queued")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -128,53 +127,7 @@ def test_patterns_and_positions_of_batches(tmp_path: Path) -> None:
         assert rows[0][1] == 30
 
 
-def test_states_of_the_past(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
-    with ground.open() as store:
-        filled(store, "a", 100, 30)
-        with ground.replica() as replica:
-            lsn = replica.lsn
-        store.append("a", b"later")
-        assert sum(len(row[2]) for row in read(ground, segments="a", lsnAsOf=str(lsn))) == 100
-        far = "2100-01-01T00:00:00Z"
-        with pytest.raises(InvalidArgument):
-            read(ground, segments="a", timestampAsOf=far)
-
-
 # What Spark calls
-
-
-def stream_reader(ground: Ground, **options: str) -> Any:
-    source = DefaultSource({"path": ground.url, "segments": "a", "startingOffsets": "earliest", **options})
-    return source.streamReader(source.schema())
-
-
-def test_limits_come_from_spark(tmp_path: Path) -> None:
-    limits = pytest.importorskip(
-        "pyspark.sql.streaming.datasource", reason="PySpark before 4.2 has no limits of a batch"
-    )
-
-    ground = Ground(tmp_path)
-    with ground.open() as store:
-        filled(store, "a", 100, 30)
-        reader = stream_reader(ground, maxBytesPerTrigger="40")
-        assert pickle.loads(cloudpickle.dumps(reader)) is not None  # type: ignore[no-untyped-call]
-        assert reader.getDefaultReadLimit() == limits.ReadMaxBytes(40)
-        assert stream_reader(ground).getDefaultReadLimit() == limits.ReadAllAvailable()
-        start = reader.initialOffset()
-        for limit, at in (
-            (limits.ReadMaxBytes(40), 40),
-            (limits.ReadMaxBytes(7), 7),
-            (limits.ReadAllAvailable(), 100),
-        ):
-            end = reader.latestOffset(start, limit)
-            assert end["segments"]["a"]["at"] == at
-            assert json.loads(json.dumps(end)) == end
-        [partition] = reader.partitions(start, end)
-        assert sum(batch.num_rows for batch in reader.read(partition)) == 1
-        assert reader.reportLatestOffset()["segments"]["a"]["at"] == 100
-        reader.stop()
-        reader.stop()
 
 
 # Functions over batches
