@@ -8,16 +8,14 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.config import Settings, Tuning
-from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
+from chunkstore.errors import CacheDamaged, Damaged, RolledBack, StorageUnavailable
 from chunkstore.journal import Batch, JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore.metadata.port import Head, Position
 from chunkstore.storage import ChunkHandle
-from chunkstore_journal import follower as follower_module
 from chunkstore_journal.follower import Follower
-from chunkstore_journal.payloads import FLAG_GIVEN_UP
 from tests.journal.ends import Objects, become, close, objects_of
-from tests.journal.world import Process, Wire, World, keys_of, let_pass, nothing
+from tests.journal.world import Process, World, keys_of, let_pass, nothing
 
 
 def rotten() -> None:
@@ -102,29 +100,6 @@ def test_a_hole_means_start_from_a_newer_snapshot(world: World) -> None:
     assert sleeper.findings
 
 
-def test_a_new_follower_starts_from_the_snapshot(world: World) -> None:
-    owner = world.process().open()
-    for i in range(20):
-        owner.put(f"k{i}")
-    owner.snapshot()
-    owner.put("last")
-    follower = world.follower()
-    assert follower.catch_up().position == owner.journal.head
-    assert keys_of(follower.store) == owner.keys()
-
-
-def test_it_resumes_from_its_cache(world: World) -> None:
-    shelf = MemoryShelf()
-    owner = world.process().open()
-    owner.put("a")
-    first = world.follower(shelf)
-    first.catch_up()
-    first.close()
-    owner.put("b")
-    second = world.follower(shelf)
-    assert second.catch_up().position == owner.journal.head
-
-
 def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,53 +115,6 @@ def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
     monkeypatch.setattr(follower.store, "head", rotten)
     assert follower.catch_up() == shown
     assert keys_of(follower.store) == {"a", "b"}
-
-
-def test_what_was_seen_and_not_applied_is_no_rollback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 2050001221: the last record was seen to be committed, applying it failed, and behind a claim without an OPEN it could
-    not be believed anew."""
-    owner = world.process().open()
-    owner.put("a")
-    follower = world.follower()
-    follower.catch_up()
-    owner.put("b")
-
-    def fail(*_: object, **__: object) -> None:
-        raise StorageUnavailable("no answer", object="")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(follower_module, "materialise", fail)
-        with pytest.raises(StorageUnavailable):
-            follower.catch_up()
-    world.process().die_at_open(2)
-    assert follower.catch_up().position == owner.journal.head
-    assert keys_of(follower.store) == {"a", "b"}
-
-
-def test_what_was_shown_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 820036: a gateway that answered with what was hid the record that had been shown."""
-    owner = world.process().open()
-    owner.put("a")
-    owner.put("b")
-    wire = Wire(world.storage)
-    follower = world.follower(storage=wire)
-    shown = follower.catch_up()
-    world.process().die_at_open(2)
-    hidden: list[str] = []
-
-    def hide(operation: str, name: str) -> None:
-        if (
-            operation == "read"
-            and name in (world.names.log(1), world.names.slot(1, shown.position.index - 1))
-            and not hidden
-        ):
-            hidden.append(name)
-            raise ChunkNotFound(name)
-
-    wire.before = hide
-    monkeypatch.setattr(follower.store, "head", rotten)
-    assert follower.catch_up() == shown
-    assert hidden
 
 
 def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,18 +162,6 @@ def rolled_back_under(world: World, count: int) -> tuple[Process, Follower, Head
     return owner, follower, shown, newer
 
 
-def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
-    """An older state in the root's place, in which the newest epoch was never claimed."""
-    owner, follower, shown, newer = rolled_back_under(memory_world, 1)
-    for _ in range(2):
-        with pytest.raises(RolledBack) as raised:
-            follower.catch_up()
-        assert raised.value.lsn_seen == shown.position.lsn
-    become(memory_world, newer)
-    assert follower.catch_up() == shown
-    assert keys_of(follower.store) == owner.keys()
-
-
 @pytest.mark.parametrize("later", [0, 1, 3])
 @pytest.mark.parametrize("strangers", [1, 2, 4])
 def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World, strangers: int, later: int) -> None:
@@ -270,24 +186,6 @@ def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World,
     again.put("d")
     assert follower.catch_up().position == again.journal.head
     assert keys_of(follower.store) == owner.keys() | {"d"}
-
-
-def test_an_older_copy_of_the_same_epoch_is_noticed(memory_world: World) -> None:
-    world = memory_world
-    owner = world.process().open()
-    owner.put("a")
-    older = objects_of(world.storage)
-    for number in range(6):
-        owner.put(f"b{number}")
-    follower = world.follower()
-    shown = follower.catch_up()
-    newer = objects_of(world.storage)
-    become(world, older)
-    for _ in range(2):
-        with pytest.raises(RolledBack):
-            follower.catch_up()
-    become(world, newer)
-    assert follower.catch_up() == shown
 
 
 def test_other_records_of_the_same_owner_are_noticed(append_world: World) -> None:
@@ -374,35 +272,6 @@ def test_rot_in_front_of_a_snapshot_blinds_nobody(world: World) -> None:
     flip(third)
     with pytest.raises(Damaged):
         world.follower().catch_up()
-
-
-def test_what_strangers_give_up_is_their_own(memory_world: World) -> None:
-    """They have gone on with an older state, lost some of what they made of it, and accepted that: it says nothing of what was shown."""
-    world, shelf, seen = memory_world, MemoryShelf(), MemoryShelf()
-    close(world.process(shelf).open())
-    older = objects_of(world.storage)
-    owner = world.process(seen).open()
-    owner.put("shown")
-    close(owner)
-    follower = world.follower()
-    shown = follower.catch_up()
-    become(world, older)
-    for number in range(3):
-        other = world.process(shelf).open()
-        other.put(f"stranger {number}")
-        close(other)
-        if number == 1:
-            kept = objects_of(world.storage)
-    become(world, kept)
-    heir = world.process(shelf)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    for number in range(9):
-        heir.put(f"more {number}")
-    assert world.opened(heir.journal.epoch).payload.flags == FLAG_GIVEN_UP
-    with pytest.raises(RolledBack) as raised:
-        follower.catch_up()
-    assert raised.value.lsn_seen == shown.position.lsn
-    assert keys_of(follower.store) == owner.keys()
 
 
 def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:

@@ -85,28 +85,6 @@ def test_reads(world: World) -> None:
         check(caught.value)
 
 
-def test_the_fence(world: World) -> None:
-    store, gate = hooked(world)
-    store.create("s")
-    gate.before = breaking("exists", "stat", "read", part="/epoch/")
-    with pytest.raises(ChunkstoreError) as caught:
-        store.read("s", 0, 3)
-    check(caught.value)
-
-
-def test_opening(world: World) -> None:
-    world.open().close()
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        gate = Hooked(inner)
-        gate.before = breaking("exists", "read", part="/epoch/")
-        return gate
-
-    with pytest.raises(ChunkstoreError) as caught:
-        world.open(wrap=wrap)
-    check(caught.value)
-
-
 def every_call(storage: ChunkStorage) -> list[Callable[[], object]]:
     handle = ChunkHandle("a", True)
     return [

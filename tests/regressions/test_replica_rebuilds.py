@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import Damaged, StorageFull, StorageUnavailable
 from chunkstore.replica import Replica
 from chunkstore_journal import recovery
 from tests.support.data import pattern
@@ -58,28 +57,3 @@ def test_readers_do_not_notice(world: World, monkeypatch: pytest.MonkeyPatch) ->
     replica.close()
     with world.replica() as again:
         assert again.read("a", 0, 99) == pattern(0, 60)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [StorageUnavailable("x"), StorageFull("x"), Damaged("x", object="s")],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_rebuild_that_fails(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The storage does not answer: it shows what it knows. There is no other state, or no room for both: it says so."""
-    replica = sleeper(world)
-
-    def fail(*_arguments: Any, **_named: Any) -> Any:
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(recovery, "load_snapshot", fail)
-        with pytest.raises((StorageUnavailable, StorageFull, Damaged)):
-            replica.refresh()
-        if isinstance(error, StorageUnavailable):
-            assert replica.read("a", 0, 99) == pattern(0, 20)
-        else:
-            with pytest.raises((StorageFull, Damaged)):
-                replica.read("a", 0, 99)
-    replica.refresh()
-    assert replica.read("a", 0, 99) == pattern(0, 60)

@@ -7,15 +7,13 @@ import threading
 import pytest
 
 from chunkstore.changes import Change, TableDelete, TablePut
-from chunkstore.deadline import Deadline
 from chunkstore.errors import Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.operations import commit
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.tables import plan_put_row
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, replace_steps, wait_for, within
+from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, replace_steps, wait_for
 from tests.support.worlds import World
 
 
@@ -54,34 +52,6 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: Wor
     assert (answered, also_answered) in (([0], [5]), ([6], [0]))
     assert store.read("s", 0, 100) in (b"firstsecond", b"secondfirst")
     assert problems(store.check("deep")) == []
-
-
-def test_a_commit_that_fails_beside_a_roll_is_decided(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The roll committed it, and kept from itself the lock that its recovery needed: the caller never learnt what became of it."""
-    store, _ = open_hooked(world, Hooked, op_deadline_s=60.0)
-    store.create("s")
-    queue, wait = store._container.current.queue, store._container.current.queue.wait
-    entered, go = threading.Event(), threading.Event()
-
-    def late(op: PendingOp, deadline: Deadline) -> None:
-        entered.set()
-        assert go.wait(60)
-        wait(op, deadline)
-
-    def fails(*_: object) -> bool:
-        raise StorageUnavailable("the cache, say")
-
-    monkeypatch.setattr(queue, "wait", late)
-    replace_steps(store, apply=fails)
-    thread, found = in_thread(lambda: store.append("s", b"0123"))
-    assert entered.wait(60)
-    with within(store, 0.4):
-        assert not store._maintenance._recovery.roll()
-    go.set()
-    thread.join(60)
-    assert found == [0]
-    assert store.epoch == 2
-    assert store.read("s", 0, 9) == b"0123"
 
 
 @pytest.mark.parametrize("happened", [True, False])
