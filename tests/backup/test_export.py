@@ -18,8 +18,6 @@ from chunkstore.backup.files import ExportHeader, read_small, small_object, writ
 from chunkstore.config import Tuning
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
-from chunkstore.pulsar import LedgerNotFound, OffloadWriter
-from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts
 from chunkstore.reading import context_of
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.golden.backup_samples import GOLDEN, HEADER, ROWS, SMALL_OBJECTS
@@ -112,23 +110,6 @@ def test_a_part_is_whole_in_itself(store: Any, tmp_path: Path, chosen: list[str]
     assert not any(key.startswith(table_prefix("mine")) for key in rows)
 
 
-def test_a_topic_comes_with_what_its_ledgers_are(store: Any, tmp_path: Path) -> None:
-    for topic in ("persistent://a/b/c", "persistent://a/b"):
-        with OffloadWriter(store, topic) as writer:
-            for entry in range(3):
-                writer.append(1, entry, b"entry")
-    contexts = iter_contexts(store, "persistent://a/b")
-    backup.export(store, tmp_path / "t.cks", topic="persistent://a/b")
-    expected = sorted(name for c in contexts for name in (c.data, c.index_segment) if store.exists(name))
-    assert segments_of(tmp_path / "t.cks") == expected != []
-    assert sum(key.startswith(table_prefix(NAMESPACE)) for key in rows_of(tmp_path / "t.cks")) == len(contexts) == 1
-    backup.export(store, tmp_path / "names.cks", expected)
-    assert rows_of(tmp_path / "names.cks") == rows_of(tmp_path / "t.cks"), "by name it is the same"
-    with pytest.raises(LedgerNotFound):
-        backup.export(store, tmp_path / "none.cks", topic="persistent://a")
-    assert [pin.name for pin in store.pins()] == ["export-names.cks", "export-t.cks"], "no pin of what failed"
-
-
 def test_its_pin_keeps_every_chunk_it_names(store: Any, root: str, tmp_path: Path) -> None:
     backup.export(store, tmp_path / "kept.cks")
     backup.export(store, tmp_path / "loose.cks", pin=False)
@@ -157,56 +138,6 @@ def test_verify_finds_short_and_other_chunks(store: Any, tmp_path: Path) -> None
     assert {finding.object for finding in backup.verify(path, deep=True).findings} == {first, second}
 
 
-def test_verify_looks_at_the_same_container_only(store: Any, tmp_path: Path) -> None:
-    path = tmp_path / "x.cks"
-    backup.export(store, path)
-    other = (tmp_path / "other").as_uri()
-    with pytest.raises(errors.ContainerNotFound):
-        backup.verify(path, other)
-    chunkstore.open(other, settings=store.settings).close()
-    with pytest.raises(errors.InvalidArgument, match="another one"):
-        backup.verify(path, other)
-
-
-def test_nothing_happens_where_it_is_refused(store: Any, root: str, tmp_path: Path) -> None:
-    (tmp_path / "there.cks").write_bytes(b"mine")
-    lsn = context_of(store).store().head().position.lsn
-    for path, chosen, more, error in (
-        (tmp_path / "there.cks", [], {}, errors.InvalidArgument),
-        (tmp_path / "no" / "folder.cks", [], {}, errors.InvalidArgument),
-        (tmp_path / "x.cks", "orders-0", {}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [""], {}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [], {"topic": ""}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [], {"expires_s": -1}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [], {"pin_name": "a\0b"}, errors.InvalidArgument),
-    ):
-        with pytest.raises(error):
-            backup.export(store, path, chosen, **more)
-    assert context_of(store).store().head().position.lsn == lsn
-    for chosen in (["orders-0", "none"], ["none-*"]):
-        with pytest.raises(errors.SegmentNotFound):
-            backup.export(store, tmp_path / "x.cks", chosen)
-    assert store.pins() == [] and (tmp_path / "there.cks").read_bytes() == b"mine"
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["cache", "root", "there.cks"]
-    store.pin("export-x.cks", "another's")
-    with pytest.raises(errors.Conflict):
-        backup.export(store, tmp_path / "x.cks")
-    assert [pin.note for pin in store.pins()] == ["another's"], "another's pin is not taken back"
-
-
-def test_a_replica_exports_under_a_pin_that_somebody_else_makes(store: Any, root: str, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"))
-    with chunkstore.open_replica(root, settings=settings) as replica:
-        with pytest.raises(errors.InvalidArgument, match="a replica makes no pins"):
-            backup.export(replica, tmp_path / "x.cks")
-        store.append("logs", b"news")
-        report = backup.export(replica, tmp_path / "x.cks", pins=store, expires_s=60)
-        assert report.pin is not None and report.pin == store.pins()[0] and report.lsn >= report.pin.lsn
-        loose = backup.export(replica, tmp_path / "y.cks", pin=False)
-        assert loose.pin is None and loose.rows == report.rows
-    assert rows_of(tmp_path / "x.cks") == rows_of(tmp_path / "y.cks")
-
-
 def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"))
     with chunkstore.open(root, settings=settings) as store:
@@ -217,13 +148,6 @@ def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
             made = backup.backup(asker.replica, (tmp_path / "backup").as_uri(), pins=asker).backup
         assert [pin.name for pin in store.pins()] == ["export-x.cks"] and made.lsn > report.lsn
         assert segments_of(tmp_path / "x.cks") == ["a"]
-
-
-def test_the_view_is_not_of_a_deposed_owner(store: Any, root: str, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"), lease_s=0)
-    with chunkstore.open(root, settings=settings), pytest.raises(errors.NotOwner):
-        backup.export(store, tmp_path / "x.cks", pin=False)
-    assert not list(tmp_path.glob("*.cks*"))
 
 
 # ---- bytes

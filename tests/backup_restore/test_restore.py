@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup import founding, spool, survey
+from chunkstore.backup import founding, survey
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -282,80 +282,6 @@ def test_it_goes_on_wherever_it_was_interrupted(
     assert tried > 10
 
 
-def test_a_long_segment_and_many_writers_come_page_by_page(
-    world: World, target: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(founding, "_PAGE", 4)
-    monkeypatch.setattr(spool, "_PAGE", 3)
-    store = world.open(rolling=4)
-    world.still(store)
-    store.create("a")
-    for number in range(10):
-        store.append("a", pattern(number * 4, 4), writer_id=f"w{number}", event_number=number + 1)
-    store.create("b")
-    store.append("b", b"b", writer_id="w", event_number=1)
-    lsn = store.pin("before").lsn
-    restored(world, target, lsn=lsn)
-    new = target.open()
-    assert new.read("a", 0, 99) == pattern(0, 40)
-    assert [new.last_event_number("a", f"w{number}") for number in range(10)] == list(range(1, 11))
-    assert new.last_event_number("b", "w") == 1
-    assert new.check("deep") == []
-
-
-def test_a_dead_head_that_lies_in_a_piece_of_its_own_is_left_out(
-    world: World, target: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if target.appends:
-        pytest.skip("chunks are cut where nothing appends")
-    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 10)
-    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 20)
-    store = world.open()
-    world.still(store)
-    store.create("a")
-    store.append("a", pattern(0, 95))
-    store.truncate("a", 47)
-    restored(world, target)
-    new = target.open()
-    info = new.info("a")
-    assert (info.start_offset, info.length, info.chunk_count) == (47, 95, 3)
-    assert new.read("a", 47, 99) == pattern(47, 48)
-    assert problems(new.check("deep")) == []
-
-
-def test_between_storages_that_append_and_that_do_not(world: World, tmp_path: Path) -> None:
-    if world.kind != "memory":
-        pytest.skip("one pair of storages each way is enough")
-    other = World("memory", "slot" if world.mode == "append" else "append", tmp_path / "other")
-    try:
-        expected = described(filled(world))
-        old, new = world.storage(), other.storage()
-
-        def caches(role: str) -> ShelfCache:
-            storage, of = (new, other) if role == "owner" else (old, world)
-            return ShelfCache(storage, "default", role, of._shelf)
-
-        restore(old, new, settings=other.settings(), caches=caches)
-        assert described(other.open()) == expected
-    finally:
-        other.close()
-
-
-def test_history_begins_with_the_whole_state(world: World, target: World) -> None:
-    """Its first record is a moment like any other, also where a snapshot of later stands."""
-    store = filled(world)
-    expected = described(store)
-    store.close()
-    restored(world, target)
-    new = target.open(pitr_horizon_s=3600)
-    world.still(new)
-    new.delete("a")
-    new.snapshot()
-    new.collect()
-    assert described(target.replica(at_lsn=1)) == expected
-    assert new.check("deep") == []
-
-
 def test_some_segments_with_what_belongs_to_them(world: World, target: World) -> None:
     store = filled(world)
     store.set_retention("a", RetentionPolicy(size_bytes_max=9_999))
@@ -379,23 +305,6 @@ def test_some_segments_with_what_belongs_to_them(world: World, target: World) ->
     )
     refused(InvalidArgument, lambda: restored(world, target, segments="a", new_container="other"))
     assert not target.objects("other/")
-
-
-def test_some_segments_are_copied_once_whatever_stops_it(world: World, target: World) -> None:
-    """Copies of one filter are nothing to another, which may make the container that nobody has made yet."""
-    store = filled(world)
-    expected = described(store)
-
-    def stops(_: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        restored(world, target, segments=["b", "joined"], progress=stops)
-    refused(Unsupported, target.open)
-    assert restored(world, target).segments == len(expected)
-    refused(InvalidArgument, lambda: restored(world, target, segments=["b", "joined"]))
-    new = target.open()
-    assert described(new) == expected and problems(new.check("deep")) == []
 
 
 def test_two_at_once_end_in_one_container(world: World, target: World) -> None:

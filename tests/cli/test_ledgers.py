@@ -13,10 +13,8 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.support.hooked import wait_for
-from tests.support.paths import ROOT
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-FIXTURES = ROOT / "tests" / "fixtures" / "pulsar"
 LINES = b"first\n\nthird \xff\x00\nlast, without an end"
 
 
@@ -45,38 +43,6 @@ def test_lines_become_entries_and_lines_again(call: Call, root: str, lines: Path
     assert (row["topic"], row["ledger"], row["first_entry"], row["last_entry"]) == ("t", 5, 0, 7)
     assert (row["segments"], row["complete"]) == (2, True)
     assert call("ledger", "ls", root, "--topic", "t").out.split(b"\t")[:5] == [b"t", b"5", b"0", b"7", b"2"]
-
-
-def test_length_prefixed(call: Call, root: str, tmp_path: Path) -> None:
-    entries = [b"", b"\n", b"x" * 100_000]
-    whole = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
-    path = tmp_path / "framed"
-    path.write_bytes(whole)
-    options = ("--topic", "t", "--ledger", "0", "--entries", "length-prefixed")
-    assert call("offload", root, path, *options, "--json").document["entries"] == 3
-    assert call("ledger", "read", root, *options).out == whole
-    for cut, position in ((2, 0), (4 + 2, 4), (len(whole) - 1, 9)):
-        path.write_bytes(whole[:cut])
-        error = call("offload", root, path, *options, "--append", "--json", code=1).error
-        assert (error["error"], error["fields"]["position"]) == ("Damaged", position)
-    path.write_bytes(b"\xff\xff\xff\xff")
-    assert call("offload", root, path, *options, "--append", "--json", code=1).error["error"] == "Damaged"
-
-
-def test_several_segments_and_resume(call: Call, root: str, tmp_path: Path) -> None:
-    path = tmp_path / "many"
-    path.write_bytes(b"".join(b"line %d\n" % number for number in range(3000)))
-    options = ("--topic", "t", "--ledger", "1", "--block-size", "4096", "--segment-size", "10000")
-    assert call("offload", root, path, *options, "--json").document["segments"] > 3
-    with path.open("ab") as file:
-        file.write(b"one more\n")
-    resumed = call("offload", root, path, *options, "--resume", "--json").document
-    assert (resumed["first_entry"], resumed["entries"]) == (3000, 1)
-    again = call("offload", root, path, *options, "--resume", "--json").document
-    assert (again["first_entry"], again["entries"], again["segments"]) == (None, 0, 0)
-    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == path.read_bytes()
-    path.write_bytes(b"short\n")
-    assert call("offload", root, path, *options, "--resume", "--json", code=2).error["error"] == "InvalidArgument"
 
 
 def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
@@ -128,11 +94,3 @@ def test_segments_are_pulsar_objects(call: Call, root: str, lines: Path, tmp_pat
         {"ledger": 5, "entry": number, "length": len(entry), "sha256": hashlib.sha256(entry).hexdigest()}
         for number, entry in enumerate(entries)
     ]
-
-
-def test_decode_refuses(call: Call, tmp_path: Path) -> None:
-    data = FIXTURES / "v2-one-ledger-one-segment.data"
-    assert call("pulsar", "decode", data, "--json", code=2).error["error"] == "InvalidArgument"
-    v1 = tmp_path / "v1"
-    v1.write_bytes(b"\xde\x47\xde\x47" + bytes(100))
-    assert call("pulsar", "decode", data, v1, "--json", code=1).error["error"] == "Damaged"

@@ -53,35 +53,6 @@ def test_from_a_named_snapshot_to_another_root(call: Call, filled: str, new_root
     assert b"restored" in call("restore", filled, new_root, "--new-container", "other").out
 
 
-def test_misuse(call: Call, filled: str, new_root: str) -> None:
-    for given in (
-        ("--lsn", "0"),
-        ("--lsn", "10000"),
-        ("--lsn", "3", "--snapshot", "x"),
-        ("--snapshot", "x"),
-        ("--time", "yesterday"),
-        ("--time", "2026-03-01T12:00:00"),
-        ("--time", "9999-03-01T12:00:00Z"),
-    ):
-        call("restore", filled, new_root, *given, code=2)
-    assert b"9999-03-01T12:00:00.000+00:00 is in the future" in call("restore", filled, new_root, *given, code=2).err
-    call("cat", filled, "b", "--at-lsn", "3", "--follow", code=2)
-    call("ls", filled, "--at-lsn", "3", "--at-time", "5", code=2)
-    call("restore", filled + "-other", new_root, code=1)
-
-
-def test_what_is_missing_is_listed(call: Call, filled: str, new_root: str, tmp_path: Path) -> None:
-    with chunkstore.open_replica(filled) as replica:
-        chunk = [item.name for item in replica.layout("a")][4]
-    (Path(filled.removeprefix("file://")) / chunk).unlink()
-    said = call("restore", filled, new_root, "--dry-run", "--json", code=1).document
-    assert [(item["segment"], item["start"], item["reason"]) for item in said["missing"]] == [("a", 4000, "absent")]
-    assert chunk.encode() in call("restore", filled, new_root, "--dry-run", code=1).out
-    error = call("restore", filled, new_root, "--json", code=1).error
-    assert error["error"] == "ChunksMissing" and error["fields"]["count"] == 1
-    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
-
-
 @pytest.mark.proof
 def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
     with chunkstore.open(root) as store:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from chunkstore.cli import download, transfer
 from chunkstore.cli.app import load_verb
-from chunkstore.cli.verbs import EXAMPLES, VERBS
+from chunkstore.cli.verbs import EXAMPLES
 from tests.cli.conftest import Call
 
 
@@ -29,12 +26,6 @@ def test_what_is_no_size_or_age_is_told_its_forms(call: Call, root: str, text: s
     assert b"64MiB" in call("cat", root, "a", f"--length={text}", code=2).err
     if text != "1.5":
         assert b"90d" in call("gc", root, f"--age-s={text}", code=2).err
-
-
-def test_ages(call: Call, root: str) -> None:
-    call("put", root, "a", __file__)
-    for text, age in (("90d", 7_776_000), ("12h", 43_200), ("30s", 30), ("1.5m", 90), ("7", 7)):
-        assert call("retention", "set", root, "a", "--age-s-max", text, "--json").document["age_s_max"] == age
 
 
 def test_a_date_is_its_midnight(call: Call, root: str) -> None:
@@ -56,25 +47,6 @@ def test_examples_are_commands(name: str, call: Call) -> None:
             command = command.commands[words[1]]
         command.make_context(name, words[len(name.split()) :])
         assert example.split()[-1].encode() in call(*name.split(), "--help").out
-
-
-def test_the_overview_begins_each_verbs_help() -> None:
-    for name, verb in VERBS.items():
-        names = verb.group or (f"{name}_" if name == "import" else name,)
-        for each in names:
-            assert {f"{name} {each.strip('_')}", name} & set(EXAMPLES)
-        if not verb.group:
-            text = inspect.getdoc(getattr(import_module(f"chunkstore.cli.{verb.module}"), names[0])) or ""
-            assert " ".join(text.split()).startswith(verb.help), name
-
-
-def test_words_of_python_are_hidden_verbs(call: Call, root: str) -> None:
-    call("put", root, "a", __file__)
-    assert call("segments", root, "--json").out == call("ls", root, "--json").out
-    assert call("info", root, "a", "--json").document["name"] == "a"
-    call("delete", root, "a")
-    call("collect", root)
-    assert b"collect" not in call("--help").out
 
 
 @pytest.mark.parametrize(
@@ -124,31 +96,3 @@ def test_tail(call: Call, root: str, tmp_path: Path) -> None:
     assert call("tail", root, "a", "--follow").out == long[6:]
     assert call("tail", root, "a", "--bytes", "5").out == long[-5:]
     call("tail", root, "a", "--bytes", "5", "-n", "1", code=2)
-
-
-def test_get(call: Call, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call("put", root, "a", __file__)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    target, data = folder / "copy", Path(__file__).read_bytes()
-    assert call("get", root, "a", target, "--json").document["length"] == len(data)
-    assert target.read_bytes() == data
-    target.write_bytes(b"mine")
-    assert b"--force" in call("get", root, "a", target, code=2).err
-    assert target.read_bytes() == b"mine"
-    late = folder / "late"
-    with monkeypatch.context() as patch:
-
-        def appears(*given: Any, **named: Any) -> None:
-            transfer.copy_out(*given, **named)
-            late.write_bytes(b"theirs")
-
-        patch.setattr(download, "copy_out", appears)
-        call("get", root, "a", late, code=2)
-    assert late.read_bytes() == b"theirs"
-    call("get", root, "a", target, "--force")
-    assert target.read_bytes() == data
-    call("get", root, "a", folder, code=2)
-    assert call("get", root, "a", folder / "no" / "copy", "--json", code=1).error["error"] == "FileUnwritable"
-    call("get", root, "b", folder / "other", code=1)
-    assert sorted(path.name for path in folder.iterdir()) == ["copy", "late"]

@@ -224,29 +224,6 @@ def test_beside_a_process_that_was_stopped(cache: LmdbMetadataCache, folder: str
     assert len(token_directories(cache)) == 1, "what the stopped process held is swept"
 
 
-def test_directories_in_use_are_kept_and_others_swept(
-    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
-) -> None:
-    store, _ = made_current(cache)
-    store.close(clean=False)
-    owner = other()
-    assert owner("open")
-    fresh = cache.create()
-    cache.make_current(fresh)
-    cache.discard(cache.create())
-    assert len(token_directories(cache)) == 2
-    assert owner("get", b"Sa") == b"2"
-    assert owner("end", False) is None
-    abandoned = cache.create()
-    assert len(token_directories(cache)) == 2
-    abandoned.close(clean=False)  # never made current: as after a crash while rebuilding
-    os.mkdir(os.path.join(cache.path, "f" * 32))  # a crash between two steps
-    cache.make_current(fresh)
-    assert isinstance(fresh, LmdbMetadataStore)
-    assert token_directories(cache) == [os.path.basename(fresh.path)]
-    fresh.close(clean=True)
-
-
 # ---- fork
 
 
@@ -282,57 +259,3 @@ def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
     assert again.head().position == next_commit.position
     again.close(clean=False)
     store.close(clean=True)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folder: str) -> None:
-    store, history = made_current(cache)
-
-    def child() -> str:
-        own = LmdbMetadataCache(folder, CONTAINER, "here")
-        if own.open_current() is not None or cache.open_current() is not None:
-            return "opened what its parent has open"
-        made = own.create()
-        made.load([(b"Sa", b"the child's")])
-        made.finish_load(made.head())
-        own.make_current(made)
-        made.close(clean=False)
-        again = own.open_current()
-        return "fine" if again is not None and again.get(b"Sa") == b"the child's" else "lost"
-
-    assert in_forked_child(child) == "fine"
-    assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
-    assert store.get(b"Sa") == b"on"
-    store.close(clean=False)
-    successor = cache.open_current()
-    assert successor is not None
-    assert successor.get(b"Sa") == b"the child's"
-    successor.close(clean=False)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_that_lives_on_holds_nothing_of_its_killed_parent(cache: LmdbMetadataCache, folder: str) -> None:
-    store, _ = made_current(cache)
-    store.close(clean=True)
-    script = f"""
-import os, time
-from chunkstore.metadata.lmdb import LmdbMetadataCache
-store = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current()
-if os.fork():
-    os.kill(os.getpid(), 9)
-print(os.getpid(), flush=True)
-time.sleep(600)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    try:
-        process.wait(60)
-        (name,) = token_directories(cache)
-        found = cache.open_current()
-        assert isinstance(found, LmdbMetadataStore)
-        assert os.path.basename(found.path) == name
-        found.close(clean=True)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        process.stdout.close()

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import chunkstore
-from chunkstore import runtime
-from chunkstore.cli.app import main
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument
 from chunkstore.kafka import sources
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.sources import Listing, LogDirectory, Segment
+from chunkstore.kafka.sources import LogDirectory, Segment
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
@@ -108,17 +103,6 @@ def test_a_second_run_copies_and_reads_nothing(monkeypatch: pytest.MonkeyPatch, 
     assert set(opened) == {"ACTIVE"}
 
 
-def test_only_what_a_pattern_names_is_copied_and_put_back(tmp_path: Path, store: Store) -> None:
-    assert tier(str(LOG_DIR), store, "no-such").copied == 0
-    tier(str(LOG_DIR), store, "trans*")
-    tier(str(LOG_DIR), store, "*")
-    topics = {each.topic for each in ContainerSource(store, "here").listing().segments}
-    assert "transactions" in topics
-    assert not any(topic.startswith("__") for topic in topics)
-    restore(store, str(tmp_path), "codec?")
-    assert [path.name for path in tmp_path.iterdir()] == ["codecs-0"]
-
-
 def test_an_open_transaction_and_the_high_watermark_are_bounds(tmp_path: Path, store: Store) -> None:
     logs = copied_logs(tmp_path)
     ends = [each.end_offset for each in rolled(logs, "idempotent")]
@@ -134,66 +118,6 @@ def test_an_open_transaction_and_the_high_watermark_are_bounds(tmp_path: Path, s
     assert done.held_back > 0
     checkpoint.write_text(f"0\n1\nidempotent 0 {ends[-1] + 1}\n")
     assert tier(str(logs), store).copied == 1
-
-
-def test_the_log_start_moves_and_nothing_is_copied_again(tmp_path: Path, store: Store) -> None:
-    logs = copied_logs(tmp_path)
-    first = tier(str(logs), store, "idempotent")
-    assert first.copied == 3
-    (logs / "log-start-offset-checkpoint").write_text("0\n1\nidempotent 0 410\n")
-    (logs / "idempotent-0" / "leader-epoch-checkpoint").write_text("0\n3\n2 410\n4 430\n6 460\n")
-    assert tier(str(logs), store, "idempotent")[:3] == (0, 0, 1)
-
-
-def test_a_directory_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    logs = copied_logs(tmp_path)
-    first, second, *others = [each for each in rolled(logs, "transactions") if each.partition == 0]
-    genuine = LogDirectory.listing
-
-    def listing(source: LogDirectory, *place: Any) -> Listing:
-        found = genuine(source, *place)
-        for suffix in ("log", "index"):  # the broker deletes one, compaction replaces another
-            (logs / first.name).with_suffix(f".{suffix}").unlink()
-        (logs / second.name).write_bytes((logs / second.name).read_bytes() + bytes(100))
-        return found
-
-    monkeypatch.setattr(LogDirectory, "listing", listing)
-    done = tier(str(logs), store, "transactions")
-    stored = {each.start_offset for each in ContainerSource(store, "here").listing().segments if each.partition == 0}
-    assert stored == {each.start_offset for each in others}
-    assert len(done.notes) == 2
-    assert RemoteStorageManager(store).copies_under_way() == []
-
-
-def test_a_folder_with_files_is_left_alone(tmp_path: Path, store: Store) -> None:
-    tier(str(LOG_DIR), store)
-    (tmp_path / "codecs-0").mkdir()
-    (tmp_path / "codecs-0" / "note").write_text("mine")
-    with pytest.raises(InvalidArgument, match="nothing was restored"):
-        restore(store, str(tmp_path))
-    assert files_below(tmp_path) == {"codecs-0/note": b"mine"}
-
-
-def test_a_fresh_clusters_topic_keeps_its_id(tmp_path: Path, store: Store) -> None:
-    tier(str(LOG_DIR), store)
-    fresh = tmp_path / "codecs-0"
-    fresh.mkdir()
-    mine = b"version: 0\ntopic_id: qYZJDbTjSHma2lSUyvPuSQ"
-    empty = {"00000000000000000000.log": b"", "00000000000000000000.index": bytes(80), "partition.metadata": mine}
-    for name, data in empty.items():
-        (fresh / name).write_bytes(data)
-    (foreign := fresh / f"{0:020d}.index.deleted").touch()
-    before = files_below(tmp_path)
-    for keep, message in ((False, "nothing was restored"), (True, r"index\.deleted")):
-        with pytest.raises(InvalidArgument, match=message):
-            restore(store, str(tmp_path), "codecs", keep_partition_metadata=keep)
-        assert files_below(tmp_path) == before
-    foreign.unlink()
-    restore(store, str(tmp_path), "codecs", keep_partition_metadata=True)
-    files = copied_files(LOG_DIR, rolled(LOG_DIR, "codecs")) | {"codecs-0/partition.metadata": mine}
-    found = files_below(tmp_path)
-    del found["codecs-0/leader-epoch-checkpoint"]
-    assert found == files
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -275,20 +199,3 @@ def test_the_command_line_copies_lists_and_restores(capsys: pytest.CaptureFixtur
     assert restored["bytes"] == sum(row["bytes"] for row in listed) == done["bytes"]
     lines(capsys, "restore", root, back, code=2)
     lines(capsys, "tier", str(tmp_path / "no-such"), root, code=2)
-
-
-def test_watching_goes_on_until_it_is_interrupted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    passes, genuine = iter([False, True]), runtime.sleep_s
-
-    def sleep_s(seconds: float) -> None:
-        if seconds != 10.0:
-            genuine(seconds)
-        elif next(passes):
-            raise Killed
-
-    monkeypatch.setattr(runtime, "sleep_s", sleep_s)
-    with pytest.raises(Killed):
-        main(["kafka", "tier", str(LOG_DIR), (tmp_path / "root").as_uri(), "--topics", "codecs", "--watch", "--json"])
-    assert [json.loads(line)["copied"] for line in capsys.readouterr().out.splitlines()] == [3, 0]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -223,61 +221,6 @@ def test_two_writers_of_a_topic_mix_nothing_up() -> None:
         with pytest.raises(BadOffset):
             one.flush()
         assert [entry.payload for entry in LedgerReader(store).read(T, 1)] == [b"one", b"three"]
-
-
-def test_plans_are_plain_data_and_name_what_is_missing() -> None:
-    with chunkstore.open("memory://offload-plan") as store:
-        with OffloadWriter(store, T, **SMALL) as writer:
-            write(writer, 7, range(200))
-            write(writer, 9, range(500))
-        parts = plan(store, T)
-        assert pickle.loads(pickle.dumps(parts)) == parts
-        assert [part.ledger for part in parts] == sorted(part.ledger for part in parts)
-        assert plan(store, T, (9,)) == tuple(part for part in parts if part.ledger == 9)
-        for part in parts:
-            assert part.blocks[0].first_entry == part.first_entry
-            assert all(block.start < block.stop for block in part.blocks)
-        for earlier, later in pairwise(parts):
-            assert earlier.ledger != later.ledger or earlier.last_entry < later.first_entry
-        with pytest.raises(LedgerNotFound) as missing:
-            plan(store, T, (9, 10))
-        assert (missing.value.topic, missing.value.ledger) == (T, 10)
-        assert pickle.loads(pickle.dumps(missing.value)).ledger == 10
-        with pytest.raises(LedgerNotFound):
-            plan(store, "other")
-        with pytest.raises(InvalidArgument):
-            LedgerReader(store).read(T, 7, 5, 4)
-
-
-def test_topics_do_not_see_each_other() -> None:
-    with chunkstore.open("memory://offload-topics") as store:
-        for topic in ("a", "ab", "a/b", "\u00e9"):
-            with OffloadWriter(store, topic) as writer:
-                writer.append(1, 0, topic.encode())
-        reading = LedgerReader(store)
-        assert reading.topics() == ["a", "a/b", "ab", "\u00e9"]
-        assert [next(reading.read(topic, 1)).payload for topic in reading.topics()] == [
-            b"a",
-            b"a/b",
-            b"ab",
-            b"\xc3\xa9",
-        ]
-
-
-def test_batches_and_large_entries() -> None:
-    with chunkstore.open("memory://offload-batches") as store:
-        with OffloadWriter(store, T, **SMALL) as writer:
-            writer.append_batch(1, 0, pa.array([payload(entry) for entry in range(5000)], pa.binary()))
-            writer.append(1, 5000, b"z" * 300_000)
-            writer.append_batch(1, 5001, pa.array(["text"]))
-            with pytest.raises(InvalidArgument):
-                writer.append_batch(1, 6000, pa.array([b"x", None]))
-            with pytest.raises(InvalidArgument):
-                writer.append_batch(1, 3, pa.array([b"x"]))
-        entries = list(LedgerReader(store).read(T, 1))
-        assert entries[:5000] == expected(1, range(5000))
-        assert entries[5000:] == [Entry(1, 5000, b"z" * 300_000), Entry(1, 5001, b"text")]
-        objects_agree(store)
 
 
 def test_damaged_blocks_of_an_open_segment_are_named() -> None:

@@ -79,20 +79,6 @@ def test_a_request_that_lands_late_changes_nothing(rgw: S3Server, proxied: Proxi
     assert (before["LastModified"], before["Metadata"]) == (after["LastModified"], after["Metadata"])
 
 
-def test_lost_requests_and_cut_answers_are_sent_again(server: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(server)
-    storage = connect(server, proxy)
-    lost = proxy.lose_request(lambda request: request.number % 2 == 0, times=100)
-    assert storage.create_if_absent("name", b"content")
-    assert storage.exists("name")
-    assert storage.read(ChunkHandle("name", False), 0, 100) == b"content"
-    assert storage.stat("name").length == 7
-    assert [item.name for item in storage.list().items] == ["name"]
-    storage.delete("name")
-    assert not storage.exists("name")
-    assert lost.fired > 3
-
-
 def test_large_uploads_survive_resets_and_lost_replies(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
     proxy = proxied(rgw)
     storage = connect(rgw, proxy, **PARTS)
@@ -112,17 +98,6 @@ def test_large_uploads_survive_resets_and_lost_replies(rgw: S3Server, proxied: P
     assert storage.concat([ConcatArgument("large", 17 * MIB), ConcatArgument("small", MIB)]) == 18 * MIB
     assert lost.fired == 1
     assert rgw.client.get_object(Bucket=storage.options.bucket, Key="large")["Body"].read() == content + data(MIB)
-
-
-def test_an_upload_that_fails_is_aborted(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(rgw)
-    storage = connect(rgw, proxy, tries_max=2, **PARTS)
-    lost = proxy.lose_request(lambda request: is_part(request) and "partNumber=3" in request.target, times=100)
-    with pytest.raises(StorageUnavailable):
-        storage.create("large", data(22 * MIB))
-    assert lost.fired == 2
-    assert "Uploads" not in rgw.client.list_multipart_uploads(Bucket=storage.options.bucket)
-    assert not storage.exists("large")
 
 
 # Deadlines

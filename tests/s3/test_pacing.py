@@ -11,36 +11,13 @@ from threading import Lock
 import pytest
 from botocore import exceptions as sdk
 
-from chunkstore.errors import StorageUnavailable
-from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_bindings.s3.pacing import Pacer, Patience
 from chunkstore_bindings.s3.refusals import refusal_of
-from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage
 from tests.s3.conftest import Answers, At
 from tests.s3.test_mistakes import refusal
 from tests.support.clock import stopped_clock
 from tests.support.servers.answering import http
-
-
-@pytest.mark.parametrize(("share", "pause_s_max"), [(0.1, 0.05), (0.3, 0.06), (0.5, 0.15), (0.7, 0.6)])
-def test_a_share_that_does_not_depend_on_our_rate_costs_a_small_pause_for_each_attempt(
-    share: float, pause_s_max: float
-) -> None:
-    pacer, random, attempts = Pacer(), Random(18), 0
-    with stopped_clock() as clock:
-        for _ in range(1000):
-            patience = Patience(1000)
-            while True:
-                attempts += 1
-                pacer.wait()
-                refused = random.random() < share
-                pacer.answered(refused=refused)
-                if not refused:
-                    break
-                pause_s = patience.plan(random.random(), 60, busy=True)
-                assert pause_s is not None
-                clock.sleep_s(pause_s)
-        assert sum(clock.slept_s) < attempts * pause_s_max
 
 
 def test_slowing_down_goes_on_where_it_helps() -> None:
@@ -80,26 +57,6 @@ def test_a_server_says_when_to_come_back(told: str, dated: str, seconds: float) 
     found = refusal_of(sdk.ClientError(answer, "PutObject"))
     assert found.retry_after_s == seconds
     assert found.error("n").retry_after_s == seconds  # type: ignore[attr-defined]
-
-
-def test_what_a_server_asks_for_is_waited_for_within_the_time_of_the_call() -> None:
-    patience = Patience(4)
-    assert patience.plan(0, 60, retry_after_s=7) == 7
-    assert patience.plan(0, 20, retry_after_s=1e9) == 10
-    assert patience.plan(1, 0.05, retry_after_s=1e9) is None
-
-
-def test_the_layer_above_keeps_it_too() -> None:
-    class Busy(MemoryChunkStorage):
-        def do_stat(self, name: str) -> None:  # type: ignore[override]
-            error = StorageUnavailable("SlowDown", object=name)
-            error.retry_after_s = 3
-            raise error
-
-    storage = RetryingChunkStorage(Busy("memory://busy"), RetryPolicy(tries_max=4, budget_s=8, pause_s_first=0))
-    with stopped_clock() as clock, pytest.raises(StorageUnavailable):
-        storage.stat("n")
-    assert clock.slept_s == [3, 2.5, 1.25]
 
 
 def test_20_clients_of_a_server_that_refuses_half_all_finish(at: At, answering: Answers) -> None:

@@ -20,21 +20,14 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ReadRange
 from chunkstore.testing.storage_basics import pattern
-from chunkstore_bindings.probe import PROBE_RACERS
-from chunkstore_journal.container import read_format
 from tests.s3.conftest import Connect
 from tests.support.servers.s3server import CREDENTIALS, S3Server
 
 MIB = 1 << 20
 SMALL_PARTS = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}
-
-
-def counted(storage: Any, *verbs: str) -> dict[str, int]:
-    return {verb: count for verb, count in storage.request_counts().items() if count and not verb.endswith("_bytes")}
 
 
 def test_checksums_are_kept_and_looked_at(server: S3Server, connect: Connect) -> None:
@@ -102,28 +95,6 @@ def test_stale_uploads_are_swept_and_young_ones_spared(rgw: S3Server, connect: C
     assert "Uploads" not in server.client.list_multipart_uploads(Bucket=bucket)
 
 
-def test_concat_on_the_server(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    sizes = [5 * MIB, 100, 6 * MIB, 5 * MIB + 1, 3 * MIB, 7]
-    contents = [random.Random(size).randbytes(size) for size in sizes]
-    for number, content in enumerate(contents):
-        storage.create(f"c/{number}", content)
-    before = storage.request_counts()
-    arguments = [ConcatArgument(f"c/{number}", size) for number, size in enumerate(sizes)]
-    assert storage.concat(arguments) == sum(sizes)
-    after = storage.request_counts()
-    assert storage.read(ChunkHandle("c/0", False), 0, 1 << 30) == b"".join(contents)
-    moved = sum(after[name] - before.get(name, 0) for name in ("sent_bytes", "received_bytes"))
-    assert moved == 2 * (6 * MIB + 100 + 3 * MIB + 7)  # what is left of the third is too small to be copied
-    with pytest.raises(ChunkNotFound) as caught:
-        storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/none", 6 * MIB)])
-    assert caught.value.chunk == "c/none"
-    with pytest.raises(InvalidArgument):
-        storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/2", 6 * MIB + 1)])
-    assert storage.read(ChunkHandle("c/1", False), 0, 1000) == contents[1]
-    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
-
-
 def test_composing_on_the_server(server: S3Server, connect: Connect) -> None:
     storage = connect(server)
     sizes = [5 * MIB + 1, 100, 11 * MIB, 7]
@@ -159,21 +130,6 @@ def test_composing_on_the_server(server: S3Server, connect: Connect) -> None:
 
 
 # The probe
-
-
-def test_what_a_container_learns_about_its_server(server: S3Server, tmp_path: Any) -> None:
-    root = server.root(server.make_bucket(), "somewhere")
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
-    with chunkstore.open(root, settings=settings) as store:
-        store.create("s")
-        store.append("s", b"data")
-    storage = open_storage(root, settings)
-    found = read_format(storage, ContainerNames("default")).probe
-    assert (found["racers"], found["winners"], found["medium"], found["lifecycle"]) == (PROBE_RACERS, 1, "s3", "none")
-    assert found["endpoint"] == server.url
-    assert not any(secret in repr(found) for secret in CREDENTIALS.values() if len(secret) > 10)
-    assert not storage.list("default/tmp/").items
-    storage.close()
 
 
 @pytest.mark.parametrize("look_alike", ["ignores", "races"], indirect=True)
@@ -254,31 +210,6 @@ def test_a_versioned_bucket_is_served_or_refused_and_never_trusted_blindly(serve
     with chunkstore.open_replica(root, settings=settings) as replica:
         assert replica.read("s", 0, 10) == b"data++"
         assert not replica.exists("t")
-
-
-@pytest.mark.parametrize("look_alike", ["throttles"], indirect=True)
-def test_a_server_that_asks_to_slow_down(look_alike: S3Server, connect: Connect) -> None:
-    bucket = "throttled"
-    while True:
-        try:
-            look_alike.client.create_bucket(Bucket=bucket)
-            break
-        except look_alike.client.exceptions.ClientError:
-            continue
-    storage = connect(look_alike, bucket=bucket, tries_max=20)
-    for number in range(6):
-        assert storage.create_if_absent(f"n/{number}", b"x")
-    assert counted(storage)["PUT"] > 6
-    assert [item.name for item in storage.list("n/").items] == [f"n/{number}" for number in range(6)]
-
-
-@pytest.mark.parametrize("look_alike", ["conflicts"], indirect=True)
-def test_a_conflict_decides_nothing(look_alike: S3Server, connect: Connect) -> None:
-    storage = connect(look_alike)
-    assert storage.create_if_absent("a", b"first") is True
-    assert storage.create_if_absent("a", b"second") is False
-    assert counted(storage) == {"PUT": 3}
-    assert storage.read(ChunkHandle("a", False), 0, 10) == b"first"
 
 
 @pytest.mark.parametrize("look_alike", ["corrupts"], indirect=True)

@@ -67,7 +67,11 @@ BINDING_MUTANTS: Final = (
     _log(
         "file-log-unlooked",
         "an owner that appends by a descriptor does not look for a newer claim",
-        Patch(f"{_APPENDER}.look", "os.stat(self._rest, dir_fd=folder.fd, follow_symlinks=False)", "raise FileNotFoundError"),
+        Patch(
+            f"{_APPENDER}.look",
+            "os.stat(self._rest, dir_fd=folder.fd, follow_symlinks=False)",
+            "raise FileNotFoundError",
+        ),
     ),
     _log(
         "file-log-unsynced",

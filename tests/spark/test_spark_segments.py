@@ -14,10 +14,7 @@ from chunkstore.config import Tuning
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
-    ContainerNotFound,
     Damaged,
-    InvalidArgument,
-    SegmentNotFound,
     Unsupported,
 )
 from chunkstore.spark.errors import original_error
@@ -104,19 +101,6 @@ def test_sql_over_a_temporary_view(container: Container) -> None:
     assert [tuple(row) for row in rows] == [(1000, 1000), (2000, 500)]
     table = f"CREATE TABLE remembered USING chunkstore OPTIONS ({options})"
     failure(Unsupported, lambda: container.spark.sql(table))
-
-
-def test_mistakes_reach_the_driver_with_type_and_fields(container: Container) -> None:
-    with container.open() as store:
-        fill(store, "a", 10, 10)
-    unknown = failure(InvalidArgument, lambda: container.frame(segments="a", colums="value"))
-    assert unknown.to_fields() == {"argument": "colums"}
-    assert "minPartitions" in unknown.message
-    assert failure(InvalidArgument, container.frame).to_fields() == {"argument": "segments"}
-    missing = failure(SegmentNotFound, container.frame(segments="a,nix").collect)
-    assert missing.to_fields() == {"segment": "nix"}
-    elsewhere = container.spark.read.format("chunkstore").options(container="other", segments="a").load(container.url)
-    assert failure(ContainerNotFound, elsewhere.collect).to_fields()["container"] == "other"
 
 
 def test_damage_reaches_the_driver_with_type_and_fields(container: Container) -> None:

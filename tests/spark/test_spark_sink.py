@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -152,75 +151,6 @@ def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
     assert isinstance(refused, Conflict)
     assert (refused.expected, refused.found) == (3, 1)
     assert sorted(ground.written()) == ground.brought
-
-
-@pytest.mark.proof
-def test_other_rows_under_the_last_number_are_refused(ground: Ground) -> None:
-    """A checkpoint that was put back by one micro-batch plans the same rows again, or what has come since."""
-    checkpoint, kept = ground.path / "checkpoint", ground.path / "kept"
-    with ground.open() as store:
-        ground.bring(1)
-        ground.stream()
-        shutil.copytree(checkpoint, kept)
-        ground.bring(1)
-        ground.stream()
-        shutil.rmtree(checkpoint)
-        shutil.copytree(kept, checkpoint)
-        ground.stream()
-        assert ground.written() == ground.brought
-        shutil.rmtree(checkpoint)
-        kept.rename(checkpoint)
-        (ground.path / "in" / "1.txt").unlink()
-        ground.bring(1)
-        for owner in (None, store):
-            with pytest.raises(Exception, match="put the newer checkpoint back") as caught:
-                ground.stream(owner)
-            assert owner is not None or isinstance(original_error(caught.value), Conflict)
-        assert ground.written() == ground.brought[:2]
-
-
-@pytest.mark.proof
-def test_two_frames_of_one_micro_batch(ground: Ground) -> None:
-    """The second one's number says that it is there already. It was dropped, and nobody told."""
-    ground.bring(3)
-    source = ground.spark.readStream.format("text").load(str(ground.path / "in"))
-
-    def run(store: chunkstore.ChunkedSegmentStorage, number: int, good: Any, bad: Any) -> None:
-        def split(frame: Any, batch: int) -> None:
-            good(frame.where("value != 'row 1'"), batch)
-            bad(frame.where("value = 'row 1'"), batch)
-
-        def halves(frame: Any, batch: int) -> None:  # of one length
-            good(frame.where("value = 'row 0'"), batch)
-            good(frame.where("value = 'row 2'"), batch)
-
-        stream = source.writeStream.option("checkpointLocation", str(ground.path / f"checkpoint-{number}"))
-        stream.foreachBatch(split if good is not bad else halves).trigger(availableNow=True).start().awaitTermination()
-
-    with ground.open() as store:
-        good, bad = (foreach_batch(store, segments=name, framing="lines") for name in ("good", "bad"))
-        with pytest.raises(Exception, match="each needs a foreach_batch with a txnAppId of its own"):
-            run(store, 1, good, bad)
-        assert not store.exists("bad")
-        with pytest.raises(Exception, match="each needs a foreach_batch with a txnAppId of its own"):
-            run(store, 3, good, good)
-        store.delete("good")
-        good, bad = (foreach_batch(store, segments=name, framing="lines", txnAppId=name) for name in ("good", "bad"))
-        run(store, 2, good, bad)
-        assert sorted(store.read("good", 0, 99).split(b"\n")) == [b"", b"row 0", b"row 2"]
-        assert store.read("bad", 0, 99) == b"row 1\n"
-        run(store, 2, good, bad)
-
-
-def test_a_stream_of_a_driver_that_owns_the_container(ground: Ground) -> None:
-    with ground.open() as store:
-        ground.bring(2)
-        ground.stream(store)
-        ground.forget("commits", 1)
-        ground.bring(1)
-        ground.stream(store)
-        assert sorted(ground.written()) == ground.brought
-        assert store.epoch == 1
 
 
 @pytest.mark.proof
