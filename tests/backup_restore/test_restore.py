@@ -19,8 +19,6 @@ from chunkstore.errors import (
     ContainerNotFound,
     Damaged,
     InvalidArgument,
-    NotOwner,
-    OutcomeUnknown,
     SegmentNotFound,
     SegmentSealed,
     StorageUnavailable,
@@ -305,32 +303,6 @@ def test_some_segments_with_what_belongs_to_them(world: World, target: World) ->
     )
     refused(InvalidArgument, lambda: restored(world, target, segments="a", new_container="other"))
     assert not target.objects("other/")
-
-
-def test_two_at_once_end_in_one_container(world: World, target: World) -> None:
-    """The later one fences the earlier one, and goes on where that was."""
-    store = filled(world)
-    lsn = store.pin("before").lsn
-    expected = described(store)
-    inner: list[RestoreReport] = []
-
-    def wrap(storage: ChunkStorage) -> ChunkStorage:
-        made = Hooked(storage)
-
-        def other(operation: str, names: tuple[str, ...]) -> None:
-            if operation == "create" and "/d/" in names[0] and not inner:
-                inner.append(RestoreReport("", 0, 0, 0, 0, 0, (), 0, False))
-                inner[0] = restored(world, target, lsn=lsn)
-
-        made.before = other
-        return made
-
-    with pytest.raises((NotOwner, OutcomeUnknown)):
-        restored(world, target, wrap=wrap, lsn=lsn)
-    assert inner[0].lsn == lsn
-    new = target.open()
-    assert described(new) == expected
-    assert problems(new.check("deep")) == []
 
 
 def test_rows_that_do_not_hold_together_never_become_a_container(

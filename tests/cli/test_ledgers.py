@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
-from tests.support.hooked import wait_for
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
 LINES = b"first\n\nthird \xff\x00\nlast, without an end"
 
 
@@ -58,28 +53,6 @@ def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
     call("offload", root, lines, "--topic", "", "--ledger", "1", "--json", code=2)
     call("ledger", "read", root, "--topic", "t", "--ledger", "5", "--first", "-2", "--json", code=2)
     call("ledger", code=2)
-
-
-@pytest.mark.proof
-def test_a_killed_offload_is_resumed(start: Start, call: Call, root: str, tmp_path: Path) -> None:
-    path = tmp_path / "many"
-    path.write_bytes(b"".join(b"line %d of a stream that is cut\n" % number for number in range(200_000)))
-    arguments = ("offload", root, "-", "--topic", "t", "--ledger", "1", "--block-size", "65536")
-    writer = start(*arguments)
-    assert writer.stdin is not None
-    data = path.read_bytes()
-    writer.stdin.write(data[: len(data) // 2])
-    writer.stdin.flush()
-    wait_for(lambda: any(line["last_entry"] >= 0 for line in call("ledger", "ls", root, "--json").lines), 120.0)
-    writer.send_signal(signal.SIGKILL)
-    assert writer.wait() == -signal.SIGKILL
-    [state] = call("ledger", "ls", root, "--json").lines
-    assert state["complete"] is False
-    stored = call("ledger", "read", root, "--topic", "t", "--ledger", "1").out
-    assert data.startswith(stored)
-    result = call("offload", root, path, "--topic", "t", "--ledger", "1", "--resume", "--take-over", "--json").document
-    assert result["first_entry"] == stored.count(b"\n") == state["last_entry"] + 1
-    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == data
 
 
 def test_segments_are_pulsar_objects(call: Call, root: str, lines: Path, tmp_path: Path) -> None:

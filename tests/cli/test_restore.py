@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,7 @@ import pytest
 import chunkstore
 from chunkstore.config import RollingPolicy
 from tests.cli.conftest import Call
-from tests.support.data import pattern, problems
-from tests.support.killed_runs import kill_and_go_on
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
+from tests.support.data import pattern
 
 
 @pytest.fixture
@@ -51,20 +46,3 @@ def test_from_a_named_snapshot_to_another_root(call: Call, filled: str, new_root
     again = call("restore", filled, new_root, "--snapshot", "nightly", "--json", code=2)
     assert again.error["error"] == "InvalidArgument" and again.error["fields"] == {"argument": "new_root"}
     assert b"restored" in call("restore", filled, new_root, "--new-container", "other").out
-
-
-@pytest.mark.proof
-def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
-    with chunkstore.open(root) as store:
-        for number in range(40):
-            store.create(f"s{number:02}", rolling=RollingPolicy(chunk_size_bytes_max=50_000))
-            store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
-            store.table("t").put(b"%d" % number, b"v")
-    new = (tmp_path / "new").as_uri()
-    assert kill_and_go_on(start, ("restore", root, new, "--take-over", "--json"), tmp_path / "new", kills=8)
-    with chunkstore.open(new) as store:
-        for number in range(40):
-            assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
-            assert store.last_event_number(f"s{number:02}", "w") == number + 1
-        assert len(list(store.table("t").scan())) == 40
-        assert problems(store.check("deep")) == []

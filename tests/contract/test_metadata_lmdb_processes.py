@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 
 from chunkstore.config import MIB, Settings, Tuning
-from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.testing.metadata_history import History
-from tests.support.forked import in_forked_child
-from tests.support.lmdb_caches import CONTAINER, made_current, state_file, token_directories
+from tests.support.lmdb_caches import CONTAINER, made_current, token_directories
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
 
@@ -225,37 +224,3 @@ def test_beside_a_process_that_was_stopped(cache: LmdbMetadataCache, folder: str
 
 
 # ---- fork
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
-    store, history = made_current(cache)
-    view = store.view()
-    next_commit = history.commit([(b"Sa", b"parent")])
-
-    def child() -> str:
-        calls: list[Callable[[], object]] = [
-            store.head, store.view, lambda: store.get(b"Sa"), lambda: store.jump(history.position, 0),
-            lambda: store.apply([next_commit], verify=False),
-        ]  # fmt: skip
-        answers = []
-        for call in calls:
-            with pytest.raises(StorageUnavailable, match="fork") as caught:
-                call()
-            answers.append(type(caught.value).__name__)
-        view.close()
-        store.close(clean=True)
-        cache.close()
-        return " ".join(answers)
-
-    assert in_forked_child(child) == " ".join(["StorageUnavailable"] * 5)
-    assert view.get(b"Sa") == b"2"  # the parent's reader slot is its own still
-    assert store.apply([next_commit], verify=True)
-    assert view.get(b"Sa") == b"2"
-    view.close()
-    assert state_file(cache).read_text().split()[3] == "open"
-    again = cache.open_current()
-    assert again is not None
-    assert again.head().position == next_commit.position
-    again.close(clean=False)
-    store.close(clean=True)

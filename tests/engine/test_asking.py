@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,8 +24,6 @@ from chunkstore.errors import (
 )
 from chunkstore.owner import Asker
 from chunkstore.sessions import SessionWriter
-from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
-from chunkstore_journal import asks
 from chunkstore_journal.asks import StoredAsks, encode_request
 from tests.support.data import pattern, refused
 from tests.support.hooked import wait_for
@@ -244,35 +241,3 @@ def test_a_deposed_owner_answers_nothing(world: World) -> None:
     asker = world.asker()
     world.open(**ASKED)
     assert asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S) > 0
-
-
-def test_answers_that_stay_go_after_a_day_by_the_owner_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the storage's clock alone, which may be far from the owner's: an asker may still wait for an answer that looks old to that."""
-    store = world.open(**ASKED)
-    store.create("a")
-    asker = world.asker()
-    for number in range(3):
-        asker.pin(f"p{number}", wait_s=SOON_S)  # the answer of a pin stays, or a late duplicate would make it again
-    box, names = asker_box(asker), store._container.names
-    aged_s = {"all": 0, "answers": 0}
-
-    def listed(storage: ChunkStorage, prefix: str) -> Iterator[ChunkInfo]:
-        for info in iter_listing(storage, prefix):
-            what = names.parse_ask(info.name)
-            aged = aged_s["all"] + (aged_s["answers"] if what is not None and what[1] else 0)
-            yield info._replace(modified_ms=(info.modified_ms or 0) - 1000 * aged)
-
-    monkeypatch.setattr(asks, "iter_listing", listed)
-
-    def stored() -> int:
-        return sum(1 for info in iter_listing(world.storage(), names.ask_prefix()) if names.parse_ask(info.name))
-
-    assert stored() == 3
-    for aged_s["all"], aged_s["answers"], most, left_over in (
-        (40 * 365 * 86_400, 0, 1000, 3),
-        (0, 23 * 3600, 1000, 3),
-        (0, 25 * 3600, 2, 1),  # so many at a time
-        (0, 25 * 3600, 2, 0),
-    ):
-        assert box.waiting(most) == []
-        assert stored() == left_over

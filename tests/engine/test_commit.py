@@ -35,7 +35,7 @@ from chunkstore.errors import (
     SegmentTruncated,
 )
 from chunkstore.sessions import SessionChunk
-from tests.support.data import pattern, problems, refused, run_threads
+from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
 
 SMALL = RollingPolicy(chunk_size_bytes_max=4)
@@ -219,31 +219,4 @@ def test_a_commit_too_long_for_a_record_is_refused_and_harms_nobody(world: World
     assert [*store.table("t").scan()] == []
     store.commit([TablePut("t", b"%d" % number, value) for number in range(12)])
     assert len([*store.table("t").scan()]) == 12
-    assert problems(store.check("deep")) == []
-
-
-def test_moving_between_segments_in_parallel_keeps_the_sum(world: World) -> None:
-    """Two-segment commits from many threads, in both directions, beside single appends: no deadlock, nothing torn."""
-    store = world.open(rolling=32)
-    for name in ("x", "y", "z"):
-        store.create(name)
-    rounds = 15
-
-    def work(thread: int) -> None:
-        pairs = (("x", "y"), ("y", "x"), ("y", "z"), ("z", "x"))
-        one, two = pairs[thread % 4]
-        for number in range(rounds):
-            mark = b"%d:%02d;" % (thread, number)
-            if thread < 6:
-                store.commit([Append(one, mark), Append(two, mark)])
-            else:
-                store.append(one, b"only;")
-
-    run_threads(8, work)
-    content = {name: store.read(name, 0, 1 << 20) for name in ("x", "y", "z")}
-    for thread in range(6):
-        one, two = (("x", "y"), ("y", "x"), ("y", "z"), ("z", "x"))[thread % 4]
-        for name in (one, two):
-            mine = [piece for piece in content[name].split(b";") if piece.startswith(b"%d:" % thread)]
-            assert mine == [b"%d:%02d" % (thread, number) for number in range(rounds)]
     assert problems(store.check("deep")) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -13,61 +12,10 @@ from chunkstore.checksum import BytesLike
 from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
 from chunkstore.operations import spill as spilling
 from chunkstore.storage import ChunkHandle, ChunkStorage
-from tests.support.data import pattern, problems
+from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.inline import fill, inline, keep, kinds
+from tests.support.inline import fill, inline, kinds
 from tests.support.worlds import World
-
-
-@pytest.mark.parametrize(
-    ("settings", "appends", "due"),
-    [
-        ({"spill_bytes": 50}, 4, False),
-        ({"spill_bytes": 50}, 5, True),
-        ({"spill_s": 0.0}, 1, True),
-        ({"inline_rows_max": 3}, 3, False),
-        ({"inline_rows_max": 3}, 4, True),
-    ],
-    ids=str,
-)
-def test_when_they_are_due(world: World, settings: dict[str, Any], appends: int, due: bool) -> None:
-    store = inline(world, **settings)
-    keep(store)  # looks for what others left
-    data = fill(store, "a", appends)
-    assert kinds(store, "a") == ["inline"] * appends
-    keep(store)
-    assert ("inline" not in kinds(store, "a")) == due
-    assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
-
-
-@pytest.mark.parametrize("by_commit", [True, False], ids=["commit", "concat"])
-def test_a_spill_grows_no_chunk_that_a_concat_has_put_in_front(world: World, by_commit: bool) -> None:
-    """A chunk of the source lies in the source's run: bytes added to it in the target would be found by no offset."""
-    store = inline(world)
-    data = fill(store, "a", 3)
-    store.spill(["a"])
-    before = store.append("a", pattern(len(data), 10))
-    data += store.read("a", before, 10)
-    store.create("b")
-    store.append("b", b"front")
-    store.commit([Seal("a"), Concat("b", "a")] if by_commit else [Seal("a")])
-    if not by_commit:
-        store.concat("b", 5, "a")
-    store.append("b", b"behind")
-    expected = b"front" + data + b"behind"
-    for _ in range(2):
-        store.spill(["b"])
-        assert [store.read("b", offset, 3) for offset in range(len(expected))] == [
-            expected[offset : offset + 3] for offset in range(len(expected))
-        ]
-        assert problems(store.check("deep")) == []
-        store.append("b", b"again")
-        expected += b"again"
-    again = inline(world)
-    again.truncate("b", 33)
-    assert again.read("b", 33, 999) == expected[33:]
-    assert problems(again.check("deep")) == []
 
 
 class Failing(Hooked):

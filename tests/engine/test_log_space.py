@@ -10,7 +10,6 @@ import pytest
 from chunkstore import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore_bindings.filesystem import appender
 from tests.support.worlds import World
 
 PIECES = [b"<%d>" % number * 20 for number in range(30)]
@@ -43,27 +42,6 @@ def killed(world: World) -> int:
     world.crash(store)
     world.forget_cache()
     return end
-
-
-def test_a_living_owner_is_followed_and_the_log_of_one_that_closes_ends_with_its_records(world: World) -> None:
-    store = filled(world)
-    log = log_of(world, store.epoch)
-    assert log.stat().st_size > store._container.current.journal.head.end + appender._AHEAD_BYTES // 2
-    assert log.stat().st_blocks * 512 < appender._AHEAD_BYTES // 2, "what is set aside takes no space"
-    replica = world.replica(metadata="memory")
-    assert replica.read("a", 0, 1 << 20) == b"".join(PIECES)
-    store.append("a", b"more")
-    replica.refresh()
-    assert replica.read("a", 0, 1 << 20) == b"".join(PIECES) + b"more"
-    for checked in (store, replica):
-        assert checked.check("deep") == []
-    ended = store._container.current.journal
-    assert store._maintenance._recovery.roll()
-    assert log.stat().st_size == ended.head.end
-    store.append("a", b"again")
-    last = store._container.current.journal
-    store.close()
-    assert log_of(world, last.epoch).stat().st_size == last.head.end
 
 
 def test_zeros_that_a_killed_owner_left_are_neither_cut_nor_damage(world: World, tmp_path: Path) -> None:

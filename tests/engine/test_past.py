@@ -16,7 +16,6 @@ from chunkstore.errors import (
     InvalidArgument,
     OutcomeUnknown,
     PastCollected,
-    SegmentNotFound,
     StorageUnavailable,
     Unsupported,
 )
@@ -195,27 +194,6 @@ def test_a_chunk_that_was_collected_is_no_damage(world: World) -> None:
         # Removed in the rows, deleted, and its row not yet dropped: as a collection leaves it for a moment.
         store.delete("b")
         refused(PastCollected, lambda: view.read("b", 0, 4))
-
-
-def test_a_pin_keeps_a_moment_whole(world: World) -> None:
-    store = world.open(**KEEPING_LITTLE)
-    world.still(store)
-    store.create("a")
-    store.append("a", pattern(0, 12))
-    pin = store.pin("nightly")
-    store.delete("a")
-    for _ in range(3):
-        store.snapshot()
-        store.collect()
-        store.close()
-        store = world.open(**KEEPING_LITTLE)
-        world.still(store)
-    store.collect()
-    with world.replica(at_lsn=pin.lsn) as view:
-        assert view.read("a", 0, 99) == pattern(0, 12)
-        assert problems(view.check("deep")) == []
-        assert [item.name for item in view.pins()] == ["nightly"]
-    refused(SegmentNotFound, lambda: store.read("a", 0, 1))
 
 
 def test_an_undecided_record_is_the_future(world: World) -> None:

@@ -17,10 +17,8 @@ from chunkstore.changes import (
     TablePut,
     Truncate,
 )
-from chunkstore.errors import Damaged, InvalidArgument, StorageFull
+from chunkstore.errors import InvalidArgument, StorageFull
 from chunkstore.observer import Observer
-from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.tables import plan_put_row
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
 from tests.support.settings import tuned
@@ -130,23 +128,6 @@ def test_a_stored_quota_is_in_force_for_every_owner(fresh: Callable[..., chunkst
     for wrong in (0, -1, True, 1.5, 1 << 63):
         with pytest.raises(InvalidArgument):
             later.set_quota(wrong)  # type: ignore[arg-type]
-
-
-def test_a_quota_that_cannot_be_read_refuses_what_adds_until_it_is_set_again(
-    fresh: Callable[..., chunkstore.ChunkedSegmentStorage],
-) -> None:
-    store = fresh()
-    store.create("a")
-    commit_changes(
-        store._container, (), lambda changes: plan_put_row(changes, "!quota", b"", b"\2newer", None), tables=True
-    )
-    store.close()
-    store = fresh()
-    with pytest.raises(Damaged, match="set it again"):
-        store.append("a", b"x")
-    store.truncate("a", 0)
-    store.set_quota(10)
-    store.append("a", b"x")
 
 
 STEPS = st.lists(

@@ -112,6 +112,19 @@ def damaged(world: World, content: bytes) -> tuple[chunkstore.Store, str]:
     return store, name
 
 
+def test_lines_go_on_after_a_gap_at_the_next_newline(world: World) -> None:
+    content = b"123456\n" * 2_000
+    store, _ = damaged(world, content)
+    with store.reader("a", piece_bytes=PIECE, on_damage="skip") as reader:
+        found = [*reader.lines()]
+        (gap,) = reader.skipped
+    whole = [Record(at, b"123456") for at in range(0, len(content), 7)]
+    assert found == [record for record in whole if record.offset + 7 <= gap.start or record.offset >= gap.stop]
+    assert PIECE - 7 < gap.start <= PIECE and 2 * PIECE <= gap.stop < 2 * PIECE + 7
+    with store.reader("a", piece_bytes=PIECE, on_damage="skip") as reader, pytest.raises(Damaged):
+        list(reader.records("length-prefixed", record_bytes_max=1 << 31))
+
+
 @pytest.mark.parametrize("framing", ["lines", "length-prefixed"])
 def test_a_writer_frames_what_records_give_back(world: World, framing: Framing) -> None:
     store = world.open(rolling=5_000)

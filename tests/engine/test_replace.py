@@ -18,7 +18,6 @@ from chunkstore.changes import (
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner
-from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import is_row
 from chunkstore.names import chunk_id
 from chunkstore.operations.replace import replace as commit_replace
@@ -44,70 +43,6 @@ def rows(store: ChunkedSegmentStorage) -> dict[bytes, bytes]:
 
 def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
     return [chunk.length for chunk in store.layout(name)]
-
-
-@pytest.mark.parametrize(("first", "count", "parts"), [(0, 4, 1), (3, 1, 1), (3, 7, 1), (2, 7, 3), (4, 1, 5)])
-def test_a_run_becomes_other_chunks(world: World, first: int, count: int, parts: int) -> None:
-    """Five rows and one for each further chunk, one range of garbage; the same bytes for all who read, here and elsewhere."""
-    store = world.open(gc_grace_s=0)
-    world.still(store)
-    filled(store)
-    replica = world.replica()
-    before, old = rows(store), lengths(store)
-    assert store.commit([merge(store, "a", first, count, parts=parts)]) == [None]
-    after = rows(store)
-    changed = {key[:1] for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    assert {b"C", b"G"} <= changed <= {b"S", b"C", b"G"}, (
-        "the segment's, unless nothing in it is another, in the same millisecond"
-    )
-    assert sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()) == 4 + parts - (first == 0)
-    assert sum(key[:1] == b"G" for key in after) == 1
-    assert [*lengths(store)[:first], *lengths(store)[first + parts :]] == [*old[:first], *old[first + count :]]
-    for _ in range(2):
-        assert store.read("a", 0, 99) == pattern(0, 51)
-        assert store.read("a", 17, 9) == pattern(17, 9)
-        assert problems(store.check("deep")) == []
-        world.forget_cache()
-        store.close()
-        store = world.open(gc_grace_s=0)
-    replica.refresh()
-    assert replica.read("a", 0, 99) == pattern(0, 51)
-    store.append("a", pattern(51, 20))
-    report = store.collect()
-    assert (report.chunks, report.chunk_bytes) == (count, 5 * count)
-    assert len(world.chunks()) == len(lengths(store))
-    assert store.read("a", 0, 99) == pattern(0, 71)
-    assert problems(store.check("deep")) == []
-
-
-@pytest.mark.parametrize(
-    ("cut", "later", "dead"), [(3, 3, 0), (3, 4, 1), (5, 5, 0), (8, 8, 0), (8, 9, 1), (8, 10, None)]
-)
-def test_the_dead_head_is_left_out(world: World, cut: int, later: int, dead: int | None) -> None:
-    """The new run begins at the start offset as it was; what was truncated since is skipped in it, while its first old chunk is there."""
-    store = world.open(gc_grace_s=0)
-    filled(store)
-    store.truncate("a", cut)
-    head = cut % 5
-    run = merge(store, "a", 0, 4, leave_head=True)
-    assert run.start == cut
-    store.truncate("a", later)
-    if dead is None:
-        refused(Conflict, lambda: store.commit([run]))
-        return
-    store.commit([run])
-    first, *_ = store.layout("a")
-    assert (first.offset, first.length) == (cut, 20 - head)
-    assert store.info("a").start_offset == later == first.offset + dead
-    assert store.read("a", later, 99) == pattern(later, 51 - later)
-    assert problems(store.check("deep")) == []
-    *_, removed = [decode_garbage(repr(key), raw) for key, raw in rows(store).items() if key[:1] == b"G"]
-    assert (removed.count, removed.size_bytes) == (4, 20)
-    assert store.collect().chunk_bytes == 20 + cut - head
-    store.truncate("a", 12)
-    store.commit([merge(store, "a", 0, 1)])
-    assert store.read("a", 12, 99) == pattern(12, 39)
-    assert problems(store.check("deep")) == []
 
 
 def _into_another(store: ChunkedSegmentStorage) -> None:

@@ -13,7 +13,7 @@ import pytest
 import chunkstore
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.metadata.scrubbing import BEGINNING, ScrubPosition, find_mark
+from chunkstore.metadata.scrubbing import BEGINNING, find_mark
 from chunkstore.upkeep import scrub as scrubbing
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
@@ -127,25 +127,6 @@ def test_damage_is_found_and_stops_nothing(world: World) -> None:
     assert sum("absent" in item.message for item in found) == 1
 
 
-def test_it_goes_on_where_the_last_owner_stood(world: World) -> None:
-    store = filled(world)
-    report = store.scrub(bytes_max=20 * BLOCK)
-    assert not report.done and report.position == ScrubPosition("b", 11 * BLOCK), report.position
-    flip(world, next(iter(store.layout("a"))).name, 3 * BLOCK)
-    world.forget_cache()
-    world.crash(store)
-    store = world.open()
-    # What it stands on is gone meanwhile, and what has a higher name follows.
-    store.delete("b")
-    store.create("b0")
-    store.append("b0", b"new")
-    rest = store.scrub()
-    assert rest.done and rest.findings == () and rest.size_bytes == (11 * BLOCK if world.appends else 11 * BLOCK + 3)
-    assert rest.began_at == report.began_at
-    again = store.scrub()
-    assert ranges(again.findings) == [("a", 3 * BLOCK, 4 * BLOCK)] and again.began_at >= rest.began_at
-
-
 def test_a_damaged_list_is_a_finding(world: World) -> None:
     store = filled(world)
     raw: list[tuple[bytes, bytes]] = []
@@ -200,33 +181,6 @@ def test_a_copy_puts_back_what_is_damaged(world: World, copies: list[str]) -> No
     assert store.layout("a").__next__().offset == 2 * BLOCK, "from the block that the start offset lies in"
     gone = {a[0].name, b[1].name, b[2].name, c[1].name}
     assert store.collect().chunks == 4 and not gone & set(world.chunks())
-
-
-def test_a_copy_that_is_damaged_elsewhere(world: World, copies: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Block by block whichever side is sound, over windows and over several new chunks; where neither is, nothing is changed."""
-    monkeypatch.setattr(scrubbing, "WINDOW_BYTES", 2 * BLOCK)
-    store = filled(world)
-    a, b, c = (list(store.layout(name)) for name in "abc")
-    for name in (a[1].name, b[1].name, c[1].name):
-        flip(world, name, BLOCK + 1)
-    copy = copy_of(world, copies)  # the block is bad in both
-    for name in (a[1].name, c[1].name):
-        flip(world, name, BLOCK + 1)  # sound again here
-        flip(world, name, 3 * BLOCK)
-    before = world.chunks()
-    monkeypatch.setattr(scrubbing, "_NEW_CHUNK_BYTES", BLOCK)
-    report = store.scrub(repair_from=copy)
-    assert ranges(report.findings) == [
-        ("a", 7 * BLOCK, 8 * BLOCK),
-        ("b", 5 * BLOCK, 6 * BLOCK),
-        ("c", 7 * BLOCK, 8 * BLOCK),
-    ]
-    assert [found.repaired for found in report.findings] == [True, False, True]
-    assert "neither here nor in the copy" in report.findings[1].message and not report.ok
-    assert store.read("a", 4 * BLOCK, 4 * BLOCK) == pattern(4 * BLOCK, 4 * BLOCK)
-    assert len(list(store.layout("a"))) == 6, "four blocks, a chunk each"
-    assert len(set(world.chunks()) - set(before)) == 8, "what was begun of b's chunk is gone again"
-    assert ranges(store.scrub().findings) == [("b", 5 * BLOCK, 6 * BLOCK)]
 
 
 def test_a_root_without_a_copy_is_refused(world: World, copies: list[str]) -> None:

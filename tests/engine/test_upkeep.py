@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
 
-import pytest
-
-from chunkstore.errors import InvalidArgument
 from tests.support.clock import jumping_clock
-from tests.support.data import pattern, refused
+from tests.support.data import pattern
 from tests.support.hooked import wait_for
 from tests.support.worlds import World
 
@@ -106,26 +102,3 @@ def test_the_keeper_snapshots_when_it_is_due(world: World) -> None:
     for _ in range(10):
         store.append("a", b"x" * 100)
     wait_for(lambda: any(name.endswith(".sn") for name in world.objects("default/snap/")))
-
-
-@pytest.mark.parametrize("released", [True, False], ids=["closed", "alive"])
-def test_the_lease_is_a_polite_hint(world: World, monkeypatch: pytest.MonkeyPatch, released: bool) -> None:
-    from chunkstore.errors import ContainerBusy
-
-    monkeypatch.setattr("chunkstore_journal.lease._LEASES_WATCHED", 3000)
-    first = world.open(lease_s=0.2)
-    first.create("a")
-    if released:
-        first.close()
-        began = time.monotonic()
-        second = world.open(lease_s=0.2, wait_s=0)
-        assert time.monotonic() - began < 60
-    else:
-        # Its first sign of life is enough; a keeper that is held up shows it later.
-        with pytest.raises(ContainerBusy) as caught:
-            world.open(lease_s=0.2, wait_s=0)
-        assert caught.value.pid > 0 and caught.value.host
-        first.append("a", b"undisturbed")
-        second = world.open(lease_s=0.2)
-    second.append("a", b"mine")
-    refused(InvalidArgument, lambda: world.open(wait_s=float("nan")))

@@ -43,55 +43,6 @@ def test_segments_heads_and_garbage(world: World) -> None:
     assert (used.segments, used.chunks, used.live_bytes, used.dead_head_bytes, used.garbage_bytes) == (1, 4, 35, 0, 0)
 
 
-def test_extents_and_what_they_hold(world: World) -> None:
-    """By the owner and by a replica alike: in segments, in garbage, spilled, and where an OPEN has taken the last record along."""
-    chosen: dict[str, Any] = {"inline_bytes_max": None, "spill_bytes": 1 << 30, "spill_s": 3600.0, "gc_grace_s": 0}
-    store = world.open(**chosen)
-    world.still(store)
-    store.create("a")
-    store.create("b")
-    opening = store.usage().open_bytes
-    index = store._container.current.journal.head.index
-    for number in range(5):
-        store.append("a", pattern(10 * number, 10))
-    store.append("b", pattern(0, 7))
-    replica = world.replica()
-
-    def seen() -> tuple[object, ...]:
-        replica.refresh()
-        here, there = (
-            (used.inline_bytes, used.inline_extents, used.held_epoch, used.held_index)
-            for used in (store.usage(), replica.usage())
-        )
-        assert here == there
-        return here
-
-    oldest = store.epoch, index if world.mode == "slot" else 0
-    assert seen() == (57, 6, *oldest)
-    assert (store.usage("b").inline_bytes, store.usage("a").inline_extents) == (7, 5)
-    store.truncate("a", 20)
-    assert seen() == (57, 6, *oldest) and store.usage("a").inline_bytes == 30
-    store.collect()
-    assert seen()[:2] == (37, 4)
-    store.delete("b")
-    store._spiller.spill_all("a")
-    assert seen()[:2] == (7, 1)
-    assert store.usage("a").inline_extents == 0
-    store.append("a", b"the last record of its stream")
-    world.forget_cache()  # whoever has one that has applied the last record takes nothing along
-    store = world.open(**chosen)
-    world.still(store)
-    used = store.usage()
-    assert used.open_bytes == stored_bytes(world, "default/j/", ("0000000000000000.s",))
-    assert opening is not None and used.open_bytes is not None
-    assert (used.open_bytes > 2 * opening + 29) is (world.mode == "append")
-    for name in ("a", "b"):
-        if store.exists(name):
-            store._spiller.spill_all(name)
-    store.collect()
-    assert (store.usage().inline_extents, store.usage().held_epoch) == (0, None)
-
-
 def test_journal_and_snapshots_are_what_lies_there(world: World) -> None:
     begun = world.open(gc_grace_s=0, snapshots_kept=1)
     begun.create("a")

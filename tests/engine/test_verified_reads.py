@@ -6,18 +6,18 @@ import pickle
 import random
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from chunkstore import blocks
-from chunkstore.changes import Append, Attach, Concat, Create, Seal
+from chunkstore.changes import Append, Concat, Create, Seal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.operations import read_slices
 from chunkstore.replica import Replica
 from tests.support.data import pattern, problems, refused
-from tests.support.rot import Block, blocks_of, borders_of, expected_borders, flip, stored_borders
+from tests.support.rot import Block, blocks_of, flip
 from tests.support.worlds import World
 
 BLOCK = 16
@@ -208,26 +208,3 @@ def test_damage_that_is_skipped_is_named_and_nothing_else_is_left_out(world: Wor
             assert [at for low, high in told for at in range(low, high)] == sorted(lost)
             assert all(isinstance(item.error, Damaged) for item in pieces.skipped)
     refused(InvalidArgument, lambda: store.reader("a", on_damage="ignore"))  # type: ignore[arg-type]
-
-
-def test_chunks_of_a_session_have_borders(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    content = pattern(0, LONG)
-    with store.session("me") as session:
-        chunk = session.writer(0).write_chunk(world.storage(), 0, content)
-        assert pickle.loads(pickle.dumps(chunk)) == chunk and len(chunk.border_crcs) == len(borders_of(LONG, BLOCK))
-        crcs = chunk.border_crcs
-        wrong_crcs: list[Any] = [crcs[1:], (*crcs, 0), (-1, *crcs[1:]), [*crcs]]
-        for bad in wrong_crcs:
-            wrong = chunk._replace(border_crcs=bad)
-            with pytest.raises(InvalidArgument):
-                store.commit([Attach("a", session.id, (wrong,))])
-        store.commit([Attach("a", session.id, (chunk,))])
-    assert stored_borders(store) == expected_borders(world, store, BLOCK) != {}
-    [stored] = store.layout("a")
-    flip(world, stored.name, 700)
-    with pytest.raises(Damaged) as caught:
-        store.read("a", 690, 20)
-    assert caught.value.start == 688
-    assert store.read("a", 0, 688) == content[:688] and store.read("a", 704, 1 << 20) == content[704:]

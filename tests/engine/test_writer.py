@@ -158,25 +158,6 @@ def test_after_an_error_it_is_broken(world: World) -> None:
     refused(Closed, lambda: writer.append(b"x"))
 
 
-def test_closed_writers(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    writer = store.writer("a")
-    future = writer.append(b"x")
-    writer.close()
-    assert future.result(0) == 0
-    writer.close()
-    refused(Closed, lambda: writer.append(b"x"))
-    left = store.writer("a")
-    pending = left.append(b"y")
-    store.close()
-    assert pending.exception(60) is None or isinstance(pending.exception(60), Closed)
-    try:
-        left.close()
-    except Closed:
-        assert isinstance(pending.exception(60), Closed)
-
-
 def events(count: int) -> list[bytes]:
     return [b"event-%03d;" % number for number in range(1, count + 1)]
 

@@ -23,15 +23,6 @@ from tests.support.fake_webhdfs import FakeWebHdfs
 # Joining
 
 
-def test_concat_leaves_its_sources_alone(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.create("f/a", b"aa")
-    storage.create("f/b", b"bb")
-    assert storage.concat([ConcatArgument("f/a", 2), ConcatArgument("f/b", 2)]) == 4
-    assert fake.files["/root/f/a"].data == b"aabb"
-    assert fake.files["/root/f/b"].data == b"bb"
-    assert fake.asked("CONCAT") == 0
-
-
 def test_concat_in_one_folder_moves_no_bytes_where_it_may_consume(fake: FakeWebHdfs) -> None:
     storage = made(fake, "?concat=consume")
     for name, data in (("f/a", b"aa"), ("f/b", b"bb"), ("f/c", b"cc"), ("g/d", b"dd")):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import pytest
 
 from chunkstore import runtime
 from chunkstore.config import Settings, Tuning
 from chunkstore.errors import CacheDamaged, Damaged, RolledBack, StorageUnavailable
-from chunkstore.journal import Batch, JournalBroken, RecordKind
+from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore.metadata.port import Head, Position
+from chunkstore.metadata.port import Head
 from chunkstore.storage import ChunkHandle
 from chunkstore_journal.follower import Follower
 from tests.journal.ends import Objects, become, close, objects_of
@@ -188,27 +186,6 @@ def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World,
     assert keys_of(follower.store) == owner.keys() | {"d"}
 
 
-def test_other_records_of_the_same_owner_are_noticed(append_world: World) -> None:
-    """A machine that was set back together with its disk: the OPEN is the same, and what follows is not."""
-    world = append_world
-    owner = world.process().open()
-    owner.put("a")
-    twin = copy(owner.journal)
-    digest = owner.store.head().digest
-    owner.put("b")
-    follower = world.follower()
-    shown = follower.catch_up()
-    world.storage.truncate(world.storage.open_write(world.names.log(1)), twin.head.end)
-    with pytest.raises(RolledBack):
-        follower.catch_up()
-    for _ in range(5):
-        twin.append(Batch(RecordKind.HEARTBEAT, [], [], digest, runtime.now_ms()))
-    with pytest.raises(RolledBack) as raised:
-        follower.catch_up()
-    assert (raised.value.lsn_seen, raised.value.lsn_now) == (shown.position.lsn, twin.head.lsn)
-    assert keys_of(follower.store) == {"a", "b"}
-
-
 @pytest.mark.parametrize("later", [0, 2])
 @pytest.mark.parametrize("grown", [1, 9])
 def test_a_live_replica_does_not_follow_an_accepted_rollback(memory_world: World, grown: int, later: int) -> None:
@@ -243,35 +220,6 @@ def test_a_live_replica_does_not_follow_an_accepted_rollback(memory_world: World
     anew = world.follower()
     assert anew.catch_up().position == heir.journal.head
     assert keys_of(anew.store) == heir.keys()
-
-
-def test_rot_in_front_of_a_snapshot_blinds_nobody(world: World) -> None:
-    """Neither who was there before, nor who is opened behind it. Rot behind the snapshot is damage as ever."""
-    owner = world.process().open()
-    owner.put("a")
-    early = world.follower()
-    early.catch_up()
-    second = owner.put("b")
-    owner.put("c")
-    owner.snapshot()
-    third = owner.put("d")
-    owner.put("e")
-
-    def flip(position: Position) -> None:
-        """A bit of the record's own hash, with which it ends."""
-        name = world.names.log(1) if world.mode == "append" else world.names.slot(1, position.index - 1)
-        data = bytearray(world.whole(name))
-        data[position.end - 3] ^= 1  # of a slot the third byte from its end, too
-        world.overwrite(name, bytes(data))
-
-    flip(second)
-    late = world.follower()
-    for follower in (early, late):
-        assert follower.catch_up().position.lsn >= third.lsn
-        assert keys_of(follower.store) >= {"a", "b", "c", "d"}
-    flip(third)
-    with pytest.raises(Damaged):
-        world.follower().catch_up()
 
 
 def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:

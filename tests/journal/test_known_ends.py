@@ -8,7 +8,6 @@ import pytest
 
 from chunkstore.errors import Damaged
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.memory import MemoryShelf
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import encode_lease
@@ -92,22 +91,6 @@ def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
     assert "is missing here" in refused(world).message
     world.overwrite(lost, record)
     assert world.process().open().keys() == KEYS
-
-
-def test_what_is_missing_is_said(memory_world: World) -> None:
-    world = memory_world
-    owner = closed(world, shelf := MemoryShelf())
-    whole = objects_of(world.storage)
-    end = owner.journal.head
-    if world.mode == "append":
-        world.overwrite(world.names.log(1), whole[world.names.log(1)][: end.end - 700])
-    else:
-        for index in range(end.index - 4, end.index):
-            world.storage.delete(world.names.slot(1, index))
-    message = refused(world).message
-    assert f"epoch 1 was closed at lsn {end.lsn} according to the lease" in message
-    assert f"to {end.lsn} (" in message
-    assert f"also seen by the local cache (lsn {end.lsn})" in refused(world, shelf).message
 
 
 def test_who_says_nothing_of_the_end_is_not_asked(memory_world: World) -> None:

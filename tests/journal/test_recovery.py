@@ -10,10 +10,9 @@ from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, Position
 from chunkstore_journal import stream
-from chunkstore_journal.claim import read_latest
 from chunkstore_journal.payloads import encode_ops
 from tests.journal.ends import refused
-from tests.journal.world import Process, World, keys_of
+from tests.journal.world import Process, World
 
 
 def filled(world: World, shelf: MemoryShelf | None = None, count: int = 10) -> Process:
@@ -191,17 +190,6 @@ def test_power_cut_between_the_log_file_and_open(append_world: World) -> None:
     heir = world.process().open()
     assert world.storage.exists(world.names.log(2))
     assert (heir.report.previous_epoch, heir.keys()) == (1, KEYS)
-
-
-def test_latest_is_a_hint_with_a_link(world: World) -> None:
-    owner = filled(world)
-    name = owner.snapshot()
-    latest = read_latest(world.storage, world.names)
-    assert latest is not None
-    assert (latest.snapshot.name, latest.snapshot.lsn, latest.epoch) == (name, 11, 1)
-    assert keys_of(owner.store) == KEYS
-    world.overwrite(world.names.latest, b"garbage")
-    assert world.process().open().keys() == KEYS
 
 
 @pytest.mark.parametrize("kind", [RecordKind.OPS, RecordKind.SNAPSHOT_NOTE])

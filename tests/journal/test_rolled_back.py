@@ -7,14 +7,13 @@ import pickle
 import pytest
 
 from chunkstore.config import Settings
-from chunkstore.errors import Damaged, RolledBack
+from chunkstore.errors import RolledBack
 from chunkstore.metadata.memory import MemoryShelf
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.payloads import FLAG_GIVEN_UP
 from tests.journal.ends import KEYS, Objects, become, close, closed, cut_tail, objects_of, refused
-from tests.journal.test_recovery import plant_cache
 from tests.journal.world import World
 
 
@@ -113,33 +112,6 @@ def test_each_machine_that_has_seen_what_was_given_up_is_asked(world: World) -> 
     assert world.process(first).open().keys() == heir.keys()
 
 
-@pytest.mark.parametrize("strangers", [1, 3])
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_another_history_that_is_longer_by_now_is_a_rollback(world: World, epochs: int, strangers: int) -> None:
-    """Somebody who has seen nothing has gone on with the older state: whoever has seen the newer one hears so, and may accept it."""
-    shelf = MemoryShelf()
-    _, newer, lsn = rolled_back(world, shelf, epochs=epochs)
-    for number in range(strangers):
-        stranger = world.process().open()
-        for row in range(20):
-            stranger.put(f"another {number} {row}")
-    other = objects_of(world.storage)
-    error = refused(world, shelf)
-    assert isinstance(error, RolledBack)
-    assert error.lsn_seen == lsn < error.lsn_now
-    assert "another history" in error.message
-    become(world, newer)
-    assert len(world.process(shelf).open().keys()) == len(KEYS) + 3 * epochs, "put right, it goes on"
-    become(world, other)
-    heir = world.process(shelf)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    assert heir.keys() == stranger.keys()
-    assert any(finding.startswith("accepted: ") for finding in heir.report.findings)
-    heir.put("more")
-    heir = world.process(shelf).open()
-    assert heir.report.findings == ()
-
-
 def test_a_cache_ahead_of_another_history_is_a_rollback(world: World) -> None:
     """Whatever epochs were claimed since: no history that this cache saw ends before it."""
     shelf = MemoryShelf()
@@ -149,18 +121,6 @@ def test_a_cache_ahead_of_another_history_is_a_rollback(world: World) -> None:
     error = refused(world, shelf)
     assert isinstance(error, RolledBack)
     assert error.lsn_seen == lsn or error.lsn_now >= lsn
-
-
-def test_a_hole_where_the_cache_stands_is_found(slot_world: World) -> None:
-    world = slot_world
-    owner = world.process().open()
-    positions = [owner.put(f"k{number}") for number in range(8)]
-    [third] = [position for position in positions if position.index == 4]
-    plant_cache(world, shelf := MemoryShelf(), third)
-    lost = world.names.slot(1, 3)
-    world.storage.delete(lost)
-    error = refused(world, shelf, frozenset((lost,)))
-    assert (type(error), error.object) == (Damaged, lost)
 
 
 def test_check_compares_with_what_was_seen_here(world: World) -> None:

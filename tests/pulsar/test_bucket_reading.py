@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA
-from chunkstore.errors import Conflict, Damaged, InvalidArgument
+from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar.bucket import PulsarBucket
-from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.live import read_live
 from tests.cli.conftest import Call
 from tests.pulsar.support_bucket import (
     TOPIC,
     A,
     B,
-    C,
     FakeBucket,
     broker_bucket,
     full,
@@ -133,18 +131,6 @@ def test_arrow_batches_are_the_same_messages() -> None:
     assert list(zip(*(rows[name].to_pylist() for name in columns), strict=True)) == expected
 
 
-def test_foreign_keys_cost_list_pages_only() -> None:
-    bucket = FakeBucket(keeps_metadata=True)
-    for number in range(50_000):
-        bucket.add(f"{number:08x}-0000-4000-8000-00000000000G")
-        bucket.add(f"logs/{number}-ledger-{number}-index")
-    put_v1(bucket, A, 7, [b"one"])
-    assert [row.ledger for row in PulsarBucket(bucket).ledgers()] == [7]
-    assert bucket.calls == {"list": 101}
-    assert [row.topic for row in PulsarBucket(bucket).ledgers(details=True)] == [TOPIC]
-    assert bucket.calls == {"list": 202, "read": 1}
-
-
 def test_two_attempts_that_differ_need_a_choice(tmp_path: Path) -> None:
     bucket = FakeBucket()
     put_v1(bucket, A, 7, [b"one"])
@@ -158,38 +144,6 @@ def test_two_attempts_that_differ_need_a_choice(tmp_path: Path) -> None:
     live = read_live([str(file)])
     assert PulsarBucket(bucket, live=live).open(7).read(0, 0)[0].payload == b"two"
     assert [message.payload for message in PulsarBucket(bucket, live=live).iter_entries(TOPIC)] == [b"two"]
-
-
-def test_two_topics_or_clusters_with_one_ledger_id() -> None:
-    bucket = FakeBucket(keeps_metadata=True)
-    put_v1(bucket, A, 7, [b"one"], pulsarclustername="east")
-    put_v1(bucket, B, 7, [b"two"], TOPIC + "2", pulsarclustername="east")
-    with pytest.raises(Conflict, match="--topic") as caught:
-        PulsarBucket(bucket).open(7)
-    assert caught.value.found == [TOPIC, TOPIC + "2"]
-    assert PulsarBucket(bucket).open(7, topic="public/ns/persistent/T2").read(0, 0)[0].payload == b"two"
-    put_v1(bucket, C, 7, [b"one"], pulsarclustername="west")
-    with pytest.raises(Conflict, match="cluster") as caught:
-        PulsarBucket(bucket).open(7, topic=TOPIC)
-    assert caught.value.found == ["east", "west"]
-    with pytest.raises(LedgerNotFound, match="pulsar ls"):
-        PulsarBucket(bucket).open(7, topic="nowhere")
-
-
-def test_a_damaged_index_leaves_the_others_readable() -> None:
-    bucket = FakeBucket()
-    put_v1(bucket, A, 7, [b"one"])
-    put_v1(bucket, B, 8, [b"two"])
-    bucket.add(f"{A}-ledger-7-index", b"\0" * 40)
-    opened = PulsarBucket(bucket)
-    assert [(row.topic, row.ledger, row.entries) for row in opened.ledgers(details=True)] == [
-        (None, 7, None),
-        (TOPIC, 8, 1),
-    ]
-    assert [entry.payload for entry in opened.iter_entries(TOPIC)] == [b"two"]
-    assert f"{A}-ledger-7-index" in opened.notes[0]
-    with pytest.raises(Damaged):
-        opened.open(7)
 
 
 @pytest.mark.parametrize("text", [

@@ -69,22 +69,6 @@ def test_a_bucket_without_ledgers_is_noted(call: Call, tmp_path: Path) -> None:
         assert note in call("pulsar", verb, tmp_path.as_uri()).err
 
 
-def test_a_flipped_payload_is_found_where_it_is(call: Call, tmp_path: Path) -> None:
-    bucket = broker_bucket()
-    entry, begin, end = positions_of(KEY)[3]
-    flip(bucket, KEY, end - 1)
-    [finding] = findings_of(bucket)
-    assert finding[:4] == ("message", KEY, 39, entry)
-    assert begin + 12 <= finding.position < end
-    assert "CRC32C" in finding.message
-    assert findings_of(bucket, ledger=38) == []
-    for key, (data, _, _) in bucket.objects.items():
-        (tmp_path / key).write_bytes(data)
-    document = call("pulsar", "verify", tmp_path.as_uri(), "--json", code=1).document
-    assert document == {"ok": False, "findings": [finding._asdict()]}
-    assert KEY.encode() in call("pulsar", "verify", tmp_path.as_uri(), code=1).out
-
-
 def test_every_flipped_bit_of_a_data_object_is_found() -> None:
     bucket = broker_bucket()
     only = {key: bucket.objects[key] for key in (KEY, f"{KEY}-index")}

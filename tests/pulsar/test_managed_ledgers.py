@@ -19,20 +19,16 @@ from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
-    Conflict,
     Damaged,
     InvalidArgument,
     StorageUnavailable,
     Unsupported,
 )
 from chunkstore.pulsar import (
-    ContainerOffloader,
     LedgerOffloader,
-    LedgerReader,
     ManagedLedger,
     ManagedLedgerConfig,
     MemorySource,
-    OffloadWriter,
     Position,
     PulsarObjects,
     ReadHandle,
@@ -116,26 +112,6 @@ def test_a_failed_ledger_does_not_stop_the_next(store: ChunkedSegmentStorage) ->
     assert ml.offload_prefix(Position(3, 0)).result(LIVENESS_S) == Position(3, 0)
     assert ml.offload_prefix(Position(100, 0)).result(LIVENESS_S) == Position(6, 0)
     assert recorder.begun == [1, 2, 3, 4, 5, 2, 3]  # neither the open ledger nor the empty one
-
-
-def test_another_attempt_in_its_place(store: ChunkedSegmentStorage) -> None:
-    """An attempt that is no longer recorded deletes its own objects, and nothing else."""
-    bucket, source = MemoryBucket(), MemorySource(ledgers_of(1))
-
-    class Overtaken(PulsarObjects):
-        def do_offload(self, handle: ReadHandle, uuid: str, extra_metadata: Mapping[str, str]) -> None:
-            super().do_offload(handle, uuid, extra_metadata)
-            assert ManagedLedger(store, T, source, ManagedLedgerConfig(offloader=PulsarObjects(bucket))).offload_prefix(
-                Position(2, 0)
-            ).result(LIVENESS_S) == Position(2, 0)
-            super().do_offload(handle, uuid, extra_metadata)  # written again after the other one has cleaned up
-
-    with pytest.raises(Conflict):
-        managed(store, source, Overtaken(bucket)).offload_prefix(Position(2, 0)).result(LIVENESS_S)
-    attempt = LedgerRows(store, T).get(1).attempt
-    assert attempt is not None
-    assert sorted(bucket.objects) == [f"{uuid.UUID(bytes=attempt.uuid)}-ledger-1{end}" for end in ("", "-index")]
-    assert payloads_of(managed(store, source, PulsarObjects(bucket)).open(1)) == source.entries[1]
 
 
 # Triggers, retention, the deletion lag
@@ -259,21 +235,6 @@ def test_argument_orders_of_both_pips(store: ChunkedSegmentStorage) -> None:
         managed(store, source, LedgerOffloader()).offload_prefix(Position(2, 0)).result(LIVENESS_S)
     with pytest.raises(Unsupported, match="no offloader"):
         ManagedLedger(store, T, source).offload_prefix(Position(2, 0))
-
-
-def test_a_container_takes_a_ledger_once_and_of_one_topic(store: ChunkedSegmentStorage) -> None:
-    offloader = ContainerOffloader(store, T)
-    source = MemorySource(ledgers_of(1))
-    with OffloadWriter(store, T) as writer:
-        writer.append(1, 0, b"streamed")
-    with pytest.raises(Conflict, match="ledger 1"):
-        managed(store, source, offloader).offload_prefix(Position(2, 0)).result(LIVENESS_S)
-    whole = managed(store, MemorySource({1: [b"streamed"], 2: [b"more"]}), offloader)
-    assert whole.offload_prefix(Position(9, 0)).result(LIVENESS_S) == Position(3, 0)
-    assert [item.entries for item in LedgerReader(store).ledgers(T)] == [1, 1]
-    with pytest.raises(InvalidArgument, match="orders"):
-        offloader.offload(source.open(1), bytes(16), {"ManagedLedgerName": "a/b/persistent/c"}).result(LIVENESS_S)
-    assert [entry.payload for entry in LedgerReader(store).read(T, 1)] == [b"streamed"]
 
 
 # Sources

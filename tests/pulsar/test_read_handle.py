@@ -43,10 +43,6 @@ def large(count: int, size: int, seed: int = 0) -> list[bytes]:
     return [chance.randbytes(chance.randint(size // 2, size * 3 // 2)) for _ in range(count)]
 
 
-def expected_ranges(end: int) -> list[tuple[int, int]]:
-    return list(pairwise([0, MIB, 3 * MIB, *range(7 * MIB, end, 8 * MIB), end]))
-
-
 @st.composite
 def ledgers(draw: st.DrawFn) -> tuple[list[Entry], list[Part]]:
     """The entries of a ledger, and parts that cover them all; several of either format may hold the same entries."""
@@ -121,24 +117,6 @@ def ledger(request: pytest.FixtureRequest) -> Part:
     if request.param == "v1":
         return v1_part(PAYLOADS, block_bytes_max=16 * MIB)
     return v2_part([entry(*item) for item in enumerate(PAYLOADS)], block_bytes_max=16 * MIB)
-
-
-def test_reads_of_some_entries_at_a_time_go_on_where_the_last_one_ended(ledger: Part) -> None:
-    """Two threads, each over all of the ledger: neither disturbs the other, and no byte is requested twice by one."""
-    handle = handle_of(ledger)
-
-    def read_all(step: int) -> list[bytes]:
-        return [
-            item.payload
-            for first in range(0, len(PAYLOADS), step)
-            for item in handle.read(first, min(first + step, len(PAYLOADS)) - 1)
-        ]
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(read_all, (10, 13))) == [PAYLOADS] * 2
-    length = len(ledger.counted.data)
-    assert sum(end - begin for begin, end in ledger.counted.requests) == 2 * length
-    assert len(ledger.counted.requests) == 2 * len(expected_ranges(length))
 
 
 def test_a_closed_handle_reads_no_more_and_holds_nothing(ledger: Part, resting: cursors.Resting) -> None:

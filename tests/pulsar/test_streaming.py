@@ -14,7 +14,6 @@ from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Conflict, DeadlineExceeded, InvalidArgument
-from chunkstore.pulsar import OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import Position
 from chunkstore.pulsar.offload_stream import (
@@ -80,24 +79,6 @@ def test_a_segment_from_its_assignment_to_its_result(world: World) -> None:
         assert 0 < context.assigned_ms <= context.offloaded_ms
         assert stored_entries(store) == [entry_of(3, number) for number in range(50)] + [entry_of(7, 0), entry_of(7, 1)]
         assert not problems(store.check("deep"))
-
-
-def test_the_next_segment_goes_on_where_the_last_one_ended(world: World) -> None:
-    with world.open() as store:
-        first = stream(store)
-        take(first, entry_of(1, 0))
-        first.close()
-        result_of(first)
-        second = stream(store)
-        assert second.last_offered() == Position(1, 0)
-        assert [take(second, entry_of(*at)) for at in ((1, 0), (1, 2), (0, 0), (1, 1))] == [
-            WRONG,
-            WRONG,
-            WRONG,
-            SUCCESS,
-        ]
-        second.close()
-        assert result_of(second)[1:] == (1, 1, 1, 1)
 
 
 def test_wrong_arguments_are_refused(world: World) -> None:
@@ -190,17 +171,6 @@ def test_a_suspended_segment_goes_on_with_its_uuid(world: World) -> None:
         take(handle, entry_of(1, 1))
         handle.close()
         assert result_of(handle) == OffloadResult(str(UUID), 1, 0, 1, 1)
-
-
-def test_a_ledger_based_offload_has_to_end_first(world: World) -> None:
-    with world.open() as store:
-        writer = OffloadWriter(store, TOPIC)
-        writer.append(1, 0, b"x")
-        writer.flush()
-        with pytest.raises(Conflict, match="ledger-based"):
-            stream(store)
-        writer.close()
-        assert stream(store).last_offered() == Position(1, 0)
 
 
 @pytest.mark.parametrize("happens", [False, True])

@@ -10,7 +10,6 @@ from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
     Closed,
     SegmentNotFound,
-    SegmentTruncated,
 )
 from chunkstore_journal.claim import new_attempt
 from tests.support.data import problems, refused
@@ -18,22 +17,6 @@ from tests.support.forked import in_forked_child
 from tests.support.forwarding import Hooked, nothing
 from tests.support.hooked import in_thread, open_hooked
 from tests.support.worlds import World
-
-
-def test_a_lagging_replica_does_not_call_collected_chunks_damaged(world: World) -> None:
-    store = world.open(rolling=4, gc_grace_s=0)
-    store.create("s")
-    for number in range(8):
-        store.append("s", b"%04d" % number)
-    with world.replica() as replica:
-        assert replica.read("s", 0, 8) == b"00000001"
-        store.truncate("s", 16)
-        store.collect()
-        with pytest.raises(SegmentTruncated):
-            replica.read("s", 0, 8)
-        store.append("s", b"last")
-        replica.refresh()
-        assert replica.read("s", 16, 100) == b"0004000500060007last"
 
 
 def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,14 +105,3 @@ def test_who_was_deposed_while_the_chunks_came_does_not_answer(
     gate.before = before
     with pytest.raises(NotOwner):
         how(store)
-
-
-@READS
-def test_the_deposed_hears_of_that_and_not_of_chunks_that_are_gone(
-    world: World, store: ChunkedSegmentStorage, gate: Noting, how: Read
-) -> None:
-    world.open(rolling=100_000).delete("s")
-    for name in world.chunks():
-        world.remove(name)
-    with pytest.raises(NotOwner):
-        how(store)

@@ -19,7 +19,7 @@ from chunkstore.storage import ChunkHandle, ConcatArgument
 from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect, Proxied, begins_upload, is_completion, is_conditional, is_part
 from tests.support.data import fails_in_time, problems
-from tests.support.servers.faultproxy import FaultProxy, Request
+from tests.support.servers.faultproxy import FaultProxy
 from tests.support.servers.s3server import S3Server
 
 pytestmark = pytest.mark.proof
@@ -171,28 +171,6 @@ class Lives:
                 assert store.read(name, 0, 10_000) == content
             # What the deposed owner had put before it learned its fate belongs to nobody, and is swept later.
             assert problems(store.check("deep")) == []
-
-
-def test_every_conditional_request_lands_late(rgw: S3Server, proxied: Proxied, tmp_path: Path) -> None:
-    """All in one life: what is held is given up by its sender, sent anew, and lands when the life is over."""
-    lives = Lives(rgw, proxied(rgw), tmp_path)
-    lives.root += "&read_timeout_s=0.5&tries_max=100"
-    lives.live()
-    seen: set[str] = set()
-
-    def is_new(request: Request) -> bool:
-        if not is_conditional(request) or request.target in seen:
-            return False
-        seen.add(request.target)
-        return True
-
-    held = lives.proxy.hold(is_new, times=1 << 30)
-    lives.live()
-    # FORMAT, which both ask about, two claims, two OPENs, a SEAL; a create and four appends with a chunk and a record each; CLOSEs.
-    assert held.fired >= 15
-    lives.proxy.heal()
-    lives.live()
-    lives.check()
 
 
 if FULL_RUN:

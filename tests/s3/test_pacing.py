@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from random import Random
 from threading import Lock
 
 import pytest
 from botocore import exceptions as sdk
 
-from chunkstore_bindings.s3.pacing import Pacer, Patience
 from chunkstore_bindings.s3.refusals import refusal_of
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage
 from tests.s3.conftest import Answers, At
 from tests.s3.test_mistakes import refusal
 from tests.support.clock import stopped_clock
 from tests.support.servers.answering import http
-
-
-def test_slowing_down_goes_on_where_it_helps() -> None:
-    """32 callers at a server that takes 20 requests a second: nearly all of these, and few requests in vain."""
-    pacer, random, order = Pacer(), Random(18), count()
-    room, then_s, taken, sent = 1.0, 0.0, 0, 0
-    callers = [(0.0, next(order), Patience(1000)) for _ in range(32)]
-    while callers[0][0] < 100:
-        now_s, _, patience = heapq.heappop(callers)
-        room, then_s, sent = min(20.0, room + 20 * (now_s - then_s)), now_s, sent + 1
-        pacer.answered(refused=room < 1)
-        if room < 1:
-            wait_s = patience.plan(random.random(), 60, busy=True)
-            assert wait_s is not None
-        else:
-            room, taken, wait_s, patience = room - 1, taken + 1, 0.01, Patience(1000)
-        heapq.heappush(callers, (now_s + wait_s + pacer.pause_s * (0.5 + 0.5 * random.random()), next(order), patience))
-    assert taken > 0.8 * 20 * 100
-    assert sent < 4 * taken
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import random
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ from chunkstore.checksum import crc32c
 from chunkstore.config import Settings
 from chunkstore.errors import (
     ChunkExists,
-    ChunkNotFound,
     Damaged,
     InvalidArgument,
     StorageUnavailable,
     Unsupported,
 )
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ReadRange
+from chunkstore.storage import ChunkHandle, ReadRange
 from chunkstore.testing.storage_basics import pattern
 from tests.s3.conftest import Connect
 from tests.support.servers.s3server import CREDENTIALS, S3Server
@@ -95,40 +93,6 @@ def test_stale_uploads_are_swept_and_young_ones_spared(rgw: S3Server, connect: C
     assert "Uploads" not in server.client.list_multipart_uploads(Bucket=bucket)
 
 
-def test_composing_on_the_server(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    sizes = [5 * MIB + 1, 100, 11 * MIB, 7]
-    contents = [random.Random(size).randbytes(size) for size in sizes]
-    for number, content in enumerate(contents):
-        storage.create(f"c/{number}", content)
-    ranges = [
-        ChunkRange("c/0", 1, 5 * MIB),
-        ChunkRange("c/1", 10, 80),
-        ChunkRange("c/2", 3, 11 * MIB - 3),
-        ChunkRange("c/0", 0, 5 * MIB + 1),
-        ChunkRange("c/3", 2, 5),
-    ]
-    expected = b"".join(contents[int(item.name[2:])][item.offset : item.offset + item.length] for item in ranges)
-    assert storage.compose("c/new", ranges) == Composed(len(expected), 5 * MIB + 5)
-    assert storage.read(ChunkHandle("c/new", False), 0, 1 << 30) == expected
-    for number, content in enumerate(contents):
-        assert storage.read(ChunkHandle(f"c/{number}", False), 0, 1 << 30) == content
-    with pytest.raises(ChunkExists):
-        storage.compose("c/new", ranges)
-    with pytest.raises(ChunkNotFound) as caught:
-        storage.compose("c/newer", [*ranges, ChunkRange("c/none", 0, 6 * MIB)])
-    assert caught.value.chunk == "c/none"
-    for beyond in (
-        ChunkRange("c/2", 6 * MIB, 5 * MIB + 1),
-        ChunkRange("c/2", 12 * MIB, 5 * MIB),
-        ChunkRange("c/3", 7, 1),
-    ):
-        with pytest.raises(InvalidArgument, match=beyond.name):
-            storage.compose("c/newer", [*ranges, beyond, *ranges])
-    assert not storage.exists("c/newer")
-    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
-
-
 # The probe
 
 
@@ -154,32 +118,6 @@ def test_a_look_alike_is_refused_and_can_be_read(look_alike: S3Server, moto: S3S
         chunkstore.open(root, settings=settings)
     with chunkstore.open_replica(root, settings=settings) as replica:
         assert replica.read("s", 0, 10) == b"data"
-
-
-def test_rules_that_expire_keys_are_refused_by_id(server: S3Server, tmp_path: Any) -> None:
-    bucket = server.make_bucket()
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
-    inside, beside = server.root(bucket, "logs"), server.root(bucket, "kept")
-    with chunkstore.open(inside, settings=settings) as store:
-        store.create("s")
-    rules = [
-        {
-            "ID": "tidy",
-            "Filter": {"Prefix": ""},
-            "Status": "Enabled",
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
-        },
-        {"ID": "thirty-days", "Filter": {"Prefix": "logs/"}, "Status": "Enabled", "Expiration": {"Days": 30}},
-    ]
-    server.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
-    for _ in range(2):
-        with pytest.raises(Unsupported, match="'thirty-days'") as caught:
-            chunkstore.open(inside, settings=settings)
-        assert caught.value.feature == "lifecycle"
-    with chunkstore.open(beside, settings=settings) as store:
-        store.create("s")
-    with chunkstore.open_replica(inside, settings=settings) as replica:
-        assert replica.exists("s")
 
 
 def test_a_versioned_bucket_is_served_or_refused_and_never_trusted_blindly(server: S3Server, tmp_path: Any) -> None:

@@ -33,29 +33,6 @@ def reading(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], obj
     ]
 
 
-@pytest.mark.parametrize("moved", ["root", "root/c"])
-def test_everything_goes_on_in_a_tree_that_was_renamed(tmp_path: Path, moved: str) -> None:
-    storage = FilesystemChunkStorage(tmp_path / "root")
-    storage.create("c/d/old", b"old")
-    (tmp_path / moved).rename(tmp_path / "elsewhere")
-    place = tmp_path / "elsewhere" / ("c" if moved == "root" else "")
-    for number, write in enumerate(writing(storage, "c/e/new")):
-        write()
-        storage.sync(["c/e/new"])
-        assert (place / "e/new").read_bytes() == b"x", number
-        storage.delete("c/e/new")
-    assert storage.write(storage.open_write("c/d/old"), 3, b"er") == 2
-    assert [item.name for item in storage.list("c/").items] == ["c/d/old"]
-    storage.set_read_only(ChunkHandle("c/d/old", True), True)
-    assert not storage.open_write("c/d/old").writable
-    storage.harden("c/d/old")
-    assert (place / "d/old").read_bytes() == b"older"
-    with pytest.raises(ChunkNotFound):
-        storage.identity("c/d/old")
-    assert not (tmp_path / moved).exists()
-    storage.close()
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("removed", ["root", "root/c"])
 def test_nothing_is_made_in_the_place_of_a_tree_that_was_removed(tmp_path: Path, removed: str, replaced: bool) -> None:

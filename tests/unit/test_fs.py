@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.errors import Closed, ContainerNotFound, InvalidArgument, Unsupported
-from tests.support.forked import in_forked_child
+from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
 
 fsspec = pytest.importorskip("fsspec", reason="not tested: segments as files (fsspec is not installed)")
 
@@ -131,23 +130,3 @@ def test_options_that_cannot_hold_are_refused(files: Files, tmp_path: Path, monk
     monkeypatch.delenv("CHUNKSTORE_ROOT")
     with pytest.raises(InvalidArgument, match="CHUNKSTORE_ROOT"):
         files()
-
-
-def test_a_forked_child_has_its_own(files: Files, tmp_path: Path) -> None:
-    fs = files()
-    file = fs.open("a", "ab")
-    file.write(b"of the parent")
-
-    def child() -> str:
-        said = ""
-        for call in (lambda: fs.cat("a"), lambda: file.write(b"child"), file.close):
-            try:
-                call()
-            except Closed as error:
-                said += "refused " if "forked" in str(error) else str(error)
-        fs.close()
-        return said + str(files().exists("a"))
-
-    assert in_forked_child(child) == "refused refused refused True"
-    file.close()
-    assert stored(tmp_path, "a") == b"of the parent"

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.changes import Create
 from chunkstore.errors import (
     SegmentNotFound,
     SegmentTruncated,
@@ -138,39 +137,6 @@ def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Stor
     assert stream.offset().lost_bytes == 35
     stream.restart()
     assert [stream.read(number) for number in (1, 2, 3)] == [[], stream.rows[1], stream.rows[2]]
-
-
-def test_a_new_segment_is_promised_from_its_first_byte(ground: Ground, store: Store) -> None:
-    filled(store, "a-old", 30, 10)
-    store.truncate("a-old", 10)
-    options = {"segmentsPattern": "a-.*", "startingOffsets": "earliest"}
-    stream = Stream(ground.url, **options)
-    assert stream.step()[0][1] == 10, "a query begins at what is there"
-    filled(store, "a-new", 100, 10)
-    store.truncate("a-new", 90)
-    filled(store, "a-empty", 20, 10)
-    store.truncate("a-empty", 20)
-    store.commit([Create("a-brought", start_offset=5)])
-    with pytest.raises(SegmentTruncated) as caught:
-        stream.step()
-    assert caught.value.offset == 0
-    stream.restart(failOnDataLoss="false")
-    assert stream.step() == [("a-new", 90, pattern(90, 10))]
-    assert stream.offset().lost_bytes == 90 + 20 + 5
-    assert stream.step() == [], "it is counted once"
-    store.append("a-empty", b"x")
-    store.append("a-brought", b"y")
-    stream.restart(failOnDataLoss="true")
-    assert stream.step() == [("a-brought", 5, b"y"), ("a-empty", 20, b"x")]
-    stream.replay()
-    store.delete("a-new")
-    filled(store, "a-new", 20, 10)
-    store.truncate("a-new", 15)
-    with pytest.raises((SegmentNotFound, SegmentTruncated)):
-        stream.step()
-    stream.restart(failOnDataLoss="false")
-    assert stream.step() == [("a-new", 15, pattern(15, 5))], "another one of that name"
-    assert (stream.offset().lost_bytes, stream.offset().lost_segments) == (115 + 15, 1)
 
 
 def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:

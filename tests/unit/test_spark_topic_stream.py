@@ -41,37 +41,6 @@ class Writer:
         self.writer.flush()
 
 
-def test_topics_by_pattern_and_limits(ground: Ground, store: Store) -> None:
-    one, two = Writer(store, "t/n/persistent/one"), Writer(store, "t/n/persistent/two")
-    one.add(1, 0, 200)
-    stream = Stream(ground.url, topicsPattern="t/n/.*", startingOffsets="earliest", columns="topic,ledger,entry")
-    found = stream.step(size_bytes=6 * KIB)
-    assert 0 < len(found) < 200
-    two.add(5, 0, 3)
-    other = Stream(ground.url, topicsPattern=".*other", startingOffsets="earliest")
-    assert other.step() == []
-    found = stream.step(size_bytes=9 * KIB)
-    assert [row for row in found if row[0] == two.topic] == [row[:3] for row in two.rows], (
-        "found while running, and not starved"
-    )
-    assert len(found) < 150
-    stream.planner.freeze()
-    one.add(1, 200, 50)
-    three = Writer(store, "t/n/persistent/three")
-    three.add(1, 0, 1)
-    stream.drain(size_bytes=1)
-    read = [row for rows in stream.rows for row in rows]
-    assert sorted(read) == sorted([row[:3] for row in one.rows[:200]] + [row[:3] for row in two.rows])
-    stream.restart()
-    stream.drain()
-    read = [row for rows in stream.rows for row in rows]
-    assert sorted(read) == sorted(row[:3] for writer in (one, two, three) for row in writer.rows)
-    assert stream.planner.report()["topics"].keys() == {one.topic, two.topic, three.topic}
-    stream.replay()
-    for writer in (one, two, three):
-        writer.writer.close()
-
-
 def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store) -> None:
     writer = Writer(store)
     for ledger in range(3):
