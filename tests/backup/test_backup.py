@@ -151,6 +151,16 @@ def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypat
     monkeypatch.undo()
 
 
+def test_chunks_longer_than_a_batch_go_in_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("_BATCH_BYTES", 60), ("_PIECE_BYTES", 16)):
+        monkeypatch.setattr(f"chunkstore.backup.copies.{name}", size)
+    place.backup()
+    assert not any(name.startswith("tmp/") for name in place.names())
+    with place.replica() as replica:
+        assert place.content(replica) == place.content()
+    place.assert_sound()
+
+
 def test_without_a_pin_it_fails_where_a_chunk_is_collected(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def meanwhile(_plan: Any) -> None:

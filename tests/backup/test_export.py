@@ -18,6 +18,8 @@ from chunkstore.backup.files import ExportHeader, read_small, small_object, writ
 from chunkstore.config import Tuning
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
+from chunkstore.pulsar import LedgerNotFound, OffloadWriter
+from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts
 from chunkstore.reading import context_of
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.golden.backup_samples import GOLDEN, HEADER, ROWS, SMALL_OBJECTS
@@ -108,6 +110,23 @@ def test_a_part_is_whole_in_itself(store: Any, tmp_path: Path, chosen: list[str]
             assert count == segment.chunk_count
     assert any(key.startswith(table_prefix("!retention")) for key in rows) == ("logs" in expected)
     assert not any(key.startswith(table_prefix("mine")) for key in rows)
+
+
+def test_a_topic_comes_with_what_its_ledgers_are(store: Any, tmp_path: Path) -> None:
+    for topic in ("persistent://a/b/c", "persistent://a/b"):
+        with OffloadWriter(store, topic) as writer:
+            for entry in range(3):
+                writer.append(1, entry, b"entry")
+    contexts = iter_contexts(store, "persistent://a/b")
+    backup.export(store, tmp_path / "t.cks", topic="persistent://a/b")
+    expected = sorted(name for c in contexts for name in (c.data, c.index_segment) if store.exists(name))
+    assert segments_of(tmp_path / "t.cks") == expected != []
+    assert sum(key.startswith(table_prefix(NAMESPACE)) for key in rows_of(tmp_path / "t.cks")) == len(contexts) == 1
+    backup.export(store, tmp_path / "names.cks", expected)
+    assert rows_of(tmp_path / "names.cks") == rows_of(tmp_path / "t.cks"), "by name it is the same"
+    with pytest.raises(LedgerNotFound):
+        backup.export(store, tmp_path / "none.cks", topic="persistent://a")
+    assert [pin.name for pin in store.pins()] == ["export-names.cks", "export-t.cks"], "no pin of what failed"
 
 
 def test_its_pin_keeps_every_chunk_it_names(store: Any, root: str, tmp_path: Path) -> None:

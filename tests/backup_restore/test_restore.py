@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup import founding, survey
+from chunkstore.backup import founding, spool, survey
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -278,6 +278,27 @@ def test_it_goes_on_wherever_it_was_interrupted(
         if cut.left:
             break
     assert tried > 10
+
+
+def test_a_long_segment_and_many_writers_come_page_by_page(
+    world: World, target: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(founding, "_PAGE", 4)
+    monkeypatch.setattr(spool, "_PAGE", 3)
+    store = world.open(rolling=4)
+    world.still(store)
+    store.create("a")
+    for number in range(10):
+        store.append("a", pattern(number * 4, 4), writer_id=f"w{number}", event_number=number + 1)
+    store.create("b")
+    store.append("b", b"b", writer_id="w", event_number=1)
+    lsn = store.pin("before").lsn
+    restored(world, target, lsn=lsn)
+    new = target.open()
+    assert new.read("a", 0, 99) == pattern(0, 40)
+    assert [new.last_event_number("a", f"w{number}") for number in range(10)] == list(range(1, 11))
+    assert new.last_event_number("b", "w") == 1
+    assert new.check("deep") == []
 
 
 def test_some_segments_with_what_belongs_to_them(world: World, target: World) -> None:

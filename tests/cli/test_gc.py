@@ -57,6 +57,16 @@ def test_gc_collects_and_sweeps(call: Call, root: str, tmp_path: Path) -> None:
     assert call("check", root, "--deep", "--json").document == {"ok": True, "level": "deep", "findings": []}
 
 
+def test_the_plan_is_what_the_run_does_where_a_pin_keeps_garbage(call: Call, root: str, tmp_path: Path) -> None:
+    wreck(root, tmp_path)
+    call("pins", "add", root, "p")
+    call("rm", root, "c")
+    (plan,) = call("gc", root, "--dry-run", "--grace-s", "0", "--json").document["actions"]
+    done = call("gc", root, "--grace-s", "0", "--json").document
+    assert (plan["chunks"], plan["bytes"]) == (done["chunks"], done["chunk_bytes"]) == (2, 10)
+    assert done["pinned"] == 1
+
+
 def test_misuse(call: Call, root: str, tmp_path: Path) -> None:
     wreck(root, tmp_path)
     for options in (

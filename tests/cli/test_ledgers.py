@@ -40,6 +40,22 @@ def test_lines_become_entries_and_lines_again(call: Call, root: str, lines: Path
     assert call("ledger", "ls", root, "--topic", "t").out.split(b"\t")[:5] == [b"t", b"5", b"0", b"7", b"2"]
 
 
+def test_several_segments_and_resume(call: Call, root: str, tmp_path: Path) -> None:
+    path = tmp_path / "many"
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(3000)))
+    options = ("--topic", "t", "--ledger", "1", "--block-size", "4096", "--segment-size", "10000")
+    assert call("offload", root, path, *options, "--json").document["segments"] > 3
+    with path.open("ab") as file:
+        file.write(b"one more\n")
+    resumed = call("offload", root, path, *options, "--resume", "--json").document
+    assert (resumed["first_entry"], resumed["entries"]) == (3000, 1)
+    again = call("offload", root, path, *options, "--resume", "--json").document
+    assert (again["first_entry"], again["entries"], again["segments"]) == (None, 0, 0)
+    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == path.read_bytes()
+    path.write_bytes(b"short\n")
+    assert call("offload", root, path, *options, "--resume", "--json", code=2).error["error"] == "InvalidArgument"
+
+
 def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
     assert call("ledger", "ls", root, "--json", code=1).error["error"] == "ContainerNotFound"
     call("offload", root, lines, "--topic", "t", "--ledger", "5")

@@ -55,6 +55,26 @@ def test_a_change_that_would_end_with_the_command_is_refused(call: Call, root: s
     assert error["error"] == "InvalidArgument" and "nothing would be stored" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (("ls", "x"), b"no segment begins with 'x'"),
+        (("pins", "ls"), b"nothing is pinned"),
+        (("retention", "ls"), b"no policies"),
+        (("retention", "set", "x*", "--age-s-max", "9"), b"no segment 'x*' exists yet"),
+        (("sessions", "ls"), b"no session is open"),
+        (("sessions", "end", "--older-than", "9"), b"nothing ended"),
+        (("ledger", "ls"), b"no ledgers"),
+    ],
+    ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
+)
+def test_a_choice_of_nothing_is_noted(call: Call, root: str, arguments: tuple[str, ...], note: bytes) -> None:
+    call("put", root, "a", __file__)
+    verb = arguments[:1] if arguments[0] == "ls" else arguments[:2]
+    assert note in call(*verb, root, *arguments[len(verb) :]).err
+    assert call("ls", root).err == b"", "where there is something, nothing is noted"
+
+
 @pytest.mark.parametrize("container", ["default", "none"])
 @pytest.mark.parametrize(
     "arguments",

@@ -46,3 +46,20 @@ def test_from_a_named_snapshot_to_another_root(call: Call, filled: str, new_root
     again = call("restore", filled, new_root, "--snapshot", "nightly", "--json", code=2)
     assert again.error["error"] == "InvalidArgument" and again.error["fields"] == {"argument": "new_root"}
     assert b"restored" in call("restore", filled, new_root, "--new-container", "other").out
+
+
+def test_misuse(call: Call, filled: str, new_root: str) -> None:
+    for given in (
+        ("--lsn", "0"),
+        ("--lsn", "10000"),
+        ("--lsn", "3", "--snapshot", "x"),
+        ("--snapshot", "x"),
+        ("--time", "yesterday"),
+        ("--time", "2026-03-01T12:00:00"),
+        ("--time", "9999-03-01T12:00:00Z"),
+    ):
+        call("restore", filled, new_root, *given, code=2)
+    assert b"9999-03-01T12:00:00.000+00:00 is in the future" in call("restore", filled, new_root, *given, code=2).err
+    call("cat", filled, "b", "--at-lsn", "3", "--follow", code=2)
+    call("ls", filled, "--at-lsn", "3", "--at-time", "5", code=2)
+    call("restore", filled + "-other", new_root, code=1)

@@ -16,12 +16,10 @@ from chunkstore.metadata import cachedir
 from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
 from chunkstore.metadata.lmdb.rows import sealed
 from chunkstore.metadata.port import GENESIS, MetadataCache
-from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_contract import MetadataStoreContract
-from chunkstore.testing.metadata_history import History, World
+from chunkstore.testing.metadata_history import History
 from tests.faults.disks import small_disk
 from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, made_current, state_file, token_directories
-from tests.support.scripts import run_script
 
 
 class TestLmdbStore(MetadataStoreContract):
@@ -208,42 +206,3 @@ def test_a_store_of_another_container_or_version(cache: LmdbMetadataCache, folde
 
 
 # ---- directories
-
-
-def test_deleting_the_cache_beside_its_owner(cache: LmdbMetadataCache, folder: str) -> None:
-    store, history = made_current(cache)
-    shutil.rmtree(folder)
-    assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
-    again = cache.open_current()
-    assert again is not None, "its files live as long as they are open"
-    assert again.head() == store.head()
-    assert LmdbMetadataCache(folder, CONTAINER, "here").open_current() is None
-    fresh = cache.create()
-    cache.make_current(fresh)
-    for handle in (store, again, fresh):
-        handle.close(clean=True)
-    found = LmdbMetadataCache(folder, CONTAINER, "here").open_current()
-    assert found is not None
-    assert found.head().position == GENESIS
-    found.close(clean=True)
-
-
-def test_index_in_lmdb_across_processes(cache: LmdbMetadataCache, folder: str) -> None:
-    world = World()
-    store = cache.create()
-    for commit in (world.create(), world.append(1, 5, 6, 7), world.create(), world.append(2, 8), world.concat(1, 2)):
-        assert store.apply([commit], verify=True)
-    cache.make_current(store)
-    store.close(clean=True)
-    assert isinstance(store, LmdbMetadataStore)
-    answer = run_script(f"""
-from chunkstore.metadata.lmdb import LmdbMetadataCache
-with LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current().view() as view:
-    print(view.locate(1, 20)[1], view.count_chunks(1, 0, 26))
-""")
-    assert answer.split() == ["18", "4"]
-    again = cache.open_current()
-    assert again is not None
-    with again.view() as view:
-        compare(view, world)
-    again.close(clean=True)

@@ -43,6 +43,7 @@ def opened(folder: Path, *, accept: bool = False) -> ChunkedSegmentStorage:
 
 
 GO_ON = """
+import os
 from tests.contract.test_seen_end import *
 store = opened(Path({folder!r}))
 store.append("a", b"seen;")

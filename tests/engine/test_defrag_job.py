@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from chunkstore.assembly import open_store_on
-from chunkstore.config import DefragPolicy, RollingPolicy, Settings, Tuning
+from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.upkeep import defrag
 from chunkstore.upkeep.jobs import DefragJob, Step
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.support.data import pattern
+from tests.support.hooked import wait_for
 
 LARGE = RollingPolicy(chunk_size_bytes_max=1000)
 Opened = Callable[..., ChunkedSegmentStorage]
@@ -66,6 +67,24 @@ def append(store: ChunkedSegmentStorage, name: str, count: int, size: int = 10) 
     for _ in range(count):
         length = store.info(name).length
         store.append(name, pattern(length, size))
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_inline_a_full_run_begins_a_pass(opened: Opened, inline: bool) -> None:
+    policy = OptimiserPolicy(defrag=DefragPolicy(), defrag_inline=inline, interval_s=1000)
+    store = opened(optimiser=policy)
+    store.optimiser.run_once()
+    append(store, "a", 7)
+    (job,) = [job for job in store.optimiser._entries if job.job.name == "defrag"]
+    assert not job.job.pressing
+    append(store, "a", 1)
+    assert job.job.pressing is inline
+    if inline:
+        wait_for(lambda: len([*store.layout("a")]) == 1)
+        assert not job.job.pressing
+        assert store.read("a", 0, 99) == pattern(0, 80)
+    else:
+        assert job.due_s(0) > 100
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -86,34 +86,6 @@ def test_delete_and_create_again_starts_anew(world: World) -> None:
     assert store.read("a", 0, 99) == b"again"
 
 
-@pytest.mark.parametrize("chunks", [0, 1])
-@pytest.mark.parametrize("ending", ["delete", "concat"])
-def test_rows_of_ended_segments_are_collected(world: World, chunks: int, ending: str) -> None:
-    store = world.open(gc_grace_s=0)
-    store.create("target")
-    store.create("a")
-    writers = [b"w", b"\xff" * 64, b"\0", b"\xff" * 9]
-    for writer in writers:
-        store.append("a", b"data", writer_id=writer, event_number=3)
-    if not chunks:
-        if ending == "concat":
-            store.seal("a")
-            store.concat("target", 0, "a")
-            store.create("b")
-        else:
-            store.truncate("a", 16)
-            store.delete("a")
-    elif ending == "delete":
-        store.delete("a")
-    else:
-        store.seal("a")
-        store.concat("target", 0, "a")
-    store.collect()
-    with store._container.current.store.view() as view:
-        assert [key for key, _ in view.scan(b"T", b"U")] == []
-    assert store.check("deep") == []
-
-
 def test_concurrent_retries_of_one_event_write_once(world: World) -> None:
     store = world.open()
     store.create("a")

@@ -20,7 +20,6 @@ from chunkstore.operations import record_builder
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.records import TableRecord
-from tests.support.clock import jumping_clock
 from tests.support.data import pattern, refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import open_hooked
@@ -94,34 +93,6 @@ def _pinned(store: ChunkedSegmentStorage, name: str) -> str:
         return store.pin(name).name
     except Conflict:
         return "refused"
-
-
-def test_a_pin_lasts_as_long_as_it_says_by_our_own_clock(world: World) -> None:
-    with jumping_clock() as clock:
-        store = world.open(**KEEPING_LITTLE)
-        store.create("a")
-        store.append("a", pattern(0, 40))
-        store.pin("p", expires_s=100)
-        store.pin("for ever")
-        assert store.unpin("for ever")
-        store.delete("a")
-        clock.jump(60)
-        assert store.collect().pinned == 10
-        # Each owner counts anew: it has not seen how long the pin has been there.
-        store.close()
-        store = world.open(**KEEPING_LITTLE)
-        clock.jump(60)
-        assert store.collect().pinned == 10 and [pin.name for pin in store.pins()] == ["p"]
-        clock.jump(60)
-        assert store.collect(dry_run=True).pinned == 10 and len(store.pins()) == 1
-        # One that is over makes room for another of its name, at once.
-        again = store.pin("p", expires_s=100)
-        assert again.lsn == lsn_of(store) and store.pins() == [again]
-        assert store.collect().chunks == 10
-        clock.jump(101)
-        report = store.collect()
-        assert report.pinned == 0 and store.pins() == [] and world.chunks() == []
-        assert store.check("deep") == []
 
 
 def test_a_pin_that_is_made_while_a_collection_deletes(world: World) -> None:

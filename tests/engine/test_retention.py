@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
-from chunkstore import RetentionPolicy, RollingPolicy
+from chunkstore import RetentionPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument
 from chunkstore.upkeep import retention
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern
@@ -123,25 +120,3 @@ def test_by_age(world: World) -> None:
         assert store.info("a").chunk_count == 0
         assert store.apply_retention().cuts == ()
         assert store.check("deep") == []
-
-
-def test_a_time_after_now_is_reported_and_can_be_ignored(world: World) -> None:
-    """One append under a clock 100 years ahead, then right clocks."""
-    with jumping_clock() as clock:
-        store = world.open(default_rolling=RollingPolicy(chunk_size_bytes_max=10))
-        clock.jump(100 * 365 * 24 * HOUR)
-        fill(store, "a", chunks=1)
-        clock.jump(-100 * 365 * 24 * HOUR)
-        for number in range(4):
-            store.append("a", pattern(10 + 10 * number, 10))
-        clock.jump(2 * HOUR)
-        store.append("a", pattern(50, 10))
-        store.set_retention("a", RetentionPolicy(age_s_max=HOUR))
-        assert store.apply_retention(dry_run=True) == store.apply_retention() == ((), 1, (), ("a",))
-        assert [item.severity for item in store.check("quick") if "a chunk has" in item.message] == ["warning"]
-        with pytest.raises(InvalidArgument, match="may be right"):
-            store.apply_retention(ignore_times_after=1)
-        now = datetime.now(UTC) + timedelta(days=1)
-        due = store.apply_retention(dry_run=True, ignore_times_after=now)
-        assert store.apply_retention(ignore_times_after=now) == due
-        assert starts(store) == {"a": 40} and store.apply_retention().future == ()

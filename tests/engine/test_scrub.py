@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-import chunkstore
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged
 from chunkstore.metadata.scrubbing import BEGINNING, find_mark
-from chunkstore.upkeep import scrub as scrubbing
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import pattern, problems, refused
@@ -127,29 +125,6 @@ def test_damage_is_found_and_stops_nothing(world: World) -> None:
     assert sum("absent" in item.message for item in found) == 1
 
 
-def test_a_damaged_list_is_a_finding(world: World) -> None:
-    store = filled(world)
-    raw: list[tuple[bytes, bytes]] = []
-    with store._context.store().view() as view:
-        raw += view.scan(b"Sb", b"Sc")
-
-    class Lying:
-        def __init__(self, view: Any) -> None:
-            self.view = view
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.view, name)
-
-        def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-            for key, value in self.view.scan(start, stop):
-                yield key, (b"\x93\x07" if key == b"Sb" else value)
-
-    with store._context.store().view() as view:
-        plan = scrubbing.plan_step(store._context.names, store.epoch, BEGINNING, 1 << 40, Lying(view))  # type: ignore[arg-type]
-    assert [(item.invariant, item.segment) for item in plan.findings] == [(14, "b")]
-    assert {part.segment.name for part in plan.parts} == {"a", "c"} and plan.position == BEGINNING
-
-
 # Repairing
 
 
@@ -181,25 +156,6 @@ def test_a_copy_puts_back_what_is_damaged(world: World, copies: list[str]) -> No
     assert store.layout("a").__next__().offset == 2 * BLOCK, "from the block that the start offset lies in"
     gone = {a[0].name, b[1].name, b[2].name, c[1].name}
     assert store.collect().chunks == 4 and not gone & set(world.chunks())
-
-
-def test_a_root_without_a_copy_is_refused(world: World, copies: list[str]) -> None:
-    store = filled(world)
-    copies += [nowhere := f"memory://nowhere-{os.getpid()}", other := f"memory://other-{os.getpid()}"]
-    chunkstore.open(other).close()
-    wrong = (
-        nowhere,
-        (world.tmp_path / "not-there").as_uri(),
-        other,
-        "/no/url",
-        "nope://x",
-        store._container.storage.url,
-    )
-    for root in wrong:
-        with pytest.raises(InvalidArgument) as caught:
-            store.scrub(repair_from=root)
-        assert root in str(caught.value)
-    assert not (world.tmp_path / "not-there").exists()
 
 
 # The call

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
@@ -19,10 +18,6 @@ from chunkstore.errors import (
     NotOwner,
     StorageUnavailable,
 )
-from chunkstore.journal import Batch, JournalBroken
-from chunkstore.metadata.port import MetadataStore
-from chunkstore.operations.append import AppendWindow, Underway
-from chunkstore.operations.pending import PendingOp
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -164,69 +159,3 @@ def test_a_take_over_in_the_middle_acknowledges_a_prefix(world: World) -> None:
             resumed.append(piece)
     assert second.read("a", 0, 99) == pattern(0, 40)
     assert problems(second.check("deep")) == []
-
-
-def begin(window: AppendWindow, data: bytes, before: Underway | None, number: int = 0) -> Underway | None:
-    writer_id = b"w" if number else None
-    return window.begin(data, before, expected_offset=None, writer_id=writer_id, event_number=number)
-
-
-def window_of(store: ChunkedSegmentStorage, name: str) -> AppendWindow:
-    return AppendWindow(store._container, name, store.open_write(name).segment_id)
-
-
-@pytest.mark.parametrize("happened", [True, False])
-def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
-    world: World, happened: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = world.open()
-    store.create("a")
-    container, window = store._container, window_of(store, "a")
-    first = begin(window, b"first", None, 1)
-    assert first is not None
-    # The next epoch serves, and what became of the last batch of the one before is not told yet.
-    serves, go = threading.Event(), threading.Event()
-    retire, queue = container.retire, first.owned.queue
-    wait_decided = queue.wait_decided
-
-    def append(batch: Batch) -> NoReturn:
-        if happened:
-            first.owned.journal.append(batch)
-        raise JournalBroken(StorageUnavailable("no answer"), happened=None)
-
-    def hold(ended: MetadataStore) -> None:
-        serves.set()
-        assert go.wait(60)
-        retire(ended)
-
-    def wait(op: PendingOp, deadline: Deadline) -> bool:
-        go.set()
-        return wait_decided(op, deadline)
-
-    monkeypatch.setattr(container, "retire", hold)
-    monkeypatch.setattr(queue, "_environment", queue._environment._replace(append=append))
-    told: list[object] = []
-
-    def finish() -> None:
-        try:
-            told.append(window.finish(first, lambda: None))
-        except ChunkstoreError as error:
-            told.append(error)
-
-    thread = threading.Thread(target=finish)
-    thread.start()
-    try:
-        assert serves.wait(60)
-        monkeypatch.setattr(queue, "wait_decided", wait)
-        if happened:
-            second = begin(window, b"second", first, 2)
-            assert second is not None
-            assert window.finish(second, lambda: None) == 5
-        else:
-            refused(StorageUnavailable, lambda: begin(window, b"second", first, 2))
-    finally:
-        go.set()
-        thread.join(60)
-    assert told == [0] if happened else isinstance(told[0], StorageUnavailable)
-    assert store.read("a", 0, 99) == (b"firstsecond" if happened else b"")
-    assert store.last_event_number("a", b"w") == (2 if happened else 0)

@@ -12,10 +12,7 @@ from chunkstore.metadata.codec import encode_pin
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.port import Commit
 from chunkstore.records import PinRecord
-from chunkstore_journal.history import open_streams
 from chunkstore_journal.pin_check import check_pinned
-from chunkstore_journal.record import Record
-from chunkstore_journal.walk import first_kept, legs_of_history
 from tests.journal.world import Process, World
 from tests.support.past import rows_at, rows_of
 
@@ -169,43 +166,6 @@ def test_a_pin_does_not_rely_on_a_broken_snapshot(world: World) -> None:
     assert len(snapshots_of(world)) >= 4 and rows_at(world.storage, world.names, lsn) == there
 
 
-def test_a_pin_does_not_rely_on_a_snapshot_that_was_cut_off(world: World) -> None:
-    """It was not there when an owner accepted that records were lost, and comes back."""
-    first = world.process(settings=settings(world, 1)).open()
-    first.put("a")
-    first.snapshot()
-    lost = first.put("b")
-    for key in "cd":
-        first.put(key)
-    name = first.snapshot()
-    data = world.whole(name)
-    world.storage.delete(name)
-    if world.mode == "slot":
-        for index in range(lost.index - 1, first.journal.head.index):
-            world.storage.delete(world.names.slot(1, index))
-    else:
-        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: lost.end - 1])
-    owner = world.process(settings=settings(world, 1))
-    owner.ownership = owner.service.take_over(own=None, accept_rollback=True)
-    written = owner.snapshot()
-    world.storage.create(name, data)  # a disk remembers it, or a request arrives late
-    for key in "efgh":
-        owner.put(key)
-    lsn = pin(owner, "p")
-    there = rows_of(owner.store)
-    collect(first)
-    assert written in names(world)  # of a successor, and below what the former owner knows
-    lower, cut_off = snapshots_of(world)
-    assert lost.lsn <= lower < cut_off < lsn
-    for _ in range(3):
-        owner.put("x")
-        owner.snapshot()
-        owner = world.process(settings=settings(world, 1)).open()
-    collect(owner)
-    assert min(snapshots_of(world)) == lower and rows_at(world.storage, world.names, lsn) == there
-    assert [*check_pinned(world.streams, lsn)] == []
-
-
 def test_the_horizon_keeps_what_time_travel_needs(world: World) -> None:
     long = Settings(journal_mode=world.mode, op_deadline_s=60.0, pitr_horizon_s=3600, tuning=Tuning(snapshots_kept=1))
     epochs(world, 4, 1)
@@ -233,28 +193,3 @@ def test_it_can_be_ended_before_any_deletion_and_goes_on(world: World) -> None:
         assert objects and before - len(names(world)) == collected
     assert rounds > 1
     assert collect(owner) == (0, 0)
-
-
-def test_a_record_that_is_collected_while_somebody_looks_is_one_that_is_gone(
-    slot_world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by seed 1310101377: ``check`` ended with the storage's own error when a collection overtook it."""
-    world = slot_world
-    epochs(world, 3)
-    streams = open_streams(world.storage, world.names)
-    first = next(leg for leg in legs_of_history(streams, 3) if leg.opened.epoch == 1)
-    last = first.end.index - 1
-    for index in range(1, last):
-        world.storage.delete(world.names.slot(1, index))
-    read, seen = streams.read_slot, []
-
-    def read_and_lose(epoch: int, index: int) -> Record:
-        record = read(epoch, index)
-        seen.append(index)
-        if seen.count(last) == 2:
-            world.storage.delete(world.names.slot(epoch, index))
-        return record
-
-    monkeypatch.setattr(streams, "read_slot", read_and_lose)
-    assert first_kept(streams, first).index == last
-    assert first_kept(streams, first).lsn == first.end.lsn

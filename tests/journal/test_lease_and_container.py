@@ -69,34 +69,6 @@ def test_an_idle_owner_is_watched_for_more_than_two_leases(
     assert 10.9 < sum(slept) < 11.1
 
 
-@pytest.mark.parametrize("goes", [True, False])
-def test_an_owner_that_is_waited_for_has_its_time_to_go(
-    memory_world: World, monkeypatch: pytest.MonkeyPatch, goes: bool
-) -> None:
-    """It renews its lease every five seconds, and goes after 40 where it does."""
-    world = memory_world
-    world.process().open()
-    lease(world, 0)
-    slept: list[float] = []
-    now_s = runtime.monotonic_s()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        lease(world, int(sum(slept) // 5), released=goes and sum(slept) > 40)
-
-    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + sum(slept))
-    monkeypatch.setattr(runtime, "sleep_s", sleep)
-    claimant = world.process(settings=Settings(journal_mode=world.mode, lease_s=5))
-    if goes:
-        assert polite(claimant, 60).journal.epoch == 2
-        assert 40 < sum(slept) < 42
-        return
-    with pytest.raises(ContainerBusy) as raised:
-        polite(claimant, 60)
-    assert "this process" not in raised.value.message
-    assert 60 <= sum(slept) < 67 and len(slept) < 300
-
-
 @pytest.mark.parametrize("sign", ["lease", "commit"])
 def test_a_live_owner_is_not_pushed_aside(memory_world: World, sign: str) -> None:
     world = memory_world

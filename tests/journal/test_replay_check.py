@@ -9,7 +9,7 @@ from chunkstore.config import Settings, Tuning
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.metadata.port import Commit, Head, MetadataStore
+from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore_journal.inspect import Finding, check_journal
 from chunkstore_journal.replay_check import check_replay
 from tests.journal.test_inspect import fresh
@@ -109,25 +109,3 @@ def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     else:
         head = head._replace(position=head.position._replace(epoch=9))
     assert errors(world, head) == {12}
-
-
-@pytest.mark.parametrize("source", ["cache", "snapshot", "replay"])
-def test_a_clock_behind_its_predecessors_does_not_go_back(world: World, source: str) -> None:
-    """Also where nothing is replayed, so that nobody reads the last record for its own sake."""
-    shelf = MemoryShelf()
-    owner = world.process(shelf).open()
-    owner.put("a")
-    batch = owner.batch("b", b"v" * 100_000)
-    future_ms = batch.time_ms + 10_000_000
-    previous = owner.journal.head
-    position = owner.journal.append(batch._replace(time_ms=future_ms))
-    commit = Commit(position, previous.hash, batch.digest, batch.ops, batch.rows)
-    assert owner.store.apply([commit], verify=True)
-    if source == "snapshot":
-        report = owner.service.write_snapshot(owner.store, epoch=1)
-        owner.service.publish_latest(report, epoch=1)
-    owner.cache.abandon()
-    successor = world.process(shelf if source == "cache" else MemoryShelf()).open()
-    assert world.opened(2).header.time_ms >= future_ms
-    assert successor.report.replayed_records == (0 if source != "replay" else 3) or world.mode == "append"
-    assert errors(world) == set()

@@ -20,6 +20,7 @@ import pytest
 
 import chunkstore
 from chunkstore import errors
+from chunkstore.cli import main
 from chunkstore.kafka import server as module
 from chunkstore.kafka.server import KafkaServer
 from chunkstore.kafka.storage import RemoteStorageManager
@@ -249,3 +250,12 @@ def test_the_verb_ends_when_deposed(serving: subprocess.Popen[bytes], tmp_path: 
     assert serving.returncode == 1
     assert json.loads(out)["event"] == "taken over"
     assert json.loads(err)["error"] == "NotOwner"
+
+
+def test_the_verb_refuses_an_open_address_before_it_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = (tmp_path / "root").as_uri()
+    (tmp_path / "token").write_bytes(b"short\n")
+    for more in (["0.0.0.0:0"], ["127.0.0.1:0", "--token-file", str(tmp_path / "token")]):
+        assert main(["kafka", "serve", root, "--listen", *more]) == 2
+    assert "token" in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from chunkstore.changes import TablePut
 from chunkstore.codec.sources import DataSource
-from chunkstore.errors import ChunkNotFound, Conflict, Damaged
+from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.kafka import rows
 from chunkstore.kafka.model import RemoteResourceNotFoundException
 from chunkstore.kafka.storage import STORED, IndexType, LogSegmentData, RemoteStorageManager, RemoteStorageReader
@@ -89,23 +88,6 @@ def test_a_copy_that_died_is_listed_unseen_and_replaced(store: Store) -> None:
         manager.fetch_log_segment(ITEM, 0)
     manager.copy_log_segment_data(ITEM, DATA)
     assert manager.copies_under_way() == []
-    assert manager.fetch_log_segment(ITEM, 0).read() == LOG
-
-
-def test_of_two_copies_of_one_id_the_later_one_counts(store: Store) -> None:
-    manager = RemoteStorageManager(store)
-
-    def read(offset: int, length: int) -> bytes:
-        manager.copy_log_segment_data(ITEM, DATA)
-        return bytes(length)
-
-    late = DATA._replace(log_segment=DataSource("log", 100, read))
-    with pytest.raises(Conflict):
-        manager.copy_log_segment_data(ITEM, late)
-    for other, data in ((ITEM, late), (replace(ITEM, end_offset=ITEM.end_offset + 1), DATA)):
-        with pytest.raises(Conflict, match="another end or length"):
-            manager.copy_log_segment_data(other, data)
-    assert manager.copy_log_segment_data(ITEM, DATA) is not None
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
 
 

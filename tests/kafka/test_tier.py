@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import chunkstore
+from chunkstore import runtime
+from chunkstore.cli.app import main
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.kafka import sources
 from chunkstore.kafka.bucket import KafkaBucket
@@ -101,6 +104,17 @@ def test_a_second_run_copies_and_reads_nothing(monkeypatch: pytest.MonkeyPatch, 
     tier(str(LOG_DIR), store, watch=watch)
     assert [(each.copied, each.present, each.held_back) for each in results] == [(0, first.copied, first.held_back)] * 2
     assert set(opened) == {"ACTIVE"}
+
+
+def test_only_what_a_pattern_names_is_copied_and_put_back(tmp_path: Path, store: Store) -> None:
+    assert tier(str(LOG_DIR), store, "no-such").copied == 0
+    tier(str(LOG_DIR), store, "trans*")
+    tier(str(LOG_DIR), store, "*")
+    topics = {each.topic for each in ContainerSource(store, "here").listing().segments}
+    assert "transactions" in topics
+    assert not any(topic.startswith("__") for topic in topics)
+    restore(store, str(tmp_path), "codec?")
+    assert [path.name for path in tmp_path.iterdir()] == ["codecs-0"]
 
 
 def test_an_open_transaction_and_the_high_watermark_are_bounds(tmp_path: Path, store: Store) -> None:
@@ -199,3 +213,20 @@ def test_the_command_line_copies_lists_and_restores(capsys: pytest.CaptureFixtur
     assert restored["bytes"] == sum(row["bytes"] for row in listed) == done["bytes"]
     lines(capsys, "restore", root, back, code=2)
     lines(capsys, "tier", str(tmp_path / "no-such"), root, code=2)
+
+
+def test_watching_goes_on_until_it_is_interrupted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    passes, genuine = iter([False, True]), runtime.sleep_s
+
+    def sleep_s(seconds: float) -> None:
+        if seconds != 10.0:
+            genuine(seconds)
+        elif next(passes):
+            raise Killed
+
+    monkeypatch.setattr(runtime, "sleep_s", sleep_s)
+    with pytest.raises(Killed):
+        main(["kafka", "tier", str(LOG_DIR), (tmp_path / "root").as_uri(), "--topics", "codecs", "--watch", "--json"])
+    assert [json.loads(line)["copied"] for line in capsys.readouterr().out.splitlines()] == [3, 0]

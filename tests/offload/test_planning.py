@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_ID_MAX
 from chunkstore.config import KIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
@@ -59,37 +58,6 @@ def add_block(writer: OffloadWriter, ledger: int, first: int, count: int = 3) ->
     for entry in range(first, first + count):
         writer.append(ledger, entry, b"%d.%d" % (ledger, entry))
     writer.flush()
-
-
-def test_of_an_open_segment_only_new_headers_are_read(store: ChunkedSegmentStorage) -> None:
-    planner, reading = planner_of(store)
-    assert planner.begin() == planner.end() == START and planner.between(START, planner.end()) == ()
-    writer = writer_of(store)
-    for number in range(4):
-        add_block(writer, 1, 3 * number)
-    end = planner.end()
-    length = store.info(writer.open_segment or "").length
-    assert end == TopicPosition(0, length) and [at for at, _ in reading.taken()] == [0, *ends(planner, end)[:-1]]
-    assert planner.end() == end and planner.between(START, end)[0].blocks[-1].stop == length
-    assert reading.taken() == []
-    add_block(writer, 1, 12)
-    later = planner.end()
-    last = ends(planner, end)[-2]
-    assert reading.taken() == [(last, BLOCK_HEADER_BYTES), (length, BLOCK_HEADER_BYTES)], (
-        "the last known one, and the new"
-    )
-    (part,) = planner.between(end, later)
-    assert part.blocks == (Block(12, end.offset, later.offset),) and part.last_entry == ENTRY_ID_MAX
-    assert planner.plan() == plan(store, T)
-    reading.taken()
-    assert planner.plan() == plan(store, T) and reading.taken() == [], "not even the last block"
-    writer.complete()
-    assert planner.end() == later and planner.between(end, later)[0].last_entry == 14
-    assert reading.taken() == [], "what was walked needs no index"
-
-
-def ends(planner: TopicPlanner, stop: TopicPosition) -> list[int]:
-    return [position.offset for position in planner.borders(START, stop)]
 
 
 def test_steps_from_position_to_position_hold_everything_once(store: ChunkedSegmentStorage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from chunkstore import runtime
+from chunkstore.buckets import open_bucket
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.live import LiveFiles, read_live
@@ -30,6 +32,7 @@ from tests.pulsar.support_bucket import (
     put_v1,
 )  # fmt: skip
 from tests.support.pulsar_broker import TOPICS
+from tests.support.servers.s3server import S3Server
 
 INDEXED = [topic for topic in TOPICS if topic.startswith("indexed")]
 TXN = full("indexed/txn")
@@ -193,6 +196,28 @@ def test_rm_deletes_what_its_dry_run_says(call: Call, folder: str, tmp_path: Pat
     ]
     assert keys_in(folder) == before - {row["object"] for row in rows} == set(broker_bucket().objects)
     assert call("pulsar", "rm", folder, "--from", file, *live, "--json").lines == []
+
+
+def test_over_s3_with_an_unfinished_upload(call: Call, moto: S3Server, tmp_path: Path) -> None:
+    name = moto.make_bucket()
+    url = moto.root(name, "tier")
+    with open_bucket(url) as bucket:
+        for key, (data, _, metadata) in broker_bucket(keeps_metadata=True).objects.items():
+            if re.search("-ledger-(38|39|42)", key):
+                bucket.put(key, data, metadata)
+    moto.client.create_multipart_upload(Bucket=name, Key=f"tier/{B}-ledger-42")
+    assert [line["topic"] for line in call("pulsar", "ls", url, "--details", "--json").lines] == [TXN] * 3
+    assert call("pulsar", "verify", url, "--json").document == {"ok": True, "findings": []}
+    assert len(call("pulsar", "read", url, "--messages", "--topic", TXN, "--json").lines) == 36
+    live = ("--live", *live_files(["indexed/txn"]))
+    listed = call("pulsar", "orphans", url, *live, "--older-than", "0", "--json")
+    assert [(row["kind"], row["object"], row["bytes"]) for row in listed.lines] == [
+        ("unfinished-upload", f"{B}-ledger-42", None)
+    ]
+    (tmp_path / "rows").write_bytes(listed.out)
+    assert len(call("pulsar", "rm", url, *live, "--from", tmp_path / "rows", "--json").lines) == 1
+    assert "Uploads" not in moto.client.list_multipart_uploads(Bucket=name)
+    assert call("pulsar", "orphans", url, *live, "--older-than", "0", "--json").out == b""
 
 
 def rows_of(bucket: FakeBucket, live: LiveFiles) -> list[Orphan]:

@@ -10,7 +10,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.metrics import exposition
 from chunkstore.pulsar import (
     ContainerOffloader,
@@ -20,15 +20,15 @@ from chunkstore.pulsar import (
     ManagedLedgerConfig,
     MemorySource,
     OffloadMetrics,
-    OffloadReadHandle,
+    OffloadPolicies,
     Position,
     PulsarBucket,
     PulsarObjects,
     ReadHandle,
+    StreamingPolicy,
 )
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.offload_metrics import METRICS
-from chunkstore.pulsar.permits import BROKER_PERMITS
 from tests.bucket.conftest import S3Made, s3
 from tests.pulsar.support_offload import MemoryBucket, Script
 
@@ -59,36 +59,6 @@ def streaming(store: ChunkedSegmentStorage, source: MemorySource, offloader: Led
 
 
 # Permits and metrics
-
-
-def test_permits_of_the_process_change_while_an_offload_runs(store: ChunkedSegmentStorage) -> None:
-    limited = runtime.event()
-
-    class Waits(LedgerOffloader):
-        def do_offload(self, handle: ReadHandle, uuid: str, extra_metadata: Mapping[str, str]) -> None:
-            assert isinstance(handle, OffloadReadHandle)
-            handle.read(0, 0)
-            waiting = handle.read_async(1, 1)
-            assert not waiting.done()
-            limited.set()
-            waiting.result(LIVENESS_S)
-
-        def do_delete(self, ledger: int | None, uuid: str) -> None:
-            return
-
-    config = ManagedLedgerConfig(offloader=Waits(), managed_ledger_offload_broker_flow_permits=1)
-    try:
-        source = MemorySource({1: [bytes(1000)] * 2})
-        running = ManagedLedger(store, T, source, config).offload_prefix(Position(2, 0))
-        assert limited.wait(LIVENESS_S)
-        ManagedLedgerConfig()
-        assert BROKER_PERMITS.permits_bytes_per_s == 1  # a config that leaves it out changes nothing
-        with pytest.raises(InvalidArgument):
-            config.managed_ledger_offload_broker_flow_permits = -1
-        assert not running.done()
-    finally:
-        config.managed_ledger_offload_broker_flow_permits = 0
-    assert running.result(LIVENESS_S) == Position(2, 0)
 
 
 def test_every_metric_of_ledger_based_offload_is_counted(store: ChunkedSegmentStorage) -> None:
@@ -124,6 +94,21 @@ def test_every_metric_of_ledger_based_offload_is_counted(store: ChunkedSegmentSt
 
 
 # Streaming and switching
+
+
+def test_policies_say_how_streaming_cuts_segments(store: ChunkedSegmentStorage) -> None:
+    assert OffloadPolicies().streaming_policy() == StreamingPolicy()
+    given = OffloadPolicies(max_size_per_offload_segment_mbytes=3, max_offload_segment_rollover_time_minutes=7)
+    assert given.streaming_policy()[:2] == (3, 7)
+    given.put(store, T)
+    with pytest.raises(Unsupported, match="streaming is off"):
+        ManagedLedger(store, T, MemorySource({})).streaming()
+    OffloadPolicies(streaming_offload_enabled=1, max_size_per_offload_segment_mbytes=1).put(store)
+    source = MemorySource({1: [bytes(MIB)] * 4})
+    offloader = ManagedLedger(store, T, source).streaming()
+    offloader.feed(1)
+    offloader.close()
+    assert [item.end for item in iter_contexts(store, T)] == [(1, 2), None]  # the topic's 3 MiB, not the broker's 1
 
 
 def test_streaming_begins_when_the_ledger_based_offload_has_ended(store: ChunkedSegmentStorage) -> None:

@@ -67,24 +67,6 @@ def test_appends_and_commits(world: World, size: int) -> None:
     assert problems(store.check("deep")) == []
 
 
-def test_reads(world: World) -> None:
-    store, gate = hooked(world, rolling=150, parallel_read_bytes_min=64 * 1024)
-    store.create("s")
-    store.append("s", b"0123456789" * 20)
-    store.append("s", b"x" * 100_000)
-    gate.before = breaking("read")
-    for call in (
-        lambda: store.read("s", 0, 3),
-        lambda: store.read("s", 0, 200),
-        lambda: store.read("s", 0, 100_000),
-        lambda: store.read_into("s", 0, bytearray(3)),
-        lambda: list(store.reader("s")),
-    ):
-        with pytest.raises(ChunkstoreError) as caught:
-            call()
-        check(caught.value)
-
-
 def every_call(storage: ChunkStorage) -> list[Callable[[], object]]:
     handle = ChunkHandle("a", True)
     return [

@@ -10,19 +10,12 @@ import threading
 import time
 from dataclasses import replace
 
-import pytest
-
-from chunkstore.errors import Closed, DeadlineExceeded
-from chunkstore.metadata.lmdb import environment
+from chunkstore.errors import DeadlineExceeded
 from chunkstore.storage import ChunkStorage
 from tests.support.data import refused
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, in_thread, wait_for
+from tests.support.hooked import Remote
 from tests.support.worlds import World
-
-
-def environments() -> dict[str, int]:
-    return {path: found.count for path, found in environment._environments.items()}
 
 
 class Hanging:
@@ -76,29 +69,3 @@ def test_nobody_waits_longer_than_he_said_for_a_storage_that_hangs(world: World)
     hanging.go_on()
     replica.refresh()
     assert replica.read("s", 0, 9) == b"123"
-
-
-@pytest.mark.parametrize("kind", [Hooked, Remote])
-@pytest.mark.parametrize("patient", [False, True])
-def test_closing_waits_for_who_catches_up(world: World, kind: type[Hooked], patient: bool) -> None:
-    store = world.open()
-    store.create("s")
-    before = environments()
-    hanging = Hanging(world, kind)
-    replica = hanging.replica
-    store.append("s", b"123")
-    thread, found = in_thread(replica.refresh)
-    assert hanging.reached.wait(60)
-    if patient:
-        threading.Timer(0.1, hanging.go.set).start()
-    else:
-        hanging.hurry()
-    began_s = time.monotonic()
-    replica.close()
-    assert time.monotonic() - began_s < 60
-    refused(Closed, replica.refresh, lambda: replica.read("s", 0, 9))
-    hanging.go.set()
-    thread.join(60)
-    assert isinstance(found[0], (int, Closed, DeadlineExceeded))
-    wait_for(lambda: environments() == before)
-    wait_for(lambda: replica._released)

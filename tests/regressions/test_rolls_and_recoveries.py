@@ -13,7 +13,7 @@ from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.tables import plan_put_row
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, replace_steps, wait_for
+from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -52,38 +52,6 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: Wor
     assert (answered, also_answered) in (([0], [5]), ([6], [0]))
     assert store.read("s", 0, 100) in (b"firstsecond", b"secondfirst")
     assert problems(store.check("deep")) == []
-
-
-@pytest.mark.parametrize("happened", [True, False])
-def test_nobody_else_recovers_without_the_batch_in_doubt(world: World, happened: bool) -> None:
-    """Somebody else takes over before the leader of a batch that failed can: what became of it must not be lost."""
-    store = world.open(op_deadline_s=60.0)
-    world.still(store)
-    store.create("s")
-    store.create("t")
-    recovery = store._maintenance._recovery
-    record = store._container.current.journal.append
-
-    def fails(batch: object) -> None:
-        if happened:
-            record(batch)  # type: ignore[arg-type]
-        raise TypeError("a bug of the binding")
-
-    replace_steps(store, append=fails)
-    others: list[tuple[threading.Thread, list[object]]] = []
-    recovery._lock.acquire()
-    try:
-        first, found = in_thread(lambda: store.append("s", b"aaaa"))
-        wait_for(lambda: store._container.current.end_reason is not None)
-        others = [in_thread(lambda: store.append("t", b"t")) for _ in range(3)]
-    finally:
-        recovery._lock.release()
-    for thread, _ in [(first, found), *others]:
-        thread.join(60)
-    assert found == [0] if happened else isinstance(found[0], StorageUnavailable), found
-    assert sorted(str(answer) for _, [answer] in others) == ["0", "1", "2"]
-    assert store.info("s").length == (4 if happened else 0)
-    assert store.epoch == 2
 
 
 def test_an_event_whose_epoch_ended_meanwhile_is_answered_once(world: World) -> None:

@@ -5,21 +5,15 @@ The server is Ceph's gateway wherever what it has carried out is looked at after
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import chunkstore
-from chunkstore.config import Settings
-from chunkstore.errors import ChunkExists, ChunkstoreError, StorageUnavailable
+from chunkstore.errors import ChunkExists, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
-from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect, Proxied, begins_upload, is_completion, is_conditional, is_part
-from tests.support.data import fails_in_time, problems
-from tests.support.servers.faultproxy import FaultProxy
+from tests.support.data import fails_in_time
 from tests.support.servers.s3server import S3Server
 
 pytestmark = pytest.mark.proof
@@ -120,77 +114,3 @@ def test_a_black_hole_ends_with_the_deadline(rgw: S3Server, proxied: Proxied, co
     )
     proxy.heal()
     assert patient.read(handle, 0, 10) == b"x" * 10
-
-
-# The engine: every conditional request of a life loses its reply once, in turn
-
-
-class Lives:
-    """One container behind a proxy, in which the same life is lived again and again, each time with a segment of its own:
-    an owner claims, opens and appends; an heir on another machine seals the old stream, claims, opens, appends."""
-
-    def __init__(self, server: S3Server, proxy: FaultProxy, folder: Path) -> None:
-        self.proxy = proxy
-        self.server = server
-        bucket = server.make_bucket()
-        self.root = server.root(bucket, port=proxy.port)
-        self.direct = server.root(bucket)
-        self.folder = folder
-        self.acknowledged: dict[str, bytes] = {}
-
-    def settings(self, machine: str) -> Settings:
-        return Settings(
-            cache_dir=str(self.folder / machine),
-            lease_s=0,
-            op_deadline_s=180,
-            inline_bytes_max=0,
-            default_rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=300),
-        )
-
-    def live(self) -> None:
-        name = f"s{len(self.acknowledged)}"
-        pieces = [f"{name}-{number}.".encode() * 30 for number in range(4)]
-        owner = chunkstore.open(self.root, settings=self.settings("one"))
-        owner.create(name)
-        owner.append(name, pieces[0])
-        owner.append(name, pieces[1])
-        heir = chunkstore.open(self.root, settings=self.settings("two"))
-        with pytest.raises(ChunkstoreError):
-            owner.append(name, b"never acknowledged")
-        owner.close()
-        heir.append(name, pieces[2])
-        heir.append(name, pieces[3])
-        assert heir.read(name, 0, 10_000) == b"".join(pieces)
-        heir.close()
-        self.acknowledged[name] = b"".join(pieces)
-
-    def check(self) -> None:
-        """Look past the proxy, on a third machine that has to learn everything from the server."""
-        with chunkstore.open(self.direct, settings=self.settings("three")) as store:
-            for name, content in self.acknowledged.items():
-                assert store.read(name, 0, 10_000) == content
-            # What the deposed owner had put before it learned its fate belongs to nobody, and is swept later.
-            assert problems(store.check("deep")) == []
-
-
-if FULL_RUN:
-
-    @pytest.mark.parametrize("fault", ["lose_reply", "lose_request", "hold"])
-    def test_every_conditional_request_is_hit_once(rgw: S3Server, proxied: Proxied, tmp_path: Path, fault: str) -> None:
-        lives = Lives(rgw, proxied(rgw), tmp_path)
-        if fault == "hold":
-            # What is held is given up by its sender, sent anew, and lands late.
-            lives.root += "&read_timeout_s=0.5&tries_max=100"
-        lives.live()
-        for index in itertools.count():
-            seen = itertools.count()
-            rule = getattr(lives.proxy, fault)(
-                lambda request, seen=seen, index=index: is_conditional(request) and next(seen) == index
-            )
-            lives.live()
-            lives.proxy.heal()
-            if not rule.fired:
-                break  # a life has no more of them
-        # Two asks of FORMAT, two claims, two OPENs, a SEAL; a create and four appends with a chunk and a record each; two CLOSEs.
-        assert index >= 15
-        lives.check()

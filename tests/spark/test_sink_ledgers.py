@@ -14,7 +14,6 @@ import pyarrow as pa
 
 import chunkstore
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.owner import attach_written
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
 from tests.support.spark_tasks import home, store, write_batch, write_micro_batch
@@ -141,29 +140,6 @@ def test_what_is_stored_is_gone_on_with_and_nothing_else(store: chunkstore.Chunk
         EntryRange(1, 20, 20, 1),
         EntryRange(7, 0, 0, 1),
     ]
-
-
-def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look at what is stored and the commit another one writes: its entries are seen, and judged."""
-    real, others = attach_written, [entries(1, 0, 3), entries(1, 3, 6)]
-
-    def attach(*args: object, **kwargs: object) -> int:
-        if others:
-            with OffloadWriter(store, "t") as writer:
-                for row in others.pop(0):
-                    writer.append(*row)
-        return real(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("chunkstore.spark.committing.attach_written", attach)
-    with pytest.raises(Conflict) as caught:
-        write_batch(options(home, topic="t"), frame(entries(1, 0, 9)))
-    assert (caught.value.expected, caught.value.found) == (3, 0)
-    write_batch(options(home, topic="t"), frame(entries(2, 0, 9)))
-    assert not others
-    assert stored(store, "t", 1, 2) == [*entries(1, 0, 6), *entries(2, 0, 9)]
-    assert [context.sequence for context in iter_contexts(store, "t")] == [0, 1, 2]
 
 
 def test_jobs_and_micro_batches_that_come_again_write_nothing(

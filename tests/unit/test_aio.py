@@ -194,31 +194,6 @@ def test_appends_go_on_next_to_a_thousand_followers(root: str) -> None:
     run(main)
 
 
-def test_closing_a_reader_ends_the_wait_for_its_next_piece(root: str) -> None:
-    held = Held()
-
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS, threads=1) as store:
-            await store.create("a")
-            store.wrapped.hold = held
-            at_tail, in_queue = [await store.reader("a", follow=True) for _ in range(2)]
-            waiting = [asyncio.create_task(anext(at_tail))]
-            await all_wait(store, 1)
-            holding = asyncio.create_task(store.hold())
-            await until(held.begun.is_set)
-            waiting.append(asyncio.create_task(anext(in_queue)))
-            await until(lambda: in_queue._fetching is not None)
-            for reader in (at_tail, in_queue):
-                await reader.close()
-            for task in waiting:
-                with pytest.raises(chunkstore.Closed):
-                    await task
-            held.go_on.set()
-            await holding
-
-    run(main)
-
-
 def test_full_writers_hold_no_thread_and_lose_nothing(root: str) -> None:
     held = Held()
 

@@ -12,8 +12,6 @@ import pytest
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.filesystem import FilesystemChunkStorage, posix
 from chunkstore_bindings.filesystem.file_cache import OpenFile
-from tests.faults.ground import fast_folder
-from tests.support.scripts import run_script
 
 
 def test_reads_race_with_deletes_and_evictions(tmp_path: Path) -> None:
@@ -93,54 +91,6 @@ def test_eviction_of_dirty_files_reports_its_error_to_the_next_sync(
         storage.write(handle, 1, b"y")
     storage.sync([f"c/{number}" for number in range(40)])
     storage.close()
-
-
-FULL = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
-storage = FilesystemChunkStorage(sys.argv[1], open_files_max=100_000)
-names = [f"c/{number % 2}/{number}" for number in range(100)]
-for name in names:
-    storage.create(name, b"x")
-storage.sync(names)
-held = []
-
-def full():
-    for name in names:
-        storage.read(storage.open_read(name), 0, 1)
-    try:
-        while True:
-            held.append(os.open("/dev/null", os.O_RDONLY))
-    except OSError:
-        pass
-
-calls = [
-    lambda: storage.list("c/"),
-    lambda: storage.sync(["c/0/0"]),
-    lambda: storage.sync(names),
-    lambda: storage.harden("c/1/1"),
-    lambda: storage.create("c/new/0", b"x"),
-    lambda: storage.sync(["c/new/0"]),
-    lambda: storage.create("c/newer/0", b"x"),
-    lambda: storage.create("c/newest/0", b"x"),
-    lambda: storage.sync(["c/newer/0", "c/newest/0"]),
-    lambda: storage.create_if_absent("d/0/0", b"x"),
-    lambda: storage.put("d/1/0", b"x"),
-]
-for call in calls:
-    full()
-    call()
-    for fd in held:
-        os.close(fd)
-    held.clear()
-print("done")
-"""
-
-
-def test_when_no_descriptor_is_left_idle_files_give_way_to_folders_too(tmp_path: Path) -> None:
-    with fast_folder(tmp_path) as folder:
-        assert run_script(FULL, folder) == "done\n"
 
 
 @pytest.mark.parametrize("replaced", [True, False])

@@ -77,6 +77,24 @@ def test_names_make_folders(files: Files) -> None:
             call("run")
 
 
+def test_a_file_begins_where_its_segment_does(files: Files, tmp_path: Path) -> None:
+    lines = [b"%d\n" % number for number in range(3000)]
+    with chunkstore.open(tmp_path / "log") as store:
+        store.create("a")
+        store.append("a", b"gone" + b"".join(lines))
+        store.truncate("a", 4)
+    fs = files()
+    with fs.open("a", "rb", block_size=100) as file:
+        fs.pipe_file("b", b"")
+        with fs.open("a", "ab") as more:
+            more.write(b"later")
+        assert list(file) == lines  # what was there when it was opened
+        assert file.seek(-5, 2) == file.size - 5 and file.read() == b"2999\n"
+        assert file.seek(2) == 2 and file.read(4) == b"1\n2\n"
+    assert fs.cat_ranges(["a"] * 4, [0, 2, -5, 9], [2, 4, None, 9]) == [b"0\n", b"1\n", b"later", b""]
+    assert fs.cat("b") == b"" and fs.read_text("a").splitlines()[2999] == "2999"
+
+
 def test_reading_claims_nothing_and_sees_what_is_new(files: Files, tmp_path: Path) -> None:
     with pytest.raises(ContainerNotFound):
         files().exists("a")

@@ -64,23 +64,6 @@ def test_an_open_comes_back_as_it_went_in() -> None:
         assert again._replace(rows=list(again.rows)) == value._replace(rows=list(value.rows))
 
 
-def test_seals_and_notes_come_back_as_they_went_in() -> None:
-    assert payloads.decode_seal(payloads.encode_seal(samples.SEAL), object="x", position=0) == samples.SEAL
-    for kind, note in (
-        (RecordKind.SNAPSHOT_NOTE, samples.LINK),
-        (RecordKind.GC_NOTE, samples.GC),
-        (RecordKind.GC_NOTE, payloads.GcNote(())),
-        (RecordKind.PIN, ("holder", 5, b"x", ("a",), None)),
-    ):
-        raw = payloads.encode_note(kind, tuple(note), OPS, ROWS)
-        again = payloads.decode_note(kind, raw, object="x", position=0)
-        assert again == note
-        assert payloads.decode_ops(raw, object="x", position=0) == (tuple(OPS), list(ROWS))
-    assert isinstance(
-        payloads.decode_note(RecordKind.GC_NOTE, RECORDS["gc-note"].payload, object="x", position=0), payloads.GcNote
-    )
-
-
 @pytest.mark.parametrize("name", sorted(RECORDS))
 def test_every_cut_payload_is_damage(name: str) -> None:
     decode, payload = _decoder(name), RECORDS[name].payload

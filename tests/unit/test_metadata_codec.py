@@ -114,34 +114,6 @@ def test_another_major_version_is_refused(kind: str, major: object) -> None:
     assert caught.value.position == place(row, 0)
 
 
-WRONG_VALUES: list[object] = [
-    -1, 1 << 63, (1 << 64) - 1, True, False, None, 1.0, "text", "", b"bytes", b"", b"x" * 27, b"x" * 29, [], [1],
-    ["a"], ["b", 1, "a", 2], ["a", 1, "a", 1], ["a", None], ["a", 1.5], ["a", [1]], [1, 1], "x" * 5000, [["a", 1]],
-    msgpack.ExtType(1, b""), 3, 4, 1 << 32,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", DECODERS)
-@pytest.mark.parametrize("value", WRONG_VALUES, ids=lambda value: repr(value)[:20])
-def test_fast_and_slow_rules_agree_on_every_field(kind: str, value: object) -> None:
-    """The fast path must refuse exactly what the table's rule refuses, and name the field and its place."""
-    plain = msgpack.unpackb(ENCODERS[kind](SAMPLES[kind]), use_list=False)
-    frozen = msgpack.unpackb(msgpack.packb(value), use_list=False)
-    for number, field in enumerate(FIELDS[kind]):
-        row = list(plain)
-        row[2 + number] = value
-        raw = msgpack.packb(row)
-        if field.holds(frozen):
-            assert DECODERS[kind](b"key", raw)[number] is not None or frozen is None
-            continue
-        with pytest.raises(Damaged) as caught:
-            DECODERS[kind](b"key", raw)
-        assert "metadata row b'key'" in caught.value.object
-        assert caught.value.position == place(row, 2 + number)
-        if not isinstance(value, msgpack.ExtType):
-            assert repr(field.name) in str(caught.value)
-
-
 @pytest.mark.parametrize("kind", DECODERS)
 def test_every_truncation_is_damage_and_so_is_more(kind: str) -> None:
     raw = ENCODERS[kind](SAMPLES[kind])

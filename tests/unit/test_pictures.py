@@ -58,16 +58,6 @@ def test_chunks_are_drawn_to_scale() -> None:
     assert "epoch 9: 300 B" in text[2] and "CRC32C not known: 1" in text[3] and len(text) == 4
 
 
-@pytest.mark.parametrize("columns", [1, 7, 80])
-@pytest.mark.parametrize("lengths", [[], [1], [1 << 52], [1, 1 << 40, 1]])
-def test_extremes(lengths: list[int], columns: int) -> None:
-    drawn = picture(lengths, name="x" * 255)
-    root = ET.fromstring(layout_svg(drawn))
-    assert all(float(item.get("width", "0").rstrip("%")) <= 1000 for item in root.iter(f"{_SVG}rect"))
-    lines = [line.plain for line in layout_lines(drawn, columns)]
-    assert ("0 chunks" in lines[0]) == (not lengths) and len(lines) == (4 if lengths else 1)
-
-
 def test_names_are_escaped() -> None:
     drawn = picture([5, 5], name=HOSTILE)
     svg = layout_svg(drawn)

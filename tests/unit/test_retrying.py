@@ -8,9 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from chunkstore.config import MIB
 from chunkstore.errors import (
-    ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
     Damaged,
@@ -121,23 +119,6 @@ def test_an_answer_is_an_answer(made: Set, answer: ChunkstoreError) -> None:
     assert made.storage.counts() == RetryCounts({}, {}, {}, {})
 
 
-def test_the_pauses_double_and_are_all_chance(clock: StoppedClock) -> None:
-    policy = RetryPolicy(tries_max=200, budget_s=1e9, pause_s_first=1.0, pause_s_max=64.0)
-    made = Set(append=True, policy=policy)
-    made.script.always = StorageUnavailable("down")
-    with pytest.raises(StorageUnavailable, match="down"):
-        made.storage.exists("a")
-    assert len(made.script.calls) == 200
-    assert len(clock.slept_s) == 199
-    for number, slept_s in enumerate(clock.slept_s):
-        assert 0 <= slept_s <= min(64.0, 2.0**number)
-    late = clock.slept_s[10:]
-    assert min(late) < 3
-    assert max(late) > 61
-    assert 27 < sum(late) / len(late) < 37
-    assert made.storage.counts() == RetryCounts({"exists": 199}, {}, {"exists": 1}, {})
-
-
 # Creating
 
 
@@ -191,23 +172,6 @@ def test_full_after_doubt_is_no_promise(made: Set) -> None:
     made.fail(BEFORE, *[StorageFull("full")] * 20)
     with pytest.raises(StorageUnavailable, match="may still land"):
         made.storage.create("a", b"mine")
-
-
-@pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 20 * MIB])
-def test_large_chunks_are_compared_whole(made: Set, size: int) -> None:
-    data = bytes(size)
-    made.fail(AFTER)
-    assert made.storage.create("a", data) == ChunkHandle("a", True)
-    assert made.script.calls == ["create", "create"] + ["read"] * (max(0, size - 1) // (8 * MIB) + 1)
-    other = bytearray(data + b"x")
-    other[size - 1 if size else 0] = 7
-    for number, stored in enumerate((bytes(other[:size]) or b"y", data + b"more", data[:-1])):
-        if stored == data:
-            continue
-        made.binding.create(f"b{number}", stored)
-        made.fail(BEFORE)
-        with pytest.raises(ChunkExists):
-            made.storage.create(f"b{number}", data)
 
 
 # What is the same twice

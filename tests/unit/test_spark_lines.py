@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,39 @@ def test_patterns_and_positions_of_batches(tmp_path: Path) -> None:
 
 
 # What Spark calls
+
+
+def stream_reader(ground: Ground, **options: str) -> Any:
+    source = DefaultSource({"path": ground.url, "segments": "a", "startingOffsets": "earliest", **options})
+    return source.streamReader(source.schema())
+
+
+def test_limits_come_from_spark(tmp_path: Path) -> None:
+    limits = pytest.importorskip(
+        "pyspark.sql.streaming.datasource", reason="PySpark before 4.2 has no limits of a batch"
+    )
+
+    ground = Ground(tmp_path)
+    with ground.open() as store:
+        filled(store, "a", 100, 30)
+        reader = stream_reader(ground, maxBytesPerTrigger="40")
+        assert pickle.loads(cloudpickle.dumps(reader)) is not None  # type: ignore[no-untyped-call]
+        assert reader.getDefaultReadLimit() == limits.ReadMaxBytes(40)
+        assert stream_reader(ground).getDefaultReadLimit() == limits.ReadAllAvailable()
+        start = reader.initialOffset()
+        for limit, at in (
+            (limits.ReadMaxBytes(40), 40),
+            (limits.ReadMaxBytes(7), 7),
+            (limits.ReadAllAvailable(), 100),
+        ):
+            end = reader.latestOffset(start, limit)
+            assert end["segments"]["a"]["at"] == at
+            assert json.loads(json.dumps(end)) == end
+        [partition] = reader.partitions(start, end)
+        assert sum(batch.num_rows for batch in reader.read(partition)) == 1
+        assert reader.reportLatestOffset()["segments"]["a"]["at"] == 100
+        reader.stop()
+        reader.stop()
 
 
 # Functions over batches

@@ -15,7 +15,6 @@ from chunkstore.assembly import journal_records
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.spark.metadata_tables import TABLES
 from chunkstore.spark.options import OPTIONS, parse_options
-from tests.support.settings import tuned
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")
 
@@ -81,30 +80,6 @@ def test_rows_are_what_the_replica_says(ground: Tables) -> None:
     assert records[-1]["digest"] == f"{stored[-1]['digest']:064x}"
     assert ms(records[-1], "time") == stored[-1]["time_ms"]
     assert [row["lsn"] for row in ground.rows("journal", lsnAsOf=str(lsn))][-1] == lsn < records[-1]["lsn"]
-
-
-def test_what_lies_in_the_journal_and_what_spilling_left(ground: Tables) -> None:
-    """A spill leaves garbage without chunks; so does a segment that never had any."""
-    ground.settings = tuned(ground.settings, inline_bytes_max=None, spill_s=3600)
-    with ground.open() as store:
-        for name in ("a", "b", "empty"):
-            store.create(name)
-        for _ in range(2):
-            store.append("a", b"small")
-            store.spill()
-        store.append("b", b"0123456789")
-        store.append("a", b"last")
-        store.truncate("b", 10)
-        store.append("empty", b"", writer_id=b"w", event_number=1)
-        store.delete("empty")
-    kinds = [(row["segment"], row["kind"]) for row in ground.rows("chunks")]
-    assert kinds == [("a", "object"), ("a", "inline")]
-    rows = ground.rows("garbage")
-    without = [row for row in rows if row["first"] is None]
-    assert len(without) >= 2 and all((row["last"], row["count"]) == (None, 0) for row in without)
-    assert [row["size_bytes"] for row in rows if row["first"]] == [10]
-    for table in TABLES:
-        ground.rows(table)
 
 
 @pytest.mark.parametrize("table", TABLES)
