@@ -53,8 +53,13 @@ store.close()
 """
 
 
-@pytest.mark.parametrize("rows", ["sound", "rotten", "deleted", "rebuilt", "without the file", "held"])
-@pytest.mark.parametrize("end", ["KILL", "CONT"])
+@pytest.mark.parametrize(
+    ("rows", "end"),
+    [
+        ("sound", "KILL"),
+        *((rows, "CONT") for rows in ("sound", "rotten", "deleted", "rebuilt", "without the file", "held")),
+    ],
+)
 def test_a_rolled_back_root_is_told(tmp_path: Path, rows: str, end: str) -> None:
     with opened(tmp_path) as store:
         store.create("a")

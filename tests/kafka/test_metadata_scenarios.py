@@ -1,4 +1,4 @@
-"""What Kafka's own suites ask of a metadata manager: scenarios 1 to 33, by their numbers. 34 is in test_metadata_records.py.
+"""What Kafka's own suites ask of a metadata manager: scenarios by their numbers. 34 is in test_metadata_records.py.
 
 There is no metadata topic: 33 (its consumer) does not apply, nor what 11 and 28 to 31 say of a topic that is missing or not yet read.
 """
@@ -91,24 +91,6 @@ def test_1_to_5_a_segment_lives_and_goes(leader: Leader) -> None:
     assert listed(manager) == [1, 2, 3]
     highest = [manager.highest_offset_for_epoch(PARTITION, epoch) for epoch in range(6)]
     assert highest == [19, 79, 239, 369, 400, None]
-
-
-def test_7_and_8_lists(leader: Leader) -> None:
-    manager = leader.manager
-    begun, going, gone = segment(7, 0, 50, {0: 0}), segment(6, 201, 300, {0: 201}), segment(5, 301, 400, {0: 301})
-    leader.add(begun)
-    leader.finish(going, gone)
-    leader.move(going, DELETING)
-    leader.move(gone, DELETING, DELETED)
-    assert find(manager, 0, 250) is None
-    assert listed(manager, 0) == [7, 6]
-    assert listed(manager) == [6, 7]
-    leader.move(going, DELETED)
-    leader.move(begun, DELETING, DELETED)
-    leader.finish(segment(2, 201, 400, {0: 201, 1: 301}), segment(1, 101, 200, {0: 101}), segment(0, 0, 100, {0: 0}))
-    assert (listed(manager, 0), listed(manager), listed(manager, 1)) == ([0, 1, 2], [0, 1, 2], [2])
-    assert manager.lowest_offset_for_epoch(PARTITION, 1) == 301
-    assert [*manager.epochs(PARTITION)] == [1, 0]
 
 
 def test_9_a_partition_is_deleted(leader: Leader) -> None:

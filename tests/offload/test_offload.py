@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
-from chunkstore.pulsar import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
+from chunkstore.pulsar import LedgerNotFound, LedgerReader, OffloadWriter, plan
 from chunkstore.pulsar.contexts import Stored, iter_contexts
 from chunkstore.pulsar.planning import walk_blocks
 from tests.support.data import problems
@@ -61,34 +60,6 @@ def objects_agree(store: Stored, topic: str = T) -> None:
             entries = list(iter_entries(reader, item.ledger))
             assert (entries[0].entry, entries[-1].entry) == item[1:3]
             assert item.entries in (0, len(entries))
-
-
-def test_several_ledgers_in_several_segments(world: World) -> None:
-    with world.open(rolling=6000) as store:
-        with OffloadWriter(store, T, **SMALL) as writer:
-            for begin in range(0, 1000, 100):
-                write(writer, 11, range(begin, begin + 100))
-                write(writer, 4, range(begin, begin + 100, 3))
-        assert writer.segments_completed > 5
-        objects_agree(store)
-        with world.replica() as replica:
-            for reading in (LedgerReader(store), LedgerReader(replica)):
-                assert reading.topics() == [T]
-                assert list(reading.read(T, 11)) == expected(11, range(1000))
-                gaps = [entry for begin in range(0, 1000, 100) for entry in range(begin, begin + 100, 3)]
-                assert list(reading.read(T, 4)) == expected(4, gaps)
-                assert list(reading.read(T, 11, 123, 456)) == expected(11, range(123, 457))
-                assert list(reading.read(T, 11, 999)) == expected(11, [999])
-                assert list(reading.read(T, 11, 1000)) == []
-                batches = pa.Table.from_batches(reading.read_batches(T, 11, 10, 20)).to_pydict()
-                assert batches["entry"] == list(range(10, 21))
-                assert batches["payload"] == [payload(entry) for entry in range(10, 21)]
-                first, second = reading.ledgers(T)
-                assert (*first[:4], first.entries) == (T, 4, 0, gaps[-1], len(gaps))
-                size = second.size_bytes
-                assert second == LedgerSummary(T, 11, 0, 999, second.segments, size, complete=True, entries=1000)
-                assert second.segments > 1
-        assert not problems(store.check("deep"))
 
 
 def test_acknowledged_is_what_a_replica_reads_while_writing_goes_on(world: World) -> None:

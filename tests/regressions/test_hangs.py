@@ -13,11 +13,11 @@ import pytest
 
 from chunkstore import changes
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageFull, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, DeadlineExceeded, StorageFull, StorageUnavailable
 from chunkstore.storage import Capabilities
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import Remote, in_thread, is_commit, is_data, open_hooked, wait_for, within
+from tests.support.hooked import Remote, in_thread, is_commit, is_data, open_hooked, within
 from tests.support.worlds import World
 
 DEADLINE_S = 0.5
@@ -74,31 +74,6 @@ def timed(call: Callable[[], object]) -> tuple[float, object]:
     except ChunkstoreError as error:
         answer = error
     return time.monotonic() - began_s, answer
-
-
-def test_a_commit_that_hangs_does_not_hold_its_callers(world: World) -> None:
-    """The first caller leads the commit elsewhere; here it would be inside the hanging call with no way out."""
-    with held(world, remote=True) as (store, hold):
-        store.create("a")
-        store.create("b")
-        assert store.append("a", b"0123") == 0
-        hold.where(is_commit)
-        with within(store, DEADLINE_S):
-            others = [in_thread(lambda: timed(lambda: store.append("a", b"45"))) for _ in range(3)]
-            took_s, answer = timed(lambda: store.append("b", b"bb"))
-            assert isinstance(answer, OutcomeUnknown) and DEADLINE_S * 0.9 < took_s < SOON_S
-            for thread, found in others:
-                thread.join(AMPLE_S)
-                took_s, answer = found[0]  # type: ignore[misc]
-                assert isinstance(answer, (OutcomeUnknown, DeadlineExceeded)) and took_s < SOON_S
-        hold.release()
-        # The commit goes on without those who waited for it, and so does everybody who comes.
-        wait_for(lambda: store._container.current.queue.idle)
-        length = store.info("a").length
-        assert length in (4, 6, 8, 10)
-        assert store.append("a", b"end") == length
-        assert store.read("a", 0, 99) == b"0123" + b"45" * ((length - 4) // 2) + b"end"
-        assert problems(store.check("deep")) == []
 
 
 @pytest.mark.parametrize("how", ["append", "commit"])

@@ -76,7 +76,7 @@ def refused(record: Record) -> str:
 
 
 @given(records())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_lines_come_back_as_they_went_in(made: tuple[list[Line], list[bytes]]) -> None:
     lines, data = made
     record = read(written(lines, data))
