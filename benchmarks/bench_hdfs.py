@@ -20,7 +20,7 @@ from benchmarks.harness import Report, median, time_s
 from chunkstore import changes
 from chunkstore.assembly import open_store_on
 from chunkstore.config import KIB, MIB, Settings
-from chunkstore.storage import ChunkHandle, ReadRange
+from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage, open_hdfs
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.servers.base import ServerMissing
@@ -104,12 +104,6 @@ def ranges(report: Report, storage: HdfsChunkStorage, plain: InsecureClient, rou
 
     mine, other = pairs(ours, theirs, rounds)
     report.add("read 64 KiB, ratio to plain", other / mine, "ratio", at_least=0.9, detail=f"{50 / mine:.0f}/s")
-    mine, _ = pairs(
-        lambda _: storage.read_ranges(handle, [ReadRange(offset, 64 * KIB) for offset in offsets]), theirs, rounds
-    )
-    report.add(
-        "read 50 ranges in one call, ratio to plain one by one", other / mine, "ratio", detail=f"{50 / mine:.0f}/s"
-    )
 
 
 def small(report: Report, storage: HdfsChunkStorage, plain: InsecureClient, rounds: int) -> None:

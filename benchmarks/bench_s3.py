@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import chunkstore
+from benchmarks.epochs import age
 from benchmarks.far import DELAYS_MS, far, md5_of
 from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
@@ -33,7 +34,6 @@ from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkRange
 from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.support.epochs import age
 from tests.support.requests_spent import Requests
 from tests.support.servers.base import ServerMissing
 from tests.support.servers.rgw import Rgw, Store

@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import chunkstore
 from benchmarks.harness import Report, in_fresh_process, median, scratch, time_s, tuned
+from benchmarks.merged_readers import Readers, fill, merge_again, readers_elsewhere
 from chunkstore.changes import Attach
 from chunkstore.checksum import crc32c
 from chunkstore.config import KIB, RollingPolicy
 from chunkstore.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
-from tests.support.merged_readers import Readers, fill, merge_again, readers_elsewhere
 
 __all__ = ["main"]
 

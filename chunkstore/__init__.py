@@ -54,7 +54,7 @@ __all__ = [
 ]
 __all__ += errors.__all__
 
-getLogger(__name__).addHandler(NullHandler())  # what nobody wants to see does not reach standard error
+getLogger(__name__).addHandler(NullHandler())  # what no one wants to see does not reach standard error
 
 _PLACES = {
     "Asker": "owner",

@@ -11,7 +11,7 @@ can be iterated is iterated with ``async for``, what is a context manager is ent
 so. A call that is cancelled before a thread has begun it did not happen; one that has begun still runs to completion in its thread, and its
 result is discarded: it may have happened, as after ``OutcomeUnknown``, and what it has opened is closed. What waits for appends or for room
 (``wait``, a follower, a full writer) holds no thread. Closing and cancelling need no thread that calls may occupy.
-Leaves out: all work. This is the only module beside ``runtime`` that knows threads: the loop's, which no simulator runs.
+Leaves out: all work. This is the only module next to ``runtime`` that knows threads: the loop's, which no simulator runs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from chunkstore import assembly, following
-from chunkstore.arguments import check_timeout
+from chunkstore.arguments import SegmentRef, check_timeout, resolve
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
-from chunkstore.handles import SegmentRef, resolve
+from chunkstore.operations.tables import Session, TableReader
 from chunkstore.owner import Asker
 from chunkstore.reader import StorageReader
 from chunkstore.reading import Awaited, ReadableContainer, check_wait
@@ -41,7 +41,6 @@ from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.segment import SegmentView
 from chunkstore.segment_file import RecordReader, SegmentFile
-from chunkstore.tables import Session, TableReader
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.writer import StorageWriter
 
@@ -372,7 +371,7 @@ def _start(call: Callable[..., T], *arguments: Any) -> Future[T]:
 
 
 def open(root: Root, *, threads: int = 32, **arguments: Any) -> Call:  # noqa: A001  (as chunkstore.open)
-    """As ``chunkstore.open``, with its arguments. ``threads`` (1 to 1024): so many calls are carried out at a time, others wait;
+    """As ``chunkstore.open``, with its arguments. ``threads`` (1 to 1024): so many calls are performed at a time, others wait;
     those that wait for appends or for room in a writer do not count."""
     return Call(_open(_checked(threads), partial(assembly.open_store, root, **arguments)))
 

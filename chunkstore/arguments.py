@@ -1,23 +1,32 @@
-"""What callers may pass: checks of arguments, made once, where they enter.
+"""What callers may pass: checks of arguments, made once, where they enter; and handles, by which callers name segments.
 
-Promises: each raises ``InvalidArgument`` that names the argument and says what would be right, before any effect.
-Leaves out: names of containers, segments and objects (``names``), changes of a commit (``changes``), settings (``config``).
+Each check raises ``InvalidArgument`` that names the argument and says what would be right, before any effect. ``names`` checks names of
+containers, segments and objects, ``changes`` a commit's changes, ``config`` settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, TypeAlias
 
 from chunkstore.checksum import check_data
 from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.keys import HEADERS_NAMESPACE, SINKS_NAMESPACE
-from chunkstore.names import check_container_name, check_object_name, utf8_bytes
+from chunkstore.names import (
+    HEADERS_NAMESPACE,
+    SINKS_NAMESPACE,
+    check_container_name,
+    check_object_name,
+    check_segment_name,
+    utf8_bytes,
+)
 from chunkstore.records import AttributeValue
 
 __all__ = [
+    "SegmentHandle",
+    "SegmentRef",
     "check_attribute_changes",
     "check_attributes",
     "check_buffer",
@@ -39,6 +48,8 @@ __all__ = [
     "check_version",
     "check_writer",
     "gather",
+    "resolve",
+    "resolve_writable",
     "writer_bytes",
 ]
 
@@ -249,7 +260,7 @@ def check_listing(prefix: object, after: object, limit: object) -> None:
 
 
 def check_kept_folder(folder: object) -> None:
-    """Raise ``InvalidArgument`` unless ``folder`` can lie beside what a container consists of, and is none of that."""
+    """Raise ``InvalidArgument`` unless ``folder`` can be next to what a container consists of, and is none of that."""
     try:
         check_container_name(folder)  # type: ignore[arg-type]
         good = str(folder).lower() not in _OWN_FOLDERS
@@ -303,3 +314,35 @@ def writer_bytes(writer_id: bytes | str) -> bytes:
     ):
         raise InvalidArgument("writer_id must be 1 to 64 bytes (as a str: of valid UTF-8)", argument="writer_id")
     return raw
+
+
+class SegmentHandle(NamedTuple):
+    """An opened segment: binds the segment's id, so that a re-created segment of the same name is not mistaken for it."""
+
+    name: str
+    segment_id: int
+    writable: bool
+
+
+SegmentRef: TypeAlias = str | SegmentHandle
+
+
+def resolve(target: SegmentRef, argument: str = "segment") -> tuple[str, int | None]:
+    """Name and (for a handle) id. Raises ``InvalidArgument`` of ``argument``."""
+    if isinstance(target, SegmentHandle):
+        check_segment_name(target.name, argument)
+        if type(target.segment_id) is not int:
+            raise InvalidArgument(f"the handle of {target.name!r} has no segment's id", argument=argument)
+        return target.name, target.segment_id
+    check_segment_name(target, argument)
+    return target, None
+
+
+def resolve_writable(target: SegmentRef, argument: str = "segment") -> tuple[str, int | None]:
+    """As ``resolve``, for a change. Raises ``InvalidArgument`` for a read handle, too."""
+    if type(target) is str:
+        check_segment_name(target, argument)
+        return target, None
+    if isinstance(target, SegmentHandle) and not target.writable:
+        raise InvalidArgument(f"the handle of {target.name!r} is read-only; use open_write", argument=argument)
+    return resolve(target, argument)

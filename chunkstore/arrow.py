@@ -14,11 +14,10 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from chunkstore.arguments import check_flags, check_number
+from chunkstore.arguments import SegmentHandle, SegmentRef, check_flags, check_number
 from chunkstore.config import GIB, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.framing import Framing, Records, RecordSplitter, check_framing
-from chunkstore.handles import SegmentHandle, SegmentRef
 from chunkstore.pulsar.contexts import Stored
 from chunkstore.pulsar.reader import LedgerReader
 from chunkstore.reader import StorageReader

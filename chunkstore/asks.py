@@ -1,6 +1,6 @@
 """What a container's owner can be asked to do, as plain data, and the box that holds requests and answers (protocol 3.19).
 
-Promises: frozen data. A request that is carried out twice changes no more than once: a commit has a row that makes the second one fail, an
+Promises: frozen data. A request that is performed twice changes no more than once: a commit has a row that makes the second one fail, an
 append its event number, what is staged its own name, a session its holder, a pin its name and holder; jobs can be repeated.
 Leaves out: stored bytes (``chunkstore_journal.asks``), the owner (``Store.run``, ``upkeep.asked``), the client (``chunkstore.owner``).
 """
@@ -99,7 +99,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """By the owner of ``epoch``: the result, or the ``error`` of a request that was not and will not be carried out."""
+    """By the owner of ``epoch``: the result, or the ``error`` of a request that was not and will not be performed."""
 
     epoch: int
     error: ChunkstoreError | None
@@ -117,9 +117,9 @@ class AskBox(Protocol):
     def answer(self, token: str) -> Answer | None: ...
 
     def withdraw(self, token: str, *, keep_answer: bool) -> None:
-        """Delete the request, which an owner that has read it may carry out all the same.
+        """Delete the request, which an owner that has read it may perform all the same.
 
-        ``keep_answer``: the answer stays, so that no owner carries out what the network repeats."""
+        ``keep_answer``: the answer stays, so that no owner performs what the network repeats."""
 
     def is_succeeded(self, epoch: int) -> bool:
         """Whether there is a claim above this epoch."""
@@ -135,7 +135,7 @@ class AskBox(Protocol):
         """A request; None: withdrawn, or answered before. Raises ``Damaged`` (it is none), ``Unsupported`` (of a newer version)."""
 
     def respond(self, token: str, answer: Answer) -> None:
-        """Delete the request, then store the answer: no owner that looks from now on carries out what is answered."""
+        """Delete the request, then store the answer: no owner that looks from now on performs what is answered."""
 
 
 def expect(kind: type[T], result: Result) -> T:

@@ -1,8 +1,7 @@
 """The composition root: the only module that knows concrete parts, and it imports them inside functions.
 
-Promises: what opens here closes everything it opened if anything on the way fails. Settings travel apart from
-components: tests and embedders may bring their own storage and metadata cache.
-Leaves out: replicas of backups (``following``).
+What opens here closes everything it opened if anything on the way fails. Settings travel apart from components: tests and embedders
+may bring their own storage and metadata cache. ``following`` opens replicas of backups.
 """
 
 from __future__ import annotations
@@ -10,24 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
 from chunkstore.config import OptimiserPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Unsupported
-from chunkstore.invariants import CheckLevel, Finding
-from chunkstore.metadata.port import MetadataCache, MetadataView
+from chunkstore.errors import InvalidArgument, Unsupported
+from chunkstore.metadata.port import MetadataCache
 from chunkstore.metrics import CallCounts
 from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
+from chunkstore.operations.container import OwnedContainer
+from chunkstore.operations.space import Reserve
 from chunkstore.owner import Asker
-from chunkstore.owning import Claim, check_ownership, check_patience
 from chunkstore.registry import Root, open_storage
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
+    "check_patience",
     "closed_if_this_fails",
     "describe_owner",
     "follow_container",
@@ -59,9 +60,9 @@ def open_store(
     letters, digits, ``.``, ``_``, ``-``; ``create``: make the container if it is missing, and its root's folder, but no parent;
     ``wait_s``: how many seconds a live owner may need to go; None: none. ``take_over``: claim at once and fence a live owner, without
     ``wait_s``. A former owner that has not closed, and is not seen to have ended, is watched until its lease has not moved for 11 s, or
-    35 s behind a network (``lease_s``, ``lease_remote_s``); one that shows no lease (``lease_s`` 0) is not seen.
+    35 s over a network (``lease_s``, ``lease_remote_s``); one that shows no lease (``lease_s`` 0) is not seen.
     ``accept_rollback``: go on where the journal does not reach what was seen of it (``RolledBack``, or ``Damaged`` that speaks of it): a
-    restored backup; what is given up is told in ``store.report.findings``. Safe only where no former owner runs any more: epochs recur,
+    restored backup; what is given up is reported in ``store.report.findings``. Safe only where no former owner runs any more: epochs recur,
     and an old owner's deletions may still land. ``optimiser``: upkeep in the background besides the collections of ``settings.collect_s``.
 
     Raises ``InvalidArgument``, ``ContainerNotFound`` (missing and not ``create``), ``ContainerBusy`` (the owner showed a sign
@@ -140,14 +141,14 @@ def open_store_on(
 
     ``close_storage``: it is closed with the store, or at once if this fails.
     """
-    from chunkstore_bindings.probe import probe_storage
+    from chunkstore_bindings.wrappers.probe import probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import container_missing, create_container, find_format
 
     with closed_if_this_fails(storage.close if close_storage else None):
         chosen = parts.checked_settings(settings)
         names = ContainerNames(container)
-        check_ownership(observer, optimiser, accept_rollback)
+        _check_ownership(observer, optimiser, accept_rollback)
         check_flags(create=create)
         patience_s = check_patience(wait_s, take_over)
         storage = guarded(storage)
@@ -157,7 +158,7 @@ def open_store_on(
             if not create:
                 raise container_missing(storage, names)
             format_ = create_container(storage, names, chosen, probe=probe_storage)
-        claim = Claim(storage, names, format_, chosen, cache, close_storage)
+        claim = _Claim(parts.ContainerParts(storage, names, format_.uuid, chosen, cache), format_, close_storage)
         return claim.own(observer, optimiser, patience_s, accept_rollback=accept_rollback, created=created)
 
 
@@ -172,10 +173,9 @@ def follow_container(
     of_backups: Callable[[ChunkStorage], Replica] | None = None,
 ) -> Replica:
     """A container's journal, followed read-only, or its state at a moment (``check_moment``). ``of_backups`` opens what is shown where its
-    backups lie instead (``following``)."""
+    backups are instead (``following``)."""
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import read_format
-    from chunkstore_journal.findings import journal_findings
     from chunkstore_journal.follower import Follower
     from chunkstore_journal.history import Streams
     from chunkstore_journal.past import Asked, FixedState
@@ -190,33 +190,19 @@ def follow_container(
             if error.feature != "backup" or of_backups is None:
                 raise
             return of_backups(storage)
-        made = cache or parts.cache_of(storage, format_.uuid, chosen, "past" if past else "replica")
+        own = parts.ContainerParts(storage, names, format_.uuid, chosen, cache)
+        made = own.make_cache("past" if past else "replica")
         with closed_if_this_fails(made.close if cache is None else None):
             streams = Streams(storage, names, format_)
             fixed = FixedState(streams, made, asked) if past else None
-            follower = fixed or Follower(storage, names, format_, made, chosen)
-            scratch = parts.scratch_of(storage, format_.uuid, chosen, cache)
-
-            def findings(level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
-                memory = None if cache is not None else parts.memory_of_owner(storage, format_.uuid, chosen)
-                found = journal_findings(storage, names, scratch, level, view, pinned_lsn, memory)
-                if isinstance(follower, Follower) and follower.ahead:
-                    found.append(Finding(12, "warning", "", "", "metadata cache", 0, follower.ahead))
-                return found
-
+            follower = own.follower = fixed or Follower(storage, names, format_, made, chosen)
             replica = Replica(
-                storage=storage,
-                names=names,
-                settings=chosen,
-                follower=follower,
+                own,
+                follower,
                 tail=follower.tail if isinstance(follower, Follower) else None,
-                journal_findings=findings,
-                stored_sizes=parts.stored_sizes(storage, names),
-                uuid=format_.uuid,
                 passes=streams.passes,
-                why_absent=partial(parts.why_absent, storage, names, chosen, scratch, fixed) if fixed else None,
-                close_cache=made.close if cache is None else None,
-                close_storage=storage.close if close_storage else None,
+                why_absent=partial(own.why_absent, fixed) if fixed else None,
+                on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
             )
             with closed_if_this_fails(replica.close):
                 streams.require_begun(follower.store.head().position)
@@ -297,3 +283,92 @@ def journal_records(
     with parts.storage_of(root, settings) as storage:
         for record in iter_records(open_streams(storage, ContainerNames(container)), epoch):
             yield record._asdict()
+
+
+def check_patience(wait_s: float | None, take_over: bool) -> float | None:
+    """How long a live owner is waited for, in seconds; None: it is deposed at once. Raises ``InvalidArgument``."""
+    check_flags(take_over=take_over)
+    if wait_s is None:
+        return None if take_over else 0.0
+    if not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 86_400:
+        raise InvalidArgument(f"wait_s must be from 0 to 86400 seconds, not {wait_s!r}", argument="wait_s")
+    if take_over:
+        raise InvalidArgument("take_over=True claims at once, wait_s waits: give one of them", argument="wait_s")
+    return float(wait_s)
+
+
+def _check_ownership(observer: object, optimiser: object, accept_rollback: object) -> None:
+    """Check what an owner is made with. Raises ``InvalidArgument``."""
+    check_flags(accept_rollback=accept_rollback)
+    if observer is not None and not isinstance(observer, Observer):
+        raise InvalidArgument(
+            f"observer must be a chunkstore.observer.Observer, not {type(observer).__name__}", argument="observer"
+        )
+    if optimiser is not None and not isinstance(optimiser, OptimiserPolicy):
+        raise InvalidArgument(
+            f"optimiser must be a chunkstore.OptimiserPolicy, not {type(optimiser).__name__}", argument="optimiser"
+        )
+
+
+class _Claim(NamedTuple):
+    """A container that is there, and what is about to own it."""
+
+    parts: parts.ContainerParts
+    format: Any
+    """Its FORMAT, of ``chunkstore_journal``."""
+    close_storage: bool
+
+    def own(
+        self,
+        observer: Observer | None,
+        optimiser: OptimiserPolicy | None,
+        patience_s: float | None,
+        *,
+        accept_rollback: bool,
+        created: bool = False,
+    ) -> ChunkedSegmentStorage:
+        """Take over and serve. ``patience_s``: see ``check_patience``."""
+        from chunkstore_bindings.wrappers.probe import confirm_storage
+        from chunkstore_journal.asks import StoredAsks
+        from chunkstore_journal.container import check_writable
+        from chunkstore_journal.lease import wait_politely
+        from chunkstore_journal.objects import encode_format
+        from chunkstore_journal.service import ContainerJournal
+
+        storage, names, format_, settings = self.parts.storage, self.parts.names, self.format, self.parts.settings
+        check_writable(storage, format_, settings)
+        lease = wait_politely(storage, names, settings, patience_s)
+        if not created:
+            Reserve(storage, names, settings).make_room()  # for the claim
+            confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
+        cache = self.parts.make_cache("owner")
+        mine = cache if self.parts.cache is None else None
+        with closed_if_this_fails(mine.close if mine is not None else None):
+            service = ContainerJournal(storage, names, format_, cache, settings)
+            ownership = service.take_over(own=None, lease=lease, accept_rollback=accept_rollback)
+            try:
+                return ChunkedSegmentStorage(
+                    self.parts,
+                    service,
+                    ownership,
+                    observer=observer,
+                    optimiser=optimiser,
+                    asks=StoredAsks(storage, names, format_.uuid),
+                    importer=_importer(settings),
+                    on_close=parts.closers(mine, storage if self.close_storage else None),
+                )
+            except BaseException:
+                ownership.journal.close()
+                ownership.store.close(clean=False)
+                raise
+
+
+def _importer(
+    settings: Settings,
+) -> Callable[[ChunkedSegmentStorage, OwnedContainer], Callable[[str], bool]] | None:
+    """What imports unknown segments from header files (``Settings.headers``)."""
+    if settings.headers != "import":
+        return None
+    from chunkstore.headers.importing import HeaderImporter
+
+    return HeaderImporter

@@ -1,12 +1,12 @@
 """Where the borders of a chunk's blocks lie, and the running CRC32C there (decision 0015).
 
-A block lies between two neighbouring borders. Kept is the CRC32C of all bytes of the chunk below each border: extended over the
-block behind it, it must be that of the next border, and the chunk's own CRC closes the last block. So a range is verified
+A block is between two neighbouring borders. Kept is the CRC32C of all bytes of the chunk below each border: extended over the
+block after it, it must be that of the next border, and the chunk's own CRC closes the last block. So a range is verified
 with the borders around it alone, and an append that passes no border has nothing to keep.
 
-Promises: pure. New chunks get borders at multiples of 64 KiB up to 32 MiB, of 128 KiB in the 64 MiB behind those, and so on: 512
+Promises: pure. New chunks get borders at multiples of 64 KiB up to 32 MiB, of 128 KiB in the 64 MiB after those, and so on: 512
 blocks of each size, whatever the chunk will grow to. A chunk made of others' bytes keeps borders of theirs, about as many, wherever
-those lie. Readers take borders as they find them. Leaves out: rows (``metadata.blocks``).
+those are. Readers take borders as they find them. Leaves out: rows (``metadata.blocks``).
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ def may_pass_border(length: int, longer: int) -> bool:
 
 
 def crc_at_borders(crc: int, length: int, data: BytesLike) -> tuple[int, list[tuple[int, int]]]:
-    """Extend ``crc`` of a chunk of ``length`` bytes by ``data``: the CRC behind it, and border and CRC for each border passed.
+    """Extend ``crc`` of a chunk of ``length`` bytes by ``data``: the CRC after it, and border and CRC for each border passed.
 
-    A border at the very end is passed by the bytes behind it only.
+    A border at the very end is passed by the bytes after it only.
     """
     passed: list[tuple[int, int]] = []
     view, done = memoryview(data), 0
@@ -153,7 +153,7 @@ def first_bad(position: int, crc: int, data: BytesLike, borders: Iterable[tuple[
 def known_pieces(piece: Piece) -> Iterator[Piece]:
     """``piece`` cut where its CRCs cease to be known: with its own borders, or with None where nothing but its bytes tells its CRC.
 
-    Whoever reads such bytes (with those of the blocks around them, to verify them) puts their ``Borders`` in its place: with the first
+    Reading such bytes (with those of the blocks around them, to verify them) puts their ``Borders`` in its place: with the first
     byte at the first of them, whatever the CRC there, and the end at the last.
     """
     start, stop, borders = piece
@@ -196,7 +196,7 @@ def merged_borders(pieces: Sequence[Piece]) -> Borders:
         for border, behind in zip(borders.at[1:], borders.crcs[1:], strict=True):
             is_wanted = begin + border - start in wanted
             if is_wanted or border == stop:
-                # ``before`` and ``behind`` say what the bytes between them do to a CRC, whatever came before.
+                # ``before`` and ``after`` say what the bytes between them do to a CRC, whatever came before.
                 crc = crc32c_combine(crc ^ before, behind, border - low)
                 low, before = border, behind
             if is_wanted:

@@ -1,7 +1,6 @@
 """From a bucket's root to the bucket: objects of other programs, such as the tiers of Pulsar and Kafka.
 
-Promises: a binding is imported when a bucket needs it, never before; credentials in a URL never reach a message.
-Leaves out: roots of containers (``registry``), and calls of buckets (``chunkstore_bindings.bucket.port``).
+A binding is imported when a bucket needs it, never before; credentials in a URL never reach a message.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def filled(size_bytes: int, fill: Callable[[memoryview], int]) -> bytes:
 
 
 def joined(pieces: Iterable[bytes | bytearray]) -> bytes:
-    """The pieces as one, for which nobody knows the size beforehand. Each is let go before the next one is asked for."""
+    """The pieces as one, for which no one knows the size beforehand. Each is let go before the next one is asked for."""
     gathered = BytesIO()
     for piece in pieces:
         gathered.write(piece)

@@ -53,7 +53,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a segment. ``rolling`` None takes the store's default. ``start_offset``: as if what lies below had been truncated away."""
+    """Create a segment. ``rolling`` None takes the store's default. ``start_offset``: as if what is below had been truncated away."""
 
     name: str
     rolling: RollingPolicy | None = None
@@ -90,10 +90,10 @@ class NewChunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Let other chunks stand for the bytes ``[start, stop)`` of a segment, if these are still the chunks ``old``, whole and in this order.
+    """Let other chunks hold the bytes ``[start, stop)`` of a segment, if these are still the chunks ``old``, whole and in this order.
 
     ``new`` hold the same bytes: of the owner's present epoch, or of the open session ``session_id``. Where ``old`` begins with the
-    segment's first chunk, ``start`` may be the segment's start offset: what lies below it is left out. Else ``Conflict``, as with an
+    segment's first chunk, ``start`` may be the segment's start offset: what is below it is left out. Else ``Conflict``, as with an
     active chunk in ``old``, a first new chunk that ends below the start offset, and new ones of another epoch or segment.
     """
 
@@ -129,7 +129,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Splice a sealed segment behind another; it ceases to exist. ``offset`` None takes the target's length. ``source`` may be a staged
+    """Splice a sealed segment after another; it ceases to exist. ``offset`` None takes the target's length. ``source`` may be a staged
     segment (``chunkstore.owner``), while its session is open."""
 
     target: str

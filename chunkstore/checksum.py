@@ -66,7 +66,7 @@ def crc32c(data: BytesLike) -> int:
 
 
 def crc32c_extend(crc: int, data: BytesLike) -> int:
-    """CRC32C of the bytes behind ``crc`` followed by ``data``."""
+    """CRC32C of the bytes after ``crc`` followed by ``data``."""
     if type(data) is bytes:
         return int(_extend(crc, data))
     # The library takes ``bytes``, and arrays of ctypes, which show writable memory without a copy. Else windows that stay in the
@@ -124,7 +124,7 @@ def _product(a: int, b: int) -> int:
 
 @cache
 def _power(level: int, digit: int) -> int:
-    """The power 8 * ``digit`` * 256**``level`` of x: what as many bytes behind them do to the CRC of those before."""
+    """The power 8 * ``digit`` * 256**``level`` of x: what as many bytes after them do to the CRC of those before."""
     if digit > 1:
         return _product(_power(level, digit // 2), _power(level, digit - digit // 2))
     if level:

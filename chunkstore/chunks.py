@@ -24,7 +24,6 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "LogAppender",
-    "ReadRange",
 ]
 
 COMPOSE_RANGES_MAX: Final = 10_000
@@ -45,7 +44,7 @@ class Capabilities:
       concat, truncate, set_read_only: the optional operations.
       fence_by_stat: ``exists`` is a sound fence check (false where a stat may be stale, as on NFS).
       sync_repeatable: a failed ``sync`` or ``harden`` may be asked again, because a server answers for what it has. Never
-        true above a page cache: after a failed fsync the next one may lie (protocol 2.3).
+        true above a page cache: after a failed fsync the next one may be (protocol 2.3).
       remote: calls cross a network: they take milliseconds, and may hang. Then no caller works for others in its own thread.
       medium: for people: "ext4", "tmpfs", "memory", "s3", ...
     """
@@ -92,13 +91,6 @@ class ConcatArgument(NamedTuple):
     length: int
 
 
-class ReadRange(NamedTuple):
-    """``[offset, offset + length)`` of a chunk."""
-
-    offset: int
-    length: int
-
-
 class ChunkRange(NamedTuple):
     """``[offset, offset + length)`` of chunk ``name``, for ``compose``; at least one byte."""
 
@@ -137,7 +129,7 @@ class LogAppender:
         """Write ``data`` at ``offset``, which must be the chunk's length, and sync it.
 
         Raises: ``StorageFull``, ``InvalidOffset``: the write was refused, and what there is of it is incomplete. Any other error: it
-        may be there, durable or not. Retry: never, nor another call behind an error.
+        may be there, durable or not. Retry: never, nor another call after an error.
         """
         self._storage.write(self._handle, offset, data)
         try:

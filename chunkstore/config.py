@@ -1,4 +1,4 @@
-"""Settings and limits: every number that has a name, with its unit last and its reason beside it.
+"""Settings and limits: every number that has a name, with its unit last and its reason next to it.
 
 Promises: ``Settings`` and ``RollingPolicy`` are frozen and checked when built; unknown names are refused by Python.
 Leaves out: components (storage, metadata store, clock) travel apart, through ``assembly``.
@@ -82,7 +82,7 @@ LIMITS = Limits()
 
 
 def default_cache_dir() -> str:
-    """Where the LMDB cache lies unless ``Settings.cache_dir`` says otherwise: ``$XDG_CACHE_HOME/chunkstore``."""
+    """Where the LMDB cache is unless ``Settings.cache_dir`` says otherwise: ``$XDG_CACHE_HOME/chunkstore``."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(base, "chunkstore")
 
@@ -184,7 +184,7 @@ class Tuning:
       resolve_s: how long a fenced owner tries to learn the outcome from its successor's OPEN (protocol.md A5).
       undecided_s_max: an undecided batch is "unknown" after so long without a self-take-over (protocol.md A6); local: op_deadline_s.
       ask_s: pause between an owner's looks for requests; 0: it answers none. None: 0.05 s, remote 1 to 20 s; after one 0.002 s, 0.1 s.
-      collect_s: pause between an owner's own collections, in bounded steps beside its work. 0: only ``collect()`` collects.
+      collect_s: pause between an owner's own collections, in bounded steps next to its work. 0: only ``collect()`` collects.
       spill_bytes: a segment with so many bytes in the journal's records gets them into a chunk. None: 1 MiB; remote 8 MiB.
       spill_s: ... and one whose bytes have been there for so long. None: 60 s; remote 300 s.
       inline_rows_max: appends that the journal's records may hold in all; beyond that the oldest are spilled.
@@ -238,7 +238,7 @@ class Settings:
       headers: "ignore", or "import": an owner imports an unknown segment whose header file is at the root when it is first named
         (docs/guide-backup.md).
       read_fence: "fenced" checks the fence on every owner read (linearizable); "tail" only where a read touches the segment's end, or asks
-        for anything but bytes: what lies before never changes, but a newer owner's truncation, deletion or new segment of the name is not
+        for anything but bytes: what is before never changes, but a newer owner's truncation, deletion or new segment of the name is not
         seen there.
       linger_s: how long a short batch waits for company; 0 is right for local disks, 0.02 to 0.25 for S3.
       op_deadline_s: every wait of one operation ends by then.
@@ -250,7 +250,7 @@ class Settings:
         given up for the records of what frees space. 0 switches both off.
       pitr_horizon_s: history kept for point-in-time restore; 0 keeps only what recovery needs.
       inline_bytes_max: appends of up to so many bytes travel in the journal's record, and become bytes of chunks later (64 KiB at most; 0:
-        none do). None: 64 KiB. Where storages append, up to four times as many (64 KiB at most) behind bytes of the segment that do: else
+        none do). None: 64 KiB. Where storages append, up to four times as many (64 KiB at most) after bytes of the segment that do: else
         each would begin a chunk.
       tail_cache_bytes: so much of what was appended last in that way is kept in memory.
       open_files_max: bound of the file-handle cache; must stay below ``ulimit -n``.

@@ -14,7 +14,6 @@ Sources: PDP-34 "Segment Layer", Pravega's ChunkedSegmentStorage for names and c
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +21,8 @@ from functools import partial
 
 from chunkstore import processes, runtime
 from chunkstore.arguments import (
+    SegmentHandle,
+    SegmentRef,
     check_attribute_changes,
     check_attributes,
     check_buffering,
@@ -29,6 +30,8 @@ from chunkstore.arguments import (
     check_number,
     check_writer,
     gather,
+    resolve,
+    resolve_writable,
     writer_bytes,
 )
 from chunkstore.asks import Ask, AskBox, Result
@@ -36,11 +39,10 @@ from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.framing import Framing, check_framing
-from chunkstore.handles import SegmentHandle, SegmentRef, resolve, resolve_writable
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.lines import decode_writer_row
-from chunkstore.names import ContainerNames, check_segment_name
+from chunkstore.names import check_segment_name
 from chunkstore.observer import Observer
 from chunkstore.operations.append import AppendWindow, append, settle
 from chunkstore.operations.attach import plan_open_session
@@ -52,15 +54,15 @@ from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
-from chunkstore.reading import JournalFindings, ReadableContainer, Watchers, no_findings
+from chunkstore.operations.tables import Session, Table
+from chunkstore.parts import ContainerParts
+from chunkstore.reading import ReadableContainer, Watchers
 from chunkstore.records import AttributeValue
 from chunkstore.segment import Segment
 from chunkstore.sessions import check_holder
-from chunkstore.storage import ChunkStorage
-from chunkstore.tables import Session, Table
 from chunkstore.upkeep.asked import Asked
-from chunkstore.upkeep.calls import UpkeepCalls, no_copies
-from chunkstore.upkeep.usage import Space, StoredSizes, Written, no_sizes
+from chunkstore.upkeep.calls import UpkeepCalls
+from chunkstore.upkeep.usage import Space, Written
 from chunkstore.writer import StorageWriter
 from chunkstore.writer_batch import Writers
 
@@ -74,17 +76,10 @@ class Store(ReadableContainer, UpkeepCalls):
 
     def __init__(
         self,
-        *,
-        storage: ChunkStorage,
-        names: ContainerNames,
-        uuid: bytes,
-        settings: Settings,
+        parts: ContainerParts,
         service: JournalService,
         ownership: Ownership,
-        journal_findings: JournalFindings = no_findings,
-        stored_sizes: StoredSizes = no_sizes,
-        sweep_unfinished: Callable[[], int] = int,
-        open_copy: Callable[[str | os.PathLike[str]], ChunkStorage] = no_copies,
+        *,
         observer: Observer | None = None,
         optimiser: OptimiserPolicy | None = None,
         asks: AskBox | None = None,
@@ -92,10 +87,8 @@ class Store(ReadableContainer, UpkeepCalls):
         on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         # The background threads hold no reference to the store itself, so that one that is forgotten is closed.
-        self.uuid, self._on_close = uuid, tuple(on_close)
-        self._journal_findings = journal_findings
-        self._sweep_unfinished = sweep_unfinished
-        self._open_copy = open_copy
+        storage, names, settings = parts.storage, parts.names, parts.settings
+        self._parts, self.uuid, self._on_close = parts, parts.uuid, tuple(on_close)
         self._close_lock = runtime.lock()
         self._watchers = Watchers()
         self._writers: Writers[StorageWriter] = Writers()
@@ -131,7 +124,7 @@ class Store(ReadableContainer, UpkeepCalls):
             tail=container.tail,
         )
         written = partial(_written, container, recovery, self._maintenance)
-        self._space = Space(stored_sizes, written, lambda: container.space.room(container.current.store))
+        self._space = Space(parts.stored_sizes, written, lambda: container.space.room(container.current.store))
         if importer is not None:
             container.fetch = importer(weakref.proxy(self), container)
             self._context = self._context._replace(fetch=container.fetch)
@@ -238,7 +231,7 @@ class Store(ReadableContainer, UpkeepCalls):
         writer_id: bytes | str | None = None,
         event_number: int | None = None,
     ) -> int:
-        """Append ``data``, which nobody may change before this returns; returns the offset it was written at.
+        """Append ``data``, which no one may change before this returns; returns the offset it was written at.
 
         All or nothing, durable. With ``writer_id`` (1 to 64 bytes) and ``event_number`` (> 0) a number not above the writer's
         stored one writes nothing and returns the recorded offset: exactly once, also across owners.
@@ -300,7 +293,7 @@ class Store(ReadableContainer, UpkeepCalls):
         commit_changes(self._container, (name,), lambda changes: plan_truncate(changes, name, offset, identity))
 
     def concat(self, target: SegmentRef, offset: int, source: SegmentRef) -> None:
-        """Splice the sealed ``source`` behind ``target`` at ``offset`` (its length); the source ceases to exist. O(1).
+        """Splice the sealed ``source`` after ``target`` at ``offset`` (its length); the source ceases to exist. O(1).
 
         Atomic, durable. An empty source just disappears. Raises as ``seal``, and ``SegmentSealed`` (target),
         ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source with a start offset), ``BadOffset``. Retry: safe

@@ -158,7 +158,7 @@ class SegmentNotSealed(_OfSegment):
 
 
 class SegmentTruncated(ChunkstoreError):
-    """The offset lies below the segment's start; ``start_offset`` is the first readable byte."""
+    """The offset is below the segment's start; ``start_offset`` is the first readable byte."""
 
     fields: ClassVar[tuple[str, ...]] = ("segment", "start_offset", "offset")
 
@@ -359,7 +359,7 @@ class ChunksMissing(ChunkstoreError):
 
 
 class PastCollected(ChunkstoreError):
-    """What a moment of the past needs was removed behind it, and collected since. Nothing is damaged.
+    """What a moment of the past needs was removed after it, and collected since. Nothing is damaged.
 
     ``lsn``: the moment; 0 where it is not known to which record its time leads. ``oldest_lsn``: the oldest one that is still there;
     None where there is none, or where it is a ``chunk`` that is missing.
@@ -387,7 +387,7 @@ class Unsupported(ChunkstoreError):
 class Damaged(ChunkstoreError):
     """Stored bytes are not what was written. ``object`` is the stored name, ``position`` the byte offset in it.
 
-    Where bytes of a segment cannot be read for it, they are ``[start, stop)`` of ``segment``: what lies around can be.
+    Where bytes of a segment cannot be read for it, they are ``[start, stop)`` of ``segment``: what is around can be.
     """
 
     fields: ClassVar[tuple[str, ...]] = ("object", "position", "segment", "start", "stop")

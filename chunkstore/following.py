@@ -1,6 +1,6 @@
 """Following a root read-only: a container's journal, a moment of its past, or its backups.
 
-Promises: everything that was opened here is closed if anything on the way fails; what reads backups is imported where backups lie.
+Promises: everything that was opened here is closed if anything on the way fails; what reads backups is imported where backups are.
 Leaves out: what is followed (``chunkstore_journal.follower``, ``chunkstore.backup.opened``), and asking owners (``assembly``).
 """
 
@@ -33,11 +33,11 @@ def open_replica(
     wait_s: float = 0,
 ) -> Replica:
     """Follow a container's journal read-only; or show it as it was, and stay there. Never claims, never writes to the container. Where
-    its backups lie instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
+    its backups are instead (``chunkstore.backup``), the newest of them is read, or that of the moment: of that very lsn, or the newest
     that was made by that time.
 
     ``at_lsn``: what the record of this number left. ``at_time`` (a ``datetime`` with a time zone, or whole milliseconds since 1970): what
-    the newest record whose label of time is not behind it left. Labels are what the owners' clocks said, but never go back along
+    the newest record whose label of time is not after it left. Labels are what the owners' clocks said, but never go back along
     history: where a clock ran ahead, all records that follow have its label until the others have caught up, and so they have where a
     clock was put back. ``chunkstore journal`` lists the labels; ``at_lsn`` depends on no clock.
 
@@ -101,24 +101,20 @@ def _open_backup(
     *,
     close_storage: bool,
 ) -> Replica:
-    """The newest backup of a container, or that of a moment, where its backups lie."""
-    from chunkstore.backup.opened import BackupFollower
-    from chunkstore.backup_marker import container_of
+    """The newest backup of a container, or that of a moment, where its backups are."""
+    from chunkstore.backup.opened import BackupFollower, BackupParts
+    from chunkstore.parts import container_of
 
     names = BackupNames(container)
     uuid = container_of(storage, names)
     role = "replica" if moment == (None, None) else "past"
-    made = cache if cache is not None else parts.cache_of(storage, uuid, settings, role)
+    own = BackupParts(storage, names, uuid, settings, cache)
+    made = own.make_cache(role)
     with closed_if_this_fails(made.close if cache is None else None):
-        follower = BackupFollower(storage, names, made, moment)
+        follower = own.backup = BackupFollower(storage, names, made, moment)
         return Replica(
-            storage=storage,
-            names=names,
-            settings=settings,
-            follower=follower,
-            journal_findings=follower.findings,
-            uuid=uuid,
+            own,
+            follower,
             why_absent=None if moment == (None, None) else follower.why_absent,
-            close_cache=made.close if cache is None else None,
-            close_storage=storage.close if close_storage else None,
+            on_close=parts.closers(made if cache is None else None, storage if close_storage else None),
         )

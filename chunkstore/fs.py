@@ -18,12 +18,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from chunkstore import processes, runtime
+from chunkstore.arguments import SegmentHandle
 from chunkstore.assembly import open_store
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import Store
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound, SegmentSealed, Unsupported
 from chunkstore.following import open_replica
-from chunkstore.handles import SegmentHandle
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import SegmentInfo
 from chunkstore.registry import Root, root_url, shown

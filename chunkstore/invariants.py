@@ -35,7 +35,7 @@ ABSENT: Final = "absent from the storage"
 ORPHANED: Final = 23
 """The number of the invariant that is about chunks without a row."""
 CUTS: Final = 37
-"""The number of the invariant that is about where extents lie."""
+"""The number of the invariant that is about where extents are."""
 PINNED: Final = 39
 """The number of the invariant that is about pins."""
 FUTURE_MS: Final = 3_600_000
@@ -71,7 +71,7 @@ def segment_findings(
     epoch: int,
     take: Callable[[bytes], bool],
 ) -> Iterator[Finding]:
-    """Walk one segment's list and report what is wrong. ``find`` may raise ``Damaged``; ``take`` is told each chunk that was found, and
+    """Walk one segment's list and report what is wrong. ``find`` may raise ``Damaged``; ``take`` receives each chunk that was found, and
     answers whether no list had it before (invariant 17)."""
     where = segment.name
 

@@ -2,7 +2,7 @@
 
 Promises: ``Journal.append`` returns only when its record is committed, i.e. durable *and* fenced against zombies
 (protocol.md 3.5, P4, P5). Records are appended one at a time, in the order of the calls. Everything about streams, slots,
-claims and files stays behind this port (``chunkstore_journal``).
+claims and files stays after this port (``chunkstore_journal``).
 Leaves out: group commit (the engine gathers), row semantics (the engine plans).
 """
 
@@ -12,15 +12,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.port import Head, Line, Lines, MetadataStore, Op, Position, RowChange
+from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "Batch",
     "Journal",
     "JournalBroken",
+    "JournalFollower",
     "JournalService",
     "LeaseInfo",
     "OpCode",
@@ -28,6 +30,7 @@ __all__ = [
     "Place",
     "RecordKind",
     "RecordsPast",
+    "Shown",
     "SnapshotReport",
     "TailCut",
     "TakeOverReport",
@@ -35,12 +38,12 @@ __all__ = [
 
 
 class OpCode(IntEnum):
-    """First element of an operation's header. Zero is never valid. The rest of each header is named behind it."""
+    """First element of an operation's header. Zero is never valid. The rest of each header is named after it."""
 
     CREATE = 1
     """(segment id, name): of an id that is there, another name (an import gives its segments theirs)"""
     APPEND = 2
-    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...)); 1 behind that: the new chunks are extents"""
+    """(segment id, offset, length, ((segment offset, chunk id) of each new chunk, ...)); 1 after that: the new chunks are extents"""
     SEAL = 3
     """(segment id,)"""
     UNSEAL = 4
@@ -88,7 +91,7 @@ class RecordKind(IntEnum):
 
 class Batch(NamedTuple):
     """What one record shall say. ``digest`` is the state digest after it; ``notes`` is the payload of note records; ``blob`` the bytes of
-    its extents, which lie where ``Journal.place`` said."""
+    its extents, which are where ``Journal.place`` said."""
 
     kind: RecordKind
     ops: Sequence[Op]
@@ -100,7 +103,7 @@ class Batch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where bytes of extents lie: ``names.journal_place`` of the object, and the byte there."""
+    """Where bytes of extents are: ``names.journal_place`` of the object, and the byte there."""
 
     object: str
     offset: int
@@ -147,7 +150,7 @@ class Journal(ABC):
 
     @abstractmethod
     def append_lines(self, lines: Sequence[Line], data: Sequence[bytes], time_ms: int) -> tuple[Position, Lines]:
-        """As ``append``, of appends whose bytes are ``data``, one for each line; also where they lie now. Raises as ``append``."""
+        """As ``append``, of appends whose bytes are ``data``, one for each line; also where they are now. Raises as ``append``."""
 
     @abstractmethod
     def check_fence(self) -> None:
@@ -177,7 +180,7 @@ class Journal(ABC):
 
 
 class TailCut(NamedTuple):
-    """An incomplete last record that recovery cut off (protocol.md A4): bytes dropped behind the last good lsn."""
+    """An incomplete last record that recovery cut off (protocol.md A4): bytes dropped after the last good lsn."""
 
     bytes: int
     lsn: int
@@ -242,7 +245,7 @@ class RecordsPast(NamedTuple):
 
 
 class SnapshotReport(NamedTuple):
-    """A written and validated snapshot, and where it stands: ``position`` and ``digest`` of the head it shows."""
+    """A written and validated snapshot, and where it is: ``position`` and ``digest`` of the head it shows."""
 
     name: str
     position: Position
@@ -312,3 +315,31 @@ class JournalService(ABC):
     @abstractmethod
     def read_lease(self) -> LeaseInfo | None:
         """The lease hint, or None."""
+
+
+class JournalFollower(Protocol):
+    """What a replica needs of the journal."""
+
+    ahead: str
+    """Why the followed cache has more than the journal; empty: it has not."""
+
+    @property
+    def store(self) -> MetadataStore:
+        """The materialised state."""
+
+    def catch_up(self) -> Head:
+        """Apply everything committed. Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull``."""
+
+    @property
+    def unopened_epoch(self) -> int | None:
+        """As ``Replica.unopened_epoch``."""
+
+    def close(self) -> None:
+        """Release resources."""
+
+
+class Shown(JournalFollower, Protocol):
+    """What shows a container of its own, and not a backup."""
+
+    def require_on_history(self, storage: ChunkStorage) -> None:
+        """Raise ``RolledBack`` where the journal in ``storage`` lacks what was shown."""

@@ -45,7 +45,9 @@ from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",
+    "HEADERS_NAMESPACE",
     "NO_CHUNK",
+    "SINKS_NAMESPACE",
     "Address",
     "BackupNames",
     "ContainerNames",
@@ -84,6 +86,11 @@ NO_CHUNK = b""
 _SESSION_BIT = _LINE_BIT = 1 << 63
 _NO_EPOCH = bytes(8)
 """In the id of a session's chunk, whose name has none: another one there would make two ids of one name."""
+HEADERS_NAMESPACE = "!headers"
+"""Reserved table namespace: a row for each segment that was imported from a header file at the root."""
+SINKS_NAMESPACE = "!sinks"
+"""Reserved table namespace: the progress of writers outside the owner. Only this reserved one may be named by commits: a writer puts its
+row in the commit that the row speaks of."""
 
 
 def utf8_bytes(text: str) -> int:
@@ -172,7 +179,7 @@ def chunk_session(identity: bytes) -> int | None:
 
 
 def chunk_rest(identity: bytes) -> str:
-    """The part of a chunk's object name behind ``d/<2 hex>/``."""
+    """The part of a chunk's object name after ``d/<2 hex>/``."""
     first, epoch, n, random = _ID.unpack(identity)
     if first & _SESSION_BIT:
         return f"s{first & ~_SESSION_BIT:x}-{n:x}-{random:08x}"
@@ -302,7 +309,7 @@ class ContainerNames:
         return Address(self.chunk(identity), 0)
 
     def kept(self, folder: str, identity: bytes) -> str:
-        """Where a copy of a chunk lies that was swept."""
+        """Where a copy of a chunk is that was swept."""
         return f"{self.container}/{folder}/{_chunk_path(identity)}"
 
     def parse_chunk(self, name: str) -> bytes | None:
@@ -334,7 +341,7 @@ class ContainerNames:
 
 
 class BackupNames(ContainerNames):
-    """The object names of one container's backups, which lie where a container of this name would lie in another root.
+    """The object names of one container's backups, which are where a container of this name would be in another root.
 
     A copy of a chunk has the chunk's name; the copy of one that was still growing has its length in its name besides. ``growing``: those
     of the backup that is looked at, by their lengths.
@@ -374,7 +381,7 @@ class BackupNames(ContainerNames):
         return (identity, int(length, 16)) if found and identity is not None else None
 
     def data_prefix(self) -> str:
-        """Nothing lies there: copies that one backup does not name are no orphans, for others do."""
+        """Nothing is there: copies that one backup does not name are no orphans, for others do."""
         return f"{self.container}/none/"
 
     def copies_prefix(self) -> str:
@@ -414,7 +421,7 @@ def parse_run(name: str, prefix: str) -> str | None:
 
 
 def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> ChunkRecord:
-    """``record``, for which ``names.chunk(identity)`` is the object: whoever decodes a chunk's row asks this before going by it.
+    """``record``, for which ``names.chunk(identity)`` is the object: a caller that decodes a chunk's row asks this before going by it.
 
     A row names no object, or that one; offset 0. Of an extent it names a place in the journal. Raises ``Damaged`` naming the row for
     anything else: other objects, keys that are no ids. What is not refused here and is no extent has an object of its own, which
@@ -425,7 +432,7 @@ def confined(names: ContainerNames, identity: bytes, record: ChunkRecord) -> Chu
         return record
     if not own:
         raise Damaged("the row's key is not the id of a chunk", object=f"chunk row {identity!r}")
-    verified = record.kind == KIND_INLINE and record.crc32c is not None  # others' bytes lie beside its own
+    verified = record.kind == KIND_INLINE and record.crc32c is not None  # others' bytes are next to its own
     if verified and record.state == CLOSED and record.object_offset and parse_place(record.object):
         return record
     name = names.chunk(identity)
@@ -448,7 +455,7 @@ def parse_place(text: str) -> tuple[int, int | None] | None:
 
 
 def journal_position(record: ChunkRecord) -> tuple[int, int]:
-    """Where the record of an extent lies in history: epoch and index; of a log where its stream begins. What is unreadable lies in front of
+    """Where the record of an extent is in history: epoch and index; of a log where its stream begins. What is unreadable is in front of
     everything."""
     epoch, index = parse_place(record.object) or (0, None)
     return epoch, index or 0

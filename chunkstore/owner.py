@@ -45,7 +45,8 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.pins import pin_holder
-from chunkstore.operations.tables import TableEntry
+from chunkstore.operations.table_rows import TableEntry
+from chunkstore.operations.tables import version_put
 from chunkstore.reading import ReadableContainer
 from chunkstore.records import Pin, PinRecord
 from chunkstore.replica import Replica
@@ -59,7 +60,6 @@ from chunkstore.sessions import (
     staged_name,
     staged_session,
 )
-from chunkstore.tables import version_put
 
 __all__ = ["Asker", "Owner", "Written", "attach_written", "end_session", "find_session"]
 
@@ -196,7 +196,7 @@ class Asker:
         return self.replica
 
     def is_certain(self, version: int) -> bool:
-        """On a page cache the last record of all is not: the owner's sync of it may have failed, and ours proves nothing then. (Nobody
+        """On a page cache the last record of all is not: the owner's sync of it may have failed, and ours proves nothing then. (No one
         writes after a record that is not durable.)"""
         return self._syncs_prove or version < self.replica.lsn
 

@@ -1,36 +1,48 @@
-"""The parts that owners and replicas are made of: settings, storages and caches.
+"""The parts that owners and replicas are made of: settings, storages and caches; and what a root holds: a container, or backups of one.
 
-Promises: concrete parts are imported inside functions. Leaves out: putting them together (``chunkstore.assembly``).
+Concrete parts are imported inside functions; ``chunkstore.assembly`` puts them together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
-from chunkstore.config import Settings, default_cache_dir
-from chunkstore.errors import InvalidArgument, PastCollected
+from chunkstore.config import LIMITS, Settings, default_cache_dir
+from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.invariants import CheckLevel, Finding
+from chunkstore.journal import JournalFollower, Shown
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.registry import Root, open_storage
-from chunkstore.replica import Shown
 from chunkstore.storage import ChunkStorage
-from chunkstore.upkeep.usage import StoredSizes
 
 __all__ = [
+    "EXPORT_VERSION",
+    "MAGIC",
+    "MARKER",
+    "ContainerParts",
     "cache_of",
     "checked_settings",
-    "journal_findings",
-    "memory_of_owner",
-    "scratch_of",
+    "closers",
+    "container_of",
+    "fields_of",
+    "marked_container",
+    "open_copy",
+    "read_small",
     "storage_of",
-    "stored_sizes",
-    "sweep_unfinished",
-    "why_absent",
+    "uuid_at",
 ]
+
+MAGIC: Final = b"CKSE"
+"""What small objects of a backup root begin with."""
+EXPORT_VERSION: Final = 1
+MARKER: Final = 16
+"""Kind of the marker among the small objects of a backup root."""
+_NAME_MAX: Final = 255
 
 
 def checked_settings(settings: Settings | None) -> Settings:
@@ -70,96 +82,191 @@ def cache_of(storage: ChunkStorage, container: bytes, settings: Settings, role: 
     return LmdbMetadataCache(settings.cache_dir or default_cache_dir(), container, address, role, settings=settings)
 
 
-def memory_of_owner(storage: ChunkStorage, container: bytes, settings: Settings) -> Head | None:
-    """The end that owners on this machine have seen of this container. None: nothing is known."""
-    if storage.capabilities.medium == "memory" and settings.cache_dir is None:
-        return cache_of(storage, container, settings, "owner").seen()
-    from chunkstore.metadata.lmdb import seen_end
-
-    return seen_end(settings.cache_dir or default_cache_dir(), container, storage.address)
+def closers(*what: MetadataCache | ChunkStorage | None) -> list[Callable[[], None]]:
+    """What closes these, in this order."""
+    return [item.close for item in what if item is not None]
 
 
-def scratch_of(
-    storage: ChunkStorage, container: bytes, settings: Settings, cache: MetadataCache | None
-) -> Callable[[], MetadataCache]:
-    """Makes caches for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
+class ContainerParts:
+    """A container at a root, and what its owner or its replica needs besides the journal and the metadata store.
 
-    def make() -> MetadataCache:
-        if cache is None:
-            return cache_of(storage, container, settings, "replica")
+    ``cache``: a metadata cache of the caller's own; None: one of this machine's, for each role.
+    """
+
+    def __init__(
+        self,
+        storage: ChunkStorage,
+        names: ContainerNames,
+        uuid: bytes,
+        settings: Settings,
+        cache: MetadataCache | None = None,
+    ) -> None:
+        self.storage = storage
+        self.names = names
+        self.uuid = uuid
+        self.settings = settings
+        self.cache = cache
+        self.follower: JournalFollower | None = None
+        """Of a replica, what it follows."""
+
+    def make_cache(self, role: str) -> MetadataCache:
+        """The caller's own cache, or one of this machine's, which the caller of this closes. Raises as ``LmdbMetadataCache``."""
+        return self.cache or cache_of(self.storage, self.uuid, self.settings, role)
+
+    def scratch(self) -> MetadataCache:
+        """A cache for a replay that serves no caller: in memory where the caller brought a cache, else like the cache."""
+        if self.cache is None:
+            return cache_of(self.storage, self.uuid, self.settings, "replica")
         from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 
-        return MemoryMetadataCache(container, storage.address, "replica", shelf=MemoryShelf())
+        return MemoryMetadataCache(self.uuid, self.storage.address, "replica", shelf=MemoryShelf())
 
-    return make
+    def journal_findings(self, level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
+        """The journal's own invariants, for ``check``."""
+        from chunkstore_journal.findings import journal_findings
 
+        memory = None if self.follower is None or self.cache is not None else self._seen_by_owner()
+        found = journal_findings(self.storage, self.names, self.scratch, level, view, pinned_lsn, memory)
+        if self.follower is not None and self.follower.ahead:
+            found.append(Finding(12, "warning", "", "", "metadata cache", 0, self.follower.ahead))
+        return found
 
-def why_absent(
-    storage: ChunkStorage,
-    names: ContainerNames,
-    settings: Settings,
-    scratch: Callable[[], MetadataCache],
-    state: Shown,
-    chunk: str,
-) -> PastCollected | None:
-    """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
+    def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
+        """Bytes of the journal, of its open stream, and of snapshots; see ``chunkstore_journal.sizes``."""
+        from chunkstore_journal.sizes import stored_sizes
 
-    Raises ``RolledBack`` where the journal does not have the moment that is shown, and what following the journal raises.
-    """
-    from chunkstore_journal.container import read_format
-    from chunkstore_journal.follower import Follower
+        return stored_sizes(self.storage, self.names, epoch)
 
-    state.require_on_history(storage)
-    identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
-    room = scratch()
-    present = Follower(storage, names, read_format(storage, names), room, settings)
-    try:
-        present.catch_up()
-        with present.store.view() as view:
-            held = held_from(view)
-            let_go = place is not None and (held is None or place < held)
-            if not (let_go or (identity is not None and is_removed(view, names, identity))):
-                return None
-    finally:
-        present.close()
-        room.close()
-    lsn = state.store.head().position.lsn
-    return PastCollected(f"{chunk} was removed after lsn {lsn} and has been collected", lsn=lsn, chunk=chunk)
+    def sweep_unfinished(self) -> int:
+        """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
+        from chunkstore_bindings.wrappers.wrapping import layers
+
+        return sum(layer.sweep_uploads() for layer in layers(self.storage) if hasattr(layer, "sweep_uploads"))
+
+    def open_copy(self, root: Root) -> ChunkStorage:
+        """The storage of a copy of this container. Raises as the function ``open_copy``."""
+        return open_copy(root, of=self.storage, container=self.names.container, settings=self.settings)
+
+    def why_absent(self, state: Shown, chunk: str) -> PastCollected | None:
+        """Why a chunk of the past is absent: it was removed since, or spilled, which the present rows tell; None where these still want it.
+
+        Raises ``RolledBack`` where the journal does not have the moment that is shown, and what following the journal raises.
+        """
+        from chunkstore_journal.container import read_format
+        from chunkstore_journal.follower import Follower
+
+        storage, names = self.storage, self.names
+        state.require_on_history(storage)
+        identity, place = names.parse_chunk(chunk), _position_of(names, chunk)
+        room = self.scratch()
+        present = Follower(storage, names, read_format(storage, names), room, self.settings)
+        try:
+            present.catch_up()
+            with present.store.view() as view:
+                held = held_from(view)
+                let_go = place is not None and (held is None or place < held)
+                if not (let_go or (identity is not None and is_removed(view, names, identity))):
+                    return None
+        finally:
+            present.close()
+            room.close()
+        lsn = state.store.head().position.lsn
+        return PastCollected(f"{chunk} was removed after lsn {lsn} and has been collected", lsn=lsn, chunk=chunk)
+
+    def _seen_by_owner(self) -> Head | None:
+        """The end that owners on this machine have seen of this container. None: nothing is known."""
+        if self.storage.capabilities.medium == "memory" and self.settings.cache_dir is None:
+            return cache_of(self.storage, self.uuid, self.settings, "owner").seen()
+        from chunkstore.metadata.lmdb import seen_end
+
+        return seen_end(self.settings.cache_dir or default_cache_dir(), self.uuid, self.storage.address)
 
 
 def _position_of(names: ContainerNames, name: str) -> tuple[int, int] | None:
-    """Where in history (``journal_position``) an object lies that holds extents; None: another one."""
+    """Where in history (``journal_position``) an object is that holds extents; None: another one."""
     log = names.parse_log(name)
     return names.parse_slot(name) if log is None else (log, 0)
 
 
-def journal_findings(
-    storage: ChunkStorage,
-    names: ContainerNames,
-    scratch: Callable[[], MetadataCache],
-    level: CheckLevel,
-    view: MetadataView,
-    pinned_lsn: int | None,
-) -> list[Finding]:
-    """The journal's own invariants of an owner's container, for ``check``."""
-    from chunkstore_journal.findings import journal_findings as found
+def open_copy(
+    root: Root, *, of: ChunkStorage, container: str, settings: Settings, argument: str = "repair_from"
+) -> ChunkStorage:
+    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
 
-    return found(storage, names, scratch, level, view, pinned_lsn)
+    Raises ``InvalidArgument`` of ``argument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
+    """
+    from chunkstore_journal.container import read_format
+
+    names = ContainerNames(container)
+    copy = open_storage(root, settings)
+    try:
+        what = "" if copy.address != of.address else "it is this root itself"
+        try:
+            if not what and uuid_at(copy, container) != read_format(of, names).uuid:
+                what = "the container of this name there is another one"
+        except ContainerNotFound:
+            what = "there is no such container"
+        except Damaged:
+            pass  # its chunks may be sound all the same
+        if what:
+            text = f"{copy.url} holds no copy of container {container!r}: {what}; name a root that the container's was copied to"
+            raise InvalidArgument(text, argument=argument)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
-def stored_sizes(storage: ChunkStorage, names: ContainerNames) -> StoredSizes:
-    """What lists the journal and the snapshots."""
+def uuid_at(copy: ChunkStorage, container: str) -> bytes:
+    """The uuid of the container that is in a storage, or of that whose backups do.
 
-    def listed(epoch: int | None) -> tuple[int, int, int]:
-        from chunkstore_journal.sizes import stored_sizes as found
+    Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
+    """
+    from chunkstore_journal.container import read_format
 
-        return found(storage, names, epoch)
+    try:
+        return read_format(copy, ContainerNames(container)).uuid
+    except Unsupported as error:
+        if error.feature != "backup":
+            raise
+        return container_of(copy, BackupNames(container))
 
-    return listed
+
+def container_of(storage: ChunkStorage, names: BackupNames) -> bytes:
+    """The uuid of the container whose backups are stored here. Raises ``ContainerNotFound``, ``Damaged``, and what the storage raises."""
+    fields = read_small(storage, names.backup, MARKER)
+    if fields is None:
+        raise ContainerNotFound(names.container, root=storage.url)
+    return marked_container(fields, names)
 
 
-def sweep_unfinished(storage: ChunkStorage) -> int:
-    """Abort uploads in parts that were never finished, where the binding has such; returns how many. Raises ``StorageUnavailable``."""
-    from chunkstore_bindings.wrappers.wrapping import layers
+def marked_container(fields: Any, names: BackupNames) -> bytes:
+    """The container that a marker is of. Raises ``Damaged``: one of another name."""
+    container, name = fields.raw(16), fields.text(_NAME_MAX)
+    if name != names.container:
+        raise Damaged(f"this marker belongs to container {name!r}", object=names.backup)
+    return bytes(container)
 
-    return sum(layer.sweep_uploads() for layer in layers(storage) if hasattr(layer, "sweep_uploads"))
+
+def read_small(storage: ChunkStorage, name: str, kind: int) -> Any:
+    """The fields of a small object, to be taken one after the other (the journal's ``wire.Fields``); None where there is none.
+
+    Raises ``Damaged``, and what the storage raises.
+    """
+    from chunkstore_journal.slots import read_if_present
+
+    data = read_if_present(storage, name, size_max=LIMITS.small_object_bytes_max)
+    return None if data is None else fields_of(data, name, kind)
+
+
+def fields_of(data: bytes, name: str, kind: int) -> Any:
+    """As ``read_small``, of the bytes of the object ``name``."""
+    from chunkstore_journal.wire import FRAME_HEADER_BYTES, Fields, check_frame, decode_frame_header, refuse, unpack
+
+    header = decode_frame_header(data, MAGIC, LIMITS.small_object_bytes_max, object=name, position=0)
+    check_frame(data[:FRAME_HEADER_BYTES], data[FRAME_HEADER_BYTES:], version=EXPORT_VERSION, object=name, position=0)
+    if header.kind != kind:
+        refuse(f"an object of kind {header.kind}, where {kind} belongs", name, 0)
+    return Fields(
+        unpack(data[FRAME_HEADER_BYTES:], name, FRAME_HEADER_BYTES), "a small object", name, FRAME_HEADER_BYTES
+    )

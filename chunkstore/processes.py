@@ -1,4 +1,4 @@
-"""Processes of this machine: where numbers count, whether a process lives, and what a forked child is told.
+"""Processes of this machine: where numbers count, whether a process lives, and what a forked child learns.
 
 Leaves out: processes of other machines, and starting any.
 """

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Literal, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import check_number
+from chunkstore.arguments import SegmentHandle, check_number
 from chunkstore.errors import (
     BadOffset,
     ChunkstoreError,
@@ -28,7 +28,6 @@ from chunkstore.errors import (
     SegmentTruncated,
     StorageUnavailable,
 )
-from chunkstore.handles import SegmentHandle
 from chunkstore.records import SegmentInfo
 from chunkstore.segment_file import SegmentFile, SkippedRange
 
@@ -265,7 +264,7 @@ class _Pieces:
     """A segment's bytes in pieces, and those of them that are read ahead, in order.
 
     Below ``known_end`` pieces are taken to be whole, so that several can be read at a time. Where one is not (damage, a truncation), what
-    was read behind it is given up, and reading goes on behind what it brought. At the known end there is one at a time.
+    was read after it is given up, and reading goes on after what it brought. At the known end there is one at a time.
     """
 
     def __init__(
@@ -290,7 +289,7 @@ class _Pieces:
         self.known_end = known_end
         self._ahead: deque[_Ahead] = deque()
         self._next: int | None = start
-        """Where the next piece begins that is to be read ahead; None behind the last."""
+        """Where the next piece begins that is to be read ahead; None after the last."""
         self._reading = 0
         self.closed = False
         self.waits = True  # whether a follower's reads wait for appends; else they give b""

@@ -14,31 +14,39 @@ from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import check_buffer, check_flags, check_listing, check_number, check_range, check_timeout
+from chunkstore.arguments import (
+    SegmentHandle,
+    SegmentRef,
+    check_buffer,
+    check_flags,
+    check_listing,
+    check_number,
+    check_range,
+    check_timeout,
+    resolve,
+)
 from chunkstore.config import RetentionPolicy
 from chunkstore.errors import InvalidArgument, SegmentNotFound
-from chunkstore.handles import SegmentHandle, SegmentRef, resolve
 from chunkstore.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
 from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations import inspect
 from chunkstore.operations.attach import list_sessions
 from chunkstore.operations.read import ReadContext, find_segment, read, read_into
+from chunkstore.operations.tables import TableReader
+from chunkstore.parts import ContainerParts
 from chunkstore.reader import OnDamage, StorageReader, check_reader
 from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.segment import SegmentView
-from chunkstore.tables import TableReader
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = [
     "Awaited",
-    "JournalFindings",
     "ReadableContainer",
     "WaitResult",
     "Watchers",
     "check_wait",
     "context_of",
-    "no_findings",
     "read_view",
 ]
 
@@ -46,9 +54,6 @@ _ENDED_S = 0.5
 _APPEARS_S = 0.05
 T = TypeVar("T")
 
-JournalFindings: TypeAlias = Callable[[CheckLevel, MetadataView, int | None], list[Finding]]
-"""What the journal says of itself, at a level of ``check``, of a view of the metadata cache, and of the lowest lsn that a pin
-names."""
 
 
 Awaited: TypeAlias = tuple[SegmentRef, int]
@@ -63,11 +68,6 @@ def check_wait(offset: object, timeout_s: float) -> None:
 
 def _is_over(state: WaitResult, offset: int) -> bool:
     return isinstance(state, SegmentNotFound) or state.length > offset or state.sealed
-
-
-def no_findings(_level: CheckLevel, _view: MetadataView, _pinned_lsn: int | None) -> list[Finding]:
-    """For a store without a journal of ours."""
-    return []
 
 
 class Watchers:
@@ -96,10 +96,10 @@ class Watchers:
 
 
 class ReadableContainer:
-    """See the module. Subclasses set ``_context``, ``_journal_findings`` and ``_space``."""
+    """See the module. Subclasses set ``_context``, ``_parts`` and ``_space``."""
 
     _context: ReadContext
-    _journal_findings: JournalFindings
+    _parts: ContainerParts
     _space: Space
     uuid: bytes
     """The container's, of 16 bytes."""
@@ -288,7 +288,7 @@ class ReadableContainer:
             self._refresh(max(0.0, deadline_s - runtime.monotonic_s()))
 
     def _poll_s(self, *, at_once: bool) -> float:
-        """How long until the next look for news is due; ``at_once``: to whoever has just come."""
+        """How long until the next look for news is due; ``at_once``: to a caller that has just come."""
         raise NotImplementedError
 
     def _watch(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -384,7 +384,7 @@ class ReadableContainer:
         context = self._context
         findings = list(check_cache(context))
         lowest = context.look(pinned_lsn)
-        found = context.look(lambda view: self._journal_findings(level, view, lowest))
+        found = context.look(lambda view: self._parts.journal_findings(level, view, lowest))
         if any(item.invariant == PINNED for item in found):
             context.recheck()
             if context.look(pinned_lsn) != lowest:

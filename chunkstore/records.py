@@ -2,7 +2,7 @@
 
 Promises: records are immutable; "no chunk" is ``NO_CHUNK`` (empty bytes); all ranges are half-open; lengths and offsets
 are bytes. They are named tuples because the commit path makes two of them per append. ``extra`` carries fields that a
-newer minor version added behind ours, so that a rewrite by this version keeps them. Leaves out: their bytes
+newer minor version added after ours, so that a rewrite by this version keeps them. Leaves out: their bytes
 (``metadata.codec``) and their meaning for the chunk list (``invariants``).
 """
 
@@ -36,7 +36,7 @@ AttributeValue: TypeAlias = int | str | bytes
 Extra: TypeAlias = tuple[object, ...]
 """Fields of a newer minor version; an alias because ``ChunkRecord`` has a field named ``object``."""
 
-_new = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
+_new = tuple.__new__  # what a NamedTuple's constructor does after its argument handling
 
 FLAG_SEALED: Final = 1
 ACTIVE: Final = 1
@@ -50,8 +50,8 @@ KIND_INLINE: Final = 2
 class SegmentRecord(NamedTuple):
     """One segment.
 
-    ``last_chunk_offset``: segment offset where the last chunk's first byte lies. ``first_chunk_skip``: bytes of the
-    first chunk that lie below ``start_offset``. ``length`` is the end offset (it never shrinks); the readable bytes are
+    ``last_chunk_offset``: segment offset where the last chunk's first byte is. ``first_chunk_skip``: bytes of the
+    first chunk that are below ``start_offset``. ``length`` is the end offset (it never shrinks); the readable bytes are
     ``[start_offset, length)``. ``owner_epoch``: the epoch of the last append.
     """
 
@@ -142,7 +142,7 @@ class ChunkRecord(NamedTuple):
         )
 
     def followed(self, following: bytes, state: int) -> ChunkRecord:
-        """The record once a chunk was put behind it. Spelt out for the same reason as ``SegmentRecord.grown``."""
+        """The record once a chunk was put after it. Spelt out for the same reason as ``SegmentRecord.grown``."""
         name, offset, length, crc32c, previous, _, segment_id, epoch, _, kind, created_ms, extra = self
         return _new(
             ChunkRecord,
@@ -265,7 +265,7 @@ class Usage(NamedTuple):
     safe_mode: bool | None = None
     """Whether what adds bytes is refused; None: another process knows, or a container does, not a segment."""
     inline_bytes: int | None = None
-    """Of extents, in segments and in garbage: counted above, too; they lie in the journal's records until they are spilled or collected."""
+    """Of extents, in segments and in garbage: counted above, too; they are in the journal's records until they are spilled or collected."""
     inline_extents: int | None = None
     """How many those are."""
     held_epoch: int | None = None

@@ -1,12 +1,11 @@
 """From a root to its chunk storage.
 
-Promises: paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; a relative path is resolved
+Paths, ``memory://NAME``, ``file:///PATH`` and ``s3://BUCKET/PREFIX?...`` are built in; a relative path is resolved
 once, against the working directory. Other installed packages add schemes through the entry-point group
 ``chunkstore.bindings`` (name: the scheme; object: called with the URL and the settings, returns a ``ChunkStorage``).
 A binding is imported when a root needs it, never before. Credentials in a URL never
-reach a message. Remote storages come behind ``retrying``, and every storage behind ``throttled`` where the settings name a
+reach a message. Remote storages are wrapped in ``retrying``, and every storage wrapped in ``throttled`` where the settings name a
 limit (docs/decisions/0011).
-Leaves out: containers (``assembly``), but for whether a root holds a copy of one.
 """
 
 from __future__ import annotations
@@ -18,26 +17,18 @@ from typing import TypeAlias, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from chunkstore.config import Settings
-from chunkstore.errors import (
-    ContainerNotFound,
-    Damaged,
-    InvalidArgument,
-    Unsupported,
-)
-from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "ENTRY_POINT_GROUP",
     "SCHEME",
     "Root",
-    "open_copy",
     "open_storage",
     "path_of",
     "require_known_place",
     "root_url",
     "shown",
-    "uuid_at",
     "without_extra",
 ]
 
@@ -214,48 +205,3 @@ def _open_s3(root_url: str, settings: Settings) -> ChunkStorage:
             raise
         raise without_extra("s3", error) from error
     return S3ChunkStorage(parse_root(root_url), callers=settings.tuning.io_workers)
-
-
-def open_copy(
-    root: Root, *, of: ChunkStorage, container: str, settings: Settings, argument: str = "repair_from"
-) -> ChunkStorage:
-    """The storage of ``root``, which holds a copy of a container that is in storage ``of``, or backups of it.
-
-    Raises ``InvalidArgument`` of ``argument`` (no URL, or no copy is there), ``Unsupported``, ``StorageUnavailable``.
-    """
-    from chunkstore_journal.container import read_format
-
-    names = ContainerNames(container)
-    copy = open_storage(root, settings)
-    try:
-        what = "" if copy.address != of.address else "it is this root itself"
-        try:
-            if not what and uuid_at(copy, container) != read_format(of, names).uuid:
-                what = "the container of this name there is another one"
-        except ContainerNotFound:
-            what = "there is no such container"
-        except Damaged:
-            pass  # its chunks may be sound all the same
-        if what:
-            text = f"{copy.url} holds no copy of container {container!r}: {what}; name a root that the container's was copied to"
-            raise InvalidArgument(text, argument=argument)
-    except BaseException:
-        copy.close()
-        raise
-    return copy
-
-
-def uuid_at(copy: ChunkStorage, container: str) -> bytes:
-    """The uuid of the container that lies in a storage, or of that whose backups do.
-
-    Raises ``ContainerNotFound``, ``Damaged``, ``Unsupported`` (of a newer version), and what the storage raises.
-    """
-    from chunkstore.backup_marker import container_of
-    from chunkstore_journal.container import read_format
-
-    try:
-        return read_format(copy, ContainerNames(container)).uuid
-    except Unsupported as error:
-        if error.feature != "backup":
-            raise
-        return container_of(copy, BackupNames(container))

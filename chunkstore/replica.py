@@ -1,35 +1,35 @@
 """``Replica``: follows the journal read-only, or shows a state of the past. Never claims, never writes to the container (protocol 3.13).
 
-Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of what its owner has answered.
-``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; behind a network the
+Promises: what it shows is always a prefix of history; it may be one batch behind, or ahead of, what its owner has answered.
+``refresh`` catches up; ``wait`` does so by itself. Callers wait for that for ``op_deadline_s`` at most; over a network the
 catching up itself continues in the background, because it may take longer. In a forked child it is closed: the
 threads and the locks are its parent's. Leaves out: changing anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from chunkstore import processes, runtime
-from chunkstore.config import DefragPolicy, Settings
+from chunkstore.arguments import SegmentRef
+from chunkstore.config import DefragPolicy
 from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
-from chunkstore.handles import SegmentRef
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
-from chunkstore.metadata.port import Head, MetadataStore, Position
-from chunkstore.names import ContainerNames
+from chunkstore.journal import JournalFollower
+from chunkstore.metadata.port import Position
 from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.read import ReadContext
-from chunkstore.reading import JournalFindings, ReadableContainer, no_findings, read_view
+from chunkstore.parts import ContainerParts
+from chunkstore.reading import ReadableContainer, read_view
 from chunkstore.reports import DefragReport, RetentionReport, SweepReport, SweptKind
-from chunkstore.storage import ChunkStorage
 from chunkstore.tail_cache import TailCache
-from chunkstore.upkeep.usage import Space, StoredSizes, no_sizes
+from chunkstore.upkeep.usage import Space
 
-__all__ = ["JournalFollower", "Replica", "Shown"]
+__all__ = ["Replica"]
 
 
 _POLL_S: Final = 0.05
@@ -39,63 +39,32 @@ _LOCAL_QUIET_S: Final = (
 )
 
 
-class JournalFollower(Protocol):
-    """What a replica needs of the journal."""
-
-    @property
-    def store(self) -> MetadataStore:
-        """The materialised state."""
-
-    def catch_up(self) -> Head:
-        """Apply everything committed. Raises ``Damaged``, ``StorageUnavailable``, ``StorageFull``."""
-
-    @property
-    def unopened_epoch(self) -> int | None:
-        """As ``Replica.unopened_epoch``."""
-
-    def close(self) -> None:
-        """Release resources."""
-
-
-class Shown(JournalFollower, Protocol):
-    """What shows a container of its own, and not a backup."""
-
-    def require_on_history(self, storage: ChunkStorage) -> None:
-        """Raise ``RolledBack`` where the journal in ``storage`` lacks what was shown."""
-
-
 class Replica(ReadableContainer):
     """A read-only follower; see the module. Made by ``chunkstore.open_replica``; a context manager that closes."""
 
     def __init__(
         self,
-        *,
-        storage: ChunkStorage,
-        names: ContainerNames,
-        settings: Settings,
+        parts: ContainerParts,
         follower: JournalFollower,
+        *,
         tail: TailCache | None = None,
-        journal_findings: JournalFindings = no_findings,
-        stored_sizes: StoredSizes = no_sizes,
-        uuid: bytes = b"",
         passes: Callable[[Position, int, int], bool] | None = None,
         why_absent: Callable[[str], ChunkstoreError | None] | None = None,
-        close_cache: Callable[[], None] | None = None,
-        close_storage: Callable[[], None] | None = None,
+        on_close: Iterable[Callable[[], None]] = (),
     ) -> None:
         """``tail``: what the follower keeps of what was appended last. ``why_absent``: given for a state of the past, and only then."""
+        storage, names, settings = parts.storage, parts.names, parts.settings
+        self._parts = parts
         self._names = names
         self._follower = follower
         self._pool = runtime.pool("chunkstore-replica", settings.tuning.io_workers)
-        self.uuid = uuid
+        self.uuid = parts.uuid
         self.storage = storage
-        """Where its chunks lie, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
+        """Where its chunks are, for those who read them themselves. Closed with the replica, unless it is the caller's own."""
         self._passes = passes
-        self._close_cache = close_cache
-        self._close_storage = close_storage
+        self._on_close = tuple(on_close)
         self._is_past = why_absent is not None
-        self._journal_findings = journal_findings
-        self._space = Space(stored_sizes, None)
+        self._space = Space(parts.stored_sizes, None)
         self._closed = False
         self._inherited = False
         self._released = False
@@ -191,7 +160,7 @@ class Replica(ReadableContainer):
         return self._passes(self._context.look(lambda view: view.head).position, epoch, lsn)
 
     def orphans(self, *, age_s_min: float = 86_400.0) -> SweepReport:
-        """What the sweep of whoever claims next would delete now (``Store.sweep``). Lists every chunk; changes nothing.
+        """What the sweep of a caller that claims next would delete now (``Store.sweep``). Lists every chunk; changes nothing.
 
         Raises ``InvalidArgument`` (age), ``Unsupported`` at a state of the past, which knows nothing of what is wanted now, and as ``info``
         but for ``SegmentNotFound``. Retry: safe.
@@ -264,9 +233,8 @@ class Replica(ReadableContainer):
             return
         self._follower.close()
         self._pool.close()
-        for close in (self._close_cache, self._close_storage):
-            if close is not None:
-                close()
+        for close in self._on_close:
+            close()
         # Last: an interrupted release is repeated.
         self._released = True
 

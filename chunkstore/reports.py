@@ -116,7 +116,7 @@ class SweptKind(NamedTuple):
 class SweepReport(NamedTuple):
     """What a sweep found and did. ``orphans`` may go. ``waiting``: referenced by nothing, and young, or of the present epoch.
     ``strangers`` have no names of ours, and stay. ``deleted``, and ``uploads`` (unfinished ones, aborted; None: the server would not
-    list them), are 0 unless it was told to delete. ``by_kind``: the orphans by "chunk", "session chunk", "temporary",
+    list them), are 0 unless it was asked to delete. ``by_kind``: the orphans by "chunk", "session chunk", "temporary",
     "request" (and answers)."""
 
     orphans: int
@@ -139,7 +139,7 @@ class Orphan(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a LIST and the rows behind it say."""
+    """What a LIST and the rows after it say."""
 
     orphans: list[Orphan]
     waiting: list[ChunkInfo]

@@ -384,7 +384,7 @@ def spawn_if_possible(call: Callable[[], None], name: str) -> Task | None:
 
 def run_beside(call: Callable[[], T], name: str, wait_s: float) -> list[T]:
     """What ``call`` returns, in a list, from a thread of its own, where the system gives one: a caller inside a call that hangs could not
-    keep its deadline. Empty: it goes on behind ``wait_s``. Raises what it raises by then."""
+    keep its deadline. Empty: it goes on after ``wait_s``. Raises what it raises by then."""
     ended: list[T] = []
     failures: list[Exception] = []
 

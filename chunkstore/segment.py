@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.checksum import BytesLike
 from chunkstore.framing import Framing
-from chunkstore.handles import SegmentHandle
 from chunkstore.reader import StorageReader
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.segment_file import RecordReader

@@ -84,7 +84,7 @@ class SessionWriter(NamedTuple):
         return SessionChunk(identity, length, crc, tuple(border_crc for _, border_crc in borders))
 
     def _create(self, storage: ChunkStorage, number: int, data: BytesLike) -> tuple[bytes, str]:
-        """A chunk under a name that nobody has; another random part where somebody has it."""
+        """A chunk under a name that no one has; another random part where somebody has it."""
         for tries_left in range(_NAMES_TRIED - 1, -1, -1):
             random = int.from_bytes(runtime.token(4), "big")
             identity = session_chunk_id(self.session_id, self.first_number + number, random)
@@ -146,7 +146,7 @@ def _are_crcs_of(crcs: tuple[object, ...], length: int) -> bool:
 
 
 def staged_name(session_id: int, ids: Iterable[bytes]) -> str:
-    """What a segment is called that holds these chunks of a session until a commit concats it to another. Nobody can say such a name
+    """What a segment is called that holds these chunks of a session until a commit concats it to another. No one can say such a name
     (``metadata.keys.VISIBLE_SEGMENTS``), and the same chunks have the same one."""
     return f"\0staged/{session_id:016x}/{blake2b(b''.join(ids), digest_size=16).hexdigest()}"
 

@@ -28,7 +28,6 @@ from chunkstore.chunks import (
     ConcatArgument,
     ListPage,
     LogAppender,
-    ReadRange,
 )
 from chunkstore.errors import ChunkExists, Closed, InvalidArgument, InvalidOffset, Unsupported
 from chunkstore.foreign import OURS, translated, translating
@@ -46,7 +45,6 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "LogAppender",
-    "ReadRange",
     "iter_listing",
     "translated",
 ]
@@ -123,10 +121,6 @@ class ChunkStorage(ABC):
         """Fill ``buffer`` (writable, contiguous, uint8 of shape (n,)) from ``offset``; returns the count, short only at the end."""
 
     @abstractmethod
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
-        """One ``read`` for each range, in order, with as few requests as the storage allows."""
-
-    @abstractmethod
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         """Append ``data`` at ``offset``, which must be the chunk's length. Returns ``len(data)``.
 
@@ -138,7 +132,7 @@ class ChunkStorage(ABC):
     def log_appender(self, name: str, *, absent: str, present: str, identity: bytes) -> LogAppender:
         """What appends to ``name`` only, and looks at two names: is ``absent`` still absent, has ``present`` its ``identity``, if any?
 
-        Nobody else writes to ``name`` any more. Until the appender is closed, zeros may follow what was written. Raises as ``open_write``.
+        No one else writes to ``name`` any more. Until the appender is closed, zeros may follow what was written. Raises as ``open_write``.
         """
         return LogAppender(self, name, absent, present, identity)
 
@@ -177,12 +171,12 @@ class ChunkStorage(ABC):
         """
 
     def free_bytes(self) -> int | None:
-        """Free space where chunks lie, asked freshly; None where that has no meaning, or would be a request."""
+        """Free space where chunks are, asked freshly; None where that has no meaning, or would be a request."""
         return None
 
     @abstractmethod
     def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        """Create chunk ``name`` exclusively with the bytes of these ranges, one behind the other; sources stay as they are.
+        """Create chunk ``name`` exclusively with the bytes of these ranges, one after the other; sources stay as they are.
 
         From 1 to ``COMPOSE_RANGES_MAX`` ranges; of one chunk several, overlapping ones too. The ranges must not change meanwhile:
         closed chunks, or what is below the length of one that grows. Returns the new chunk's length and how much of it this
@@ -318,12 +312,6 @@ class BaseChunkStorage(ChunkStorage):
             raise InvalidArgument("buffer must be writable", argument="buffer")
         return self.do_read_into(handle.name, offset, buffer)
 
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> list[bytes]:
-        self._check_handle(handle)
-        for item in ranges:
-            check_range(item.offset, item.length)
-        return self.do_read_ranges(handle.name, ranges)
-
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         self._check_handle(handle, writable=True)
         if type(offset) is not int or offset < 0:
@@ -437,9 +425,6 @@ class BaseChunkStorage(ChunkStorage):
 
     @abstractmethod
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int: ...
-
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> _Pieces:
-        return [self.do_read(name, item.offset, item.length) for item in ranges]
 
     @abstractmethod
     def do_write(self, name: str, offset: int, data: BytesLike) -> int: ...

@@ -1,8 +1,8 @@
 """The bytes of extents that were committed last, so that who reads what was just appended asks no storage (protocol 3.7).
 
 Kept is the end of each segment, by the segment's id and offsets: ids are never reused, and a committed byte at an offset never changes.
-So it does not matter where the bytes lie meanwhile: a take-over that gives extents another address, a spill and a concat change nothing
-of it, and whoever has bounded a read by a view of the rows finds the bytes of that view, or nothing.
+So it does not matter where the bytes are meanwhile: a take-over that gives extents another address, a spill and a concat change nothing
+of it, and a caller that has bounded a read by a view of the rows finds the bytes of that view, or nothing.
 
 Promises: what is put was committed (``OwnedEpoch``, ``Follower``), and is given out as it was put. What a segment has here is
 contiguous; the segments that were appended to longest ago go first, each from its oldest byte on, but before them what is in chunks.
@@ -72,7 +72,7 @@ class TailCache:
         return not self._bytes_max
 
     def put(self, segment_id: int, offset: int, data: bytes) -> None:
-        """``data`` was committed at ``offset`` of the segment, behind all that was put of it before."""
+        """``data`` was committed at ``offset`` of the segment, after all that was put of it before."""
         if len(data) > self._bytes_max or not data:
             return
         with self._lock:
@@ -129,7 +129,7 @@ class TailCache:
             self._misses += 1
 
     def spilled(self, segment_id: int, stop: int) -> None:
-        """What lies in front of ``stop`` can be read from chunks by now: it goes before what cannot."""
+        """What is in front of ``stop`` can be read from chunks by now: it goes before what cannot."""
         with self._lock:
             if segment_id in self._tails:
                 self._spilled[segment_id] = stop
@@ -189,7 +189,7 @@ def extents_of(ops: Sequence[Op], size_bytes: int) -> list[tuple[int, int, int, 
             open_at[segment_id] = len(found)
             found.append((segment_id, offset, length, chunks[0][1]))  # type: ignore[arg-type, index]
         elif chunks:
-            open_at.pop(segment_id, None)  # what comes behind is of those
+            open_at.pop(segment_id, None)  # what comes after is of those
             continue
         elif segment_id in open_at:
             at = open_at[segment_id]

@@ -6,7 +6,7 @@ own (object stores), up to ``window`` batches are written at the same time (deci
 waits, up to 8 MiB, as far as a quarter of ``op_deadline_s`` is enough for all that is under way. After an error the writer is broken:
 every later future, in order, fails with the same error. With a ``writer_id`` every ``append`` is one event, numbered from
 1 (or from what ``resume`` found), and a batch is recorded with its last event number, so that ``resume`` goes on exactly
-behind the last committed event. With ``framing`` each payload becomes a record (``chunkstore.framing``). Not for use in a forked child.
+after the last committed event. With ``framing`` each payload becomes a record (``chunkstore.framing``). Not for use in a forked child.
 
 Threads: one has the turn, in which it takes a batch and enters it; then it hands the turn to a new one, writes its batch, and waits for the
 commit. At rest there is one. Futures are set in order, whichever batch is finished first.
@@ -20,12 +20,11 @@ from functools import partial
 from typing import Final, Protocol, Self
 
 from chunkstore import runtime
-from chunkstore.arguments import check_timeout
+from chunkstore.arguments import SegmentHandle, check_timeout
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.framing import Framing, framed
-from chunkstore.handles import SegmentHandle
 from chunkstore.operations.append import AppendWindow
 from chunkstore.operations.container import unexpected
 from chunkstore.runtime import Future
@@ -141,7 +140,7 @@ class StorageWriter:
         threads: one that waits there for this writer (``flush``, ``close``, ``resume``, another future) holds all of it up to a deadline.
         Blocks while ``buffer_bytes_max`` are waiting. Raises ``InvalidArgument``, ``Closed``, ``DeadlineExceeded`` (still full
         after ``timeout_s``, default the store's ``op_deadline_s``; nothing was queued). A broken writer returns a failed
-        future with an error of the store's ``append``. Retry: behind ``resume`` only.
+        future with an error of the store's ``append``. Retry: after ``resume`` only.
         """
         payload = framed(bytes(check_data(data)), self._framing)
         limit_s = self.limit_s(timeout_s)
@@ -212,7 +211,7 @@ class StorageWriter:
         """Wait until everything appended so far is durable; another call goes on waiting.
 
         Raises ``InvalidArgument``, ``DeadlineExceeded`` (appended bytes are still being written), ``Closed`` (a newer writer of the id
-        was opened), and what broke the writer: an error of ``append`` of the store. Nothing behind the failure is
+        was opened), and what broke the writer: an error of ``append`` of the store. Nothing after the failure is
         acknowledged, and nothing of it happened, but where the failure is ``OutcomeUnknown``; go on with ``resume``.
         """
         limit_s = self.limit_s(timeout_s)
@@ -247,7 +246,7 @@ class StorageWriter:
 
     def give_way(self) -> None:
         """To a newer writer of the same id: begin nothing more, and wait until what is under way has come to its end; then the rest fails
-        with ``Closed``. Raises ``DeadlineExceeded`` (something is undecided still; nobody may go on behind it). Retry: safe."""
+        with ``Closed``. Raises ``DeadlineExceeded`` (something is undecided still; no one may go on after it). Retry: safe."""
         limit_s = self.limit_s(None)
         deadline_s = runtime.monotonic_s() + limit_s
         with self._condition:
@@ -264,7 +263,7 @@ class StorageWriter:
     def _end_for_newer(self) -> None:
         """Once nothing is under way any more."""
         if not self._gives_way:
-            return  # nearly always; whoever says so later looks itself
+            return  # nearly always; a caller that says so later looks itself
         with self._condition:
             is_over = self._error is not None or (self._closed and not self._waiting)
             if is_over or self._underway:
@@ -314,7 +313,7 @@ class StorageWriter:
                 self._condition.notify_all()
 
     def _hand_on(self) -> None:
-        """Give the turn to a new thread, if nobody has it and another batch may be begun; else who is done next takes it."""
+        """Give the turn to a new thread, if no one has it and another batch may be begun; else who is done next takes it."""
         with self._condition:
             hands_on = self._vacant and not self._failing and not self._is_full()
             if hands_on:
@@ -349,7 +348,7 @@ class StorageWriter:
                 if self._appends.remote:
                     share_bytes = room_bytes // max(1, self._width - len(self._underway))
                     most_bytes = max(most_bytes, min(_GROWN_BYTES_MAX, share_bytes))
-                # Behind others it is late anyway: it rather grows.
+                # After others it is late anyway: it rather grows.
                 self._due_bytes = most_bytes if self._underway else self._flush_bytes
                 age_s = runtime.monotonic_s() - self._oldest_s
                 if (
@@ -380,7 +379,7 @@ class StorageWriter:
         return batch
 
     def _begin(self, batch: Batch) -> None:
-        """Enter a batch behind the one before; without ``underway`` it is appended when it is the oldest."""
+        """Enter a batch after the one before; without ``underway`` it is appended when it is the oldest."""
         if self._width == 1:
             return
         with self._condition:
@@ -427,7 +426,7 @@ class StorageWriter:
             try:
                 return self._appends.finish(batch.underway, partial(self._written, batch))
             except CacheDamaged:
-                # It did not happen, nor did anything behind it: all of it is done again, one by one.
+                # It did not happen, nor did anything after it: all of it is done again, one by one.
                 batch.underway = None
         with self._condition:
             while self._error is None and self._underway[0] is not batch:
@@ -449,7 +448,7 @@ class StorageWriter:
         self._hand_on()
 
     def _resolve(self) -> None:
-        """Set the futures of all batches that are done, and of none behind one that is not."""
+        """Set the futures of all batches that are done, and of none after one that is not."""
         raised: list[BaseException] = []
         with self._resolving:
             while True:

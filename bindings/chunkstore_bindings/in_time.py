@@ -16,31 +16,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple, cast
 
-from chunkstore import runtime
+from chunkstore.deadline import Deadline
 
-__all__ = ["AnswerInTime", "AnswerTooLong", "Deadline", "bounded"]
+__all__ = ["AnswerInTime", "AnswerTooLong", "bounded"]
 
 _PIECE_BYTES: Final = 1 << 20
 
 
 class AnswerTooLong(OSError):
     """More came than any answer to this request may have."""
-
-
-class Deadline:
-    """A moment on the monotonic clock by which something must have ended."""
-
-    __slots__ = ("_end_s",)
-
-    def __init__(self, seconds: float) -> None:
-        self._end_s = runtime.monotonic_s() + seconds
-
-    def left_s(self) -> float:
-        """Seconds left, never negative."""
-        return max(0.0, self._end_s - runtime.monotonic_s())
-
-    def passed(self) -> bool:
-        return self.left_s() <= 0.0
 
 
 class _Bounds(NamedTuple):

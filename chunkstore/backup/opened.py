@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from chunkstore.backup.copies import copies
 from chunkstore.backup.files import Export, open_stored_export
 from chunkstore.backup.runs import BackupInfo, complete_at, find_done, newest_complete
-from chunkstore.backup_marker import container_of
 from chunkstore.checksum import DIGEST_MODULUS, rows_digest
 from chunkstore.errors import ChunkNotFound, ContainerNotFound, Damaged, PastCollected
 from chunkstore.invariants import CheckLevel, Finding
@@ -21,9 +20,10 @@ from chunkstore.metadata.index import rebuild_index
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, MetadataView
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.parts import ContainerParts, container_of
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["BackupFollower", "load_export"]
+__all__ = ["BackupFollower", "BackupParts", "load_export"]
 
 
 class BackupFollower:
@@ -31,6 +31,8 @@ class BackupFollower:
 
     ``names`` is told which copies belong to chunks that were growing. ``moment``: lsn or milliseconds since 1970; none: the present.
     """
+
+    ahead = ""
 
     def __init__(
         self, storage: ChunkStorage, names: BackupNames, cache: MetadataCache, moment: tuple[int | None, int | None]
@@ -159,3 +161,17 @@ def load_export(export: Export, cache: MetadataCache, name: str, *, indexed: boo
         cache.discard(store)
         raise
     return store
+
+
+class BackupParts(ContainerParts):
+    """Of backups, which have no journal: what is checked is the backup."""
+
+    backup: BackupFollower
+
+    def journal_findings(self, level: CheckLevel, view: MetadataView, pinned_lsn: int | None) -> list[Finding]:
+        """As ``BackupFollower.findings``."""
+        return self.backup.findings(level, view, pinned_lsn)
+
+    def stored_sizes(self, epoch: int | None) -> tuple[int, int, int]:
+        """None of a journal."""
+        return 0, 0, 0

@@ -40,7 +40,6 @@ from chunkstore.backup.files import (
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
 from chunkstore.backup.subjects import Subject, opened_to_read
-from chunkstore.backup_marker import container_of
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -55,6 +54,7 @@ from chunkstore.errors import (
 from chunkstore.invariants import FUTURE_MS
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.parts import container_of
 from chunkstore.reading import context_of
 from chunkstore.registry import Root
 from chunkstore.replica import Replica

@@ -27,7 +27,7 @@ from chunkstore.following import open_replica_on
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.reading import context_of, read_view
-from chunkstore.registry import Root, open_copy
+from chunkstore.registry import Root
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
@@ -92,7 +92,7 @@ def open_source(
         storage = stack.enter_context(parts.storage_of(source, settings))
         copy: ChunkStorage | None = None
         if from_ is not None:
-            copy = open_copy(from_, of=storage, container=container, settings=settings, argument="from_")
+            copy = parts.open_copy(from_, of=storage, container=container, settings=settings, argument="from_")
             stack.callback(copy.close)
         if salvage and moment == Moment() and storage.exists(ContainerNames(container).format):
             cache = None if caches is None else caches("past")

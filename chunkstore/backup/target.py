@@ -61,7 +61,7 @@ def make_container(
 
     Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what ``rows`` raises. Retry: safe.
     """
-    from chunkstore_bindings.probe import confirm_storage, probe_storage
+    from chunkstore_bindings.wrappers.probe import confirm_storage, probe_storage
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.container import create_container, find_format
     from chunkstore_journal.lease import wait_politely

@@ -18,7 +18,7 @@ from chunkstore.cli.output import human_bytes, human_time, meter, print_json, pr
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.names import check_segment_name
-from chunkstore.registry import open_copy
+from chunkstore.parts import open_copy
 from chunkstore.upkeep.scrub import check_limits
 
 __all__ = ["check", "journal", "scrub", "snapshot"]

@@ -2,7 +2,7 @@
 
 Promises: what the old code writes is read as the old code reads it, and ``encode_header`` gives back the same bytes; everything is checked
 before it is believed, and a hostile header costs memory in proportion to its own length, which is bounded. Bytes: ROLLING_HEADER.md
-beside this file. Leaves out: how long the files are, and whether they are there (``chunkstore.headers.plan``).
+next to this file. Leaves out: how long the files are, and whether they are there (``chunkstore.headers.plan``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 HEADER_SUFFIX: Final = "$header"
-"""The header of a segment is the file of this name behind the segment's own."""
+"""The header of a segment is the file of this name after the segment's own."""
 HEADER_BYTES_MAX: Final = 64 * MIB
 HEADER_ENTRIES_MAX: Final = 1_000_000
 NAME_BYTES_MAX: Final = 900
@@ -50,7 +50,7 @@ class MaxSizeEntry(NamedTuple):
 
 
 class ConcatEntry(NamedTuple):
-    """``concat=N@L``: the next ``chunk_count`` files were a segment's that was put behind this one's first ``length`` bytes."""
+    """``concat=N@L``: the next ``chunk_count`` files were a segment's that was put after this one's first ``length`` bytes."""
 
     chunk_count: int
     length: int
@@ -74,7 +74,7 @@ class Header(NamedTuple):
 
 
 def encode_header(entries: Iterable[HeaderEntry]) -> bytes:
-    """The bytes of a header, or those that are put behind one.
+    """The bytes of a header, or those that are put after one.
 
     Raises ``InvalidArgument`` for what ``decode_header`` would refuse in an entry.
     """

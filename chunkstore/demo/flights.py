@@ -78,7 +78,7 @@ class Tally:
 
     @property
     def sha256(self) -> str:
-        """Of all payloads, one behind the other."""
+        """Of all payloads, one after the other."""
         return self._digest.hexdigest()
 
 

@@ -14,11 +14,11 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import SegmentHandle
 from chunkstore.codec.rolling_header import HEADER_SUFFIX, ChunkEntry, decode_header, encode_header
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.handles import SegmentHandle
 from chunkstore.headers.importing import PIECE_BYTES, check_names, read_header
 from chunkstore.headers.plan import PlannedChunk, check_file_name, is_copy, plan_export
 from chunkstore.metadata.codec import decode_segment

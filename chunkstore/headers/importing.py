@@ -28,9 +28,9 @@ from chunkstore.errors import (
 )
 from chunkstore.headers.plan import ImportPlan, check_file_name, is_copy, plan_import, rolling_of
 from chunkstore.invariants import Finding
-from chunkstore.metadata.keys import HEADERS_NAMESPACE, segment_key, table_key
+from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import check_segment_name
+from chunkstore.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.owner import Written, attach_written, end_session, find_session
 from chunkstore.reading import context_of, read_view

@@ -207,7 +207,7 @@ class KafkaBucket:
             yield from record_batches(source, planned.topic, planned.partition, options=options, **more)
 
     def verify(self, topic: str | None = None, partition: int | None = None) -> Iterator[Finding]:
-        """What is wrong: objects, chunks, batches, offsets, indexes, epochs. Of a segment's log the first damage is told.
+        """What is wrong: objects, chunks, batches, offsets, indexes, epochs. Of a segment's log the first damage is reported.
 
         Raises ``SegmentNotFound`` where there is nothing to verify.
         """

@@ -1,6 +1,6 @@
 """Objects of a tier that no broker will use or delete, and segments whose objects are missing.
 
-Promises: nothing is deleted; without a metadata log only incomplete copies and foreign objects are told. Leaves out: taking the copy of the
+Nothing is deleted; without a metadata log only incomplete copies and foreign objects are reported. Leaves out: taking the copy of the
 metadata log, which must not be older than ``older_than_s``: what was copied since looks like an orphan.
 """
 

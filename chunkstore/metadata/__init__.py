@@ -1,5 +1,1 @@
-"""Metadata: the port (``port``), keys, codec, and the two stores that implement it (``lmdb``, ``memory``)."""
-
-from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, MetadataView, Position
-
-__all__ = ["Commit", "Head", "MetadataCache", "MetadataStore", "MetadataView", "Position"]
+"""Metadata: the port (``port``), keys, codec, and the store that implements it on an ordered map, which is in LMDB or in memory."""

@@ -1,4 +1,4 @@
-"""Directories of the metadata cache: whose a store is, who may write to it, which can be trusted (docs/decisions/0004).
+"""Directories of the metadata cache: one writer at a time, one root, used again after a clean close, else rebuilt (decision 0004).
 
 ::
 
@@ -6,18 +6,13 @@
         END-<address, hashed>       of owners: the end of history that was seen of that root (``seen_end``)
         <token>/                one store, made once under a name that is never used again
             data.mdb, lock.mdb  LMDB's own
-            STATE               the address it belongs to, the boot it was opened in last, and what data.mdb was when closed cleanly
-            USERS               every process that has it open holds a shared lock on it
-            WRITER              the one cache object that writes to it holds an exclusive lock, from opening to closing
+            STATE               the address of its root, and what data.mdb was when it was closed cleanly
+            LOCK                the one cache object that has the store open holds an exclusive lock on it
 
-Promises: a store is found by the container's uuid, the role and the address of its root, never by the uuid alone, for copies of a
-root have the same. Without STATE it is no store: half made, or thrown away. A directory in use by any living process is never
-deleted; an unused one is, when it is no store, or one of many. A store is trusted only if no restart of the machine can have torn
-it: it was opened last in this very boot (the page cache survives a process), or it was closed cleanly and every byte is what it
-was then.
+A store is found by the container's uuid, the role and the address of its root, because copies of a root have the same uuid.
+A store without STATE is never opened: it is half made, or another store took its place. No store is deleted while its lock is held.
 
 flock is used here and nowhere in containers: a cache directory is on a local file system, or it is not used at all.
-Leaves out: what is in a store (``lmdb``), and the end that was seen (``seen_end``).
 """
 
 from __future__ import annotations
@@ -32,41 +27,38 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import EDQUOT, ENOSPC
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
+from chunkstore.checksum import crc32c_extend
+from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore.metadata.port import ROLES
 from chunkstore.processes import this_process
-from chunkstore.runtime import identity, token
+from chunkstore.runtime import token
 
 __all__ = [
     "CacheDirectory",
-    "FileMark",
-    "StoreState",
-    "UsersLock",
-    "WriterLock",
+    "StoreLock",
     "delete_unused",
     "forget",
     "is_local",
-    "is_this_boot",
-    "read_state",
+    "is_unchanged",
+    "mark_clean",
     "role_path",
-    "stores_of",
     "sync_folder",
-    "this_boot",
     "translate_os",
-    "write_state",
 ]
 
 LOCAL_FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "reiserfs", "tmpfs", "ramfs", "overlay")
 )
 _TOKEN = re.compile(r"[0-9a-f]{32}")
-_STATE = re.compile(r"chunkstore-cache 2 (\S{1,200}) (?:open|clean ([0-9]{1,20}) ([0-9a-f]{8})) (\S*)\n")
+_STATE = re.compile(r"chunkstore-cache 3 (\S*) (open|[0-9]{1,20}-[0-9a-f]{8})\n")
+_OPEN: Final = "open"
 _SMALL_BYTES: Final = 65_536
-_BOOT_UNKNOWN = "unknown"
+_READ_BYTES: Final = MIB
 _ADDRESSES_KEPT: Final = 8
-"""Of these the store that was opened or closed last is kept, besides those in use."""
+"""Of so many addresses a store that is not in use is kept."""
 
 
 def translate_os(error: OSError, path: str) -> ChunkstoreError:
@@ -84,7 +76,7 @@ def _unescape(text: str) -> str:
 
 
 def is_local(path: str) -> bool:
-    """Whether ``path`` lies on a file system of this machine. Where the system does not say (no /proc), True."""
+    """Whether ``path`` is on a file system of this machine. Where the system does not say (no /proc), True."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
@@ -130,35 +122,45 @@ def _read_small(path: str) -> str:
         return ""
 
 
-class FileMark(NamedTuple):
-    """Length and CRC32C of a store's data file."""
-
-    length: int
-    crc32c: int
-
-
-class StoreState(NamedTuple):
-    """STATE of a store: ``clean`` is what the data file was when it was closed cleanly."""
+class _State(NamedTuple):
+    """STATE of a store: its root's address, escaped, and the mark of its data file when it was closed cleanly, or ``_OPEN``."""
 
     address: str
-    boot_id: str
-    clean: FileMark | None
+    mark: str
 
 
-def read_state(path: str) -> StoreState | None:
-    """STATE in the store directory ``path``; None if it is missing or damaged (then the store is not to be trusted)."""
+def _read_state(path: str) -> _State | None:
+    """STATE in the store directory ``path``; None if it is missing or damaged."""
     match = _STATE.fullmatch(_read_small(os.path.join(path, "STATE")))
-    if match is None:
-        return None
-    clean = None if match[2] is None else FileMark(int(match[2]), int(match[3], 16))
-    return StoreState(unquote(match[4]), match[1], clean)
+    return None if match is None else _State(match[1], match[2])
 
 
-def write_state(path: str, state: StoreState) -> None:
-    """Write STATE durably. Raises ``OSError``."""
-    mark = "open" if state.clean is None else f"clean {state.clean.length} {state.clean.crc32c:08x}"
-    text = f"chunkstore-cache 2 {state.boot_id} {mark} {quote(state.address)}\n"
-    _write_atomically(os.path.join(path, "STATE"), text)
+def _write_state(path: str, address: str, mark: str) -> None:
+    _write_atomically(os.path.join(path, "STATE"), f"chunkstore-cache 3 {address} {mark}\n")
+
+
+def _file_mark(path: str) -> str:
+    """Length and CRC32C of a store's data file."""
+    length = crc = 0
+    with open(os.path.join(path, "data.mdb"), "rb", buffering=0) as file:
+        while data := file.read(_READ_BYTES):
+            length += len(data)
+            crc = crc32c_extend(crc, data)
+    return f"{length}-{crc:08x}"
+
+
+def mark_clean(path: str) -> None:
+    """Record the synced data file of a store, unless another store took its place. Raises ``OSError``."""
+    state = _read_state(path)
+    if state is not None:
+        _write_state(path, state.address, _file_mark(path))
+
+
+def is_unchanged(path: str) -> bool:
+    """Whether the store was closed cleanly and no bit of its file differs since: LMDB has no checksums and can kill the process
+    over a damaged page. Raises ``OSError``."""
+    state = _read_state(path)
+    return state is not None and state.mark != _OPEN and state.mark == _file_mark(path)
 
 
 def forget(path: str) -> None:
@@ -167,37 +169,17 @@ def forget(path: str) -> None:
         os.unlink(os.path.join(path, "STATE"))
 
 
-class UsersLock:
-    """A shared lock on a store's USERS file: while it is held, the directory is not deleted."""
+class StoreLock:
+    """The exclusive lock on a store, which belongs to one cache object of one process (never to two in one process)."""
 
-    def __init__(self, path: str, *, create: bool) -> None:
-        """Take it. Raises ``OSError``, also when the directory has just been deleted or is being deleted."""
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        """Take it. Raises ``BlockingIOError`` when it is held, ``FileNotFoundError`` when the store was deleted, else ``OSError``."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        self._file = os.open(os.path.join(path, "USERS"), flags, 0o600)
-        self._process = this_process()
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if os.fstat(self._file).st_nlink == 0:
-                raise FileNotFoundError(f"{path} was deleted")
-        except OSError:
-            os.close(self._file)
-            raise
-
-    def release(self) -> None:
-        """Give it back, once. In a forked child it stays the parent's."""
-        if self._process is this_process():
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-            os.close(self._file)
-
-
-class WriterLock:
-    """The exclusive lock on a store's WRITER file, which belongs to one cache object of one process (never to two in one process)."""
-
-    def __init__(self, path: str) -> None:
-        """Take it. Raises ``BlockingIOError`` when somebody holds it, else ``OSError``."""
-        self._file = os.open(os.path.join(path, "WRITER"), os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+        self._file = os.open(os.path.join(path, "LOCK"), flags, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(self._file).st_nlink == 0:
+                raise FileNotFoundError(f"{path} was deleted")
         except OSError:
             os.close(self._file)
             raise
@@ -215,21 +197,22 @@ class WriterLock:
 def delete_unused(path: str) -> bool:
     """Delete a store directory unless it is in use. Returns whether it is gone. Never raises: it is only tidying up."""
     try:
-        users = os.open(os.path.join(path, "USERS"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+        held = StoreLock(path)
+    except FileNotFoundError:
         with suppress(OSError):
-            os.rmdir(path)  # its maker ended before it made USERS, or will make another directory
+            os.rmdir(path)  # its maker ended before it made LOCK, or will make another directory
         return not os.path.exists(path)
+    except OSError:
+        return False
     try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # USERS last: a store half deleted stays locked, and is found again.
-        for name in sorted(os.listdir(path), key=lambda name: name == "USERS"):
+        # LOCK last: a store half deleted stays locked, and is found again.
+        for name in sorted(os.listdir(path), key=lambda name: name == "LOCK"):
             os.unlink(os.path.join(path, name))
         os.rmdir(path)
     except OSError:
         return False
     finally:
-        os.close(users)
+        held.release()
     return True
 
 
@@ -242,7 +225,7 @@ def role_path(cache_dir: str, container_uuid: bytes, role: str) -> str:
     return os.path.join(os.path.realpath(cache_dir), container_uuid.hex(), role)
 
 
-def _folders(path: str) -> list[tuple[str, StoreState | None]]:
+def _folders(path: str) -> list[tuple[str, _State | None]]:
     """Every store directory below the role directory ``path``, and its STATE; the newest STATE first."""
     found: list[tuple[int, str]] = []
     with suppress(OSError):
@@ -252,12 +235,7 @@ def _folders(path: str) -> list[tuple[str, StoreState | None]]:
                 with suppress(OSError):
                     written_ns = os.stat(os.path.join(store, "STATE")).st_mtime_ns
                 found.append((written_ns, store))
-    return [(store, read_state(store)) for _, store in sorted(found, reverse=True)]
-
-
-def stores_of(path: str, address: str) -> list[tuple[str, StoreState]]:
-    """The stores of an address below the role directory ``path``, with their STATE."""
-    return [(store, state) for store, state in _folders(path) if state is not None and state.address == address]
+    return [(store, _read_state(store)) for _, store in sorted(found, reverse=True)]
 
 
 class CacheDirectory:
@@ -274,7 +252,7 @@ class CacheDirectory:
     ) -> None:
         """Find or make it. Raises: ``InvalidArgument``, ``StorageFull``, ``StorageUnavailable``."""
         path = role_path(cache_dir, container_uuid, role)
-        self.address = address
+        self._address = quote(address)
         self._temporary: str | None = None
         self._process = this_process()
         try:
@@ -293,7 +271,11 @@ class CacheDirectory:
         except OSError as error:
             raise translate_os(error, cache_dir) from error
 
-    def make_store(self) -> tuple[str, UsersLock]:
+    def stores(self) -> list[str]:
+        """The stores of our address, the one that was closed or opened last first."""
+        return [path for path, state in _folders(self.path) if state is not None and state.address == self._address]
+
+    def make_store(self) -> tuple[str, StoreLock]:
         """A new, empty directory under a name never used before, held by us. Raises ``OSError``."""
         self.sweep()
         os.makedirs(self.path, mode=0o700, exist_ok=True)  # the cache may be deleted at any time
@@ -301,31 +283,31 @@ class CacheDirectory:
             path = os.path.join(self.path, token(16).hex())
             os.mkdir(path, 0o700)
             try:
-                return path, UsersLock(path, create=True)
+                return path, StoreLock(path, create=True)
             except (FileNotFoundError, BlockingIOError):
                 continue  # swept by another process between the two steps
         raise FileNotFoundError(f"{self.path}: new directories vanish at once")
 
     def mark(self, path: str) -> None:
-        """Write STATE of a store of ours. Raises ``OSError``."""
+        """Let a store of ours be found once it is closed cleanly. Raises ``OSError``."""
         if not os.path.isfile(os.path.join(path, "data.mdb")):
             raise FileNotFoundError(f"{path} was deleted")
-        write_state(path, this_boot(self.address))
+        _write_state(path, self._address, _OPEN)
 
     def supersede(self, current: str) -> None:
         """Forget every other store of our address, held or not: what made ``current`` found none of them good."""
-        for path, _ in stores_of(self.path, self.address):
+        for path in self.stores():
             if path != current:
                 forget(path)
         self.sweep()
 
     def sweep(self) -> None:
-        """Delete what is no store, all but the newest store of each address, and all of addresses long forgotten, unless in use."""
+        """Delete all stores that are not in use, but the one closed cleanly of each of the last addresses."""
         kept: set[str] = set()
         for path, state in _folders(self.path):
-            if state is not None and state.address not in kept:
+            if state is not None and state.mark != _OPEN and state.address not in kept:
                 kept.add(state.address)
-                if state.address == self.address or len(kept) <= _ADDRESSES_KEPT:
+                if state.address == self._address or len(kept) <= _ADDRESSES_KEPT:
                     continue
             delete_unused(path)
 
@@ -334,13 +316,3 @@ class CacheDirectory:
         if self._temporary is not None and self._process is this_process():
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
-
-
-def this_boot(address: str) -> StoreState:
-    """STATE of a store of this address that has just been opened."""
-    return StoreState(address, identity().boot_id.partition("/")[0].replace(" ", "-") or _BOOT_UNKNOWN, None)
-
-
-def is_this_boot(state: StoreState) -> bool:
-    """Whether the machine has certainly not been restarted since this STATE was written."""
-    return state.boot_id not in ("", _BOOT_UNKNOWN) and state.boot_id == this_boot("").boot_id

@@ -23,7 +23,6 @@ __all__ = [
     "CHUNK",
     "EXTENT",
     "GARBAGE",
-    "HEADERS_NAMESPACE",
     "INLINE",
     "PIN",
     "QUOTA_KEY",
@@ -35,7 +34,6 @@ __all__ = [
     "SCRUB_NAMESPACE",
     "SEGMENT",
     "SESSION",
-    "SINKS_NAMESPACE",
     "TABLE",
     "VISIBLE_SEGMENTS",
     "WRITERS_NAMESPACE",
@@ -84,12 +82,6 @@ QUOTA_NAMESPACE = "!quota"
 SCRUB_NAMESPACE = "!scrub"
 """Reserved table namespace: one row without a key, where scrubbing goes on."""
 
-HEADERS_NAMESPACE = "!headers"
-"""Reserved table namespace: a row for each segment that was imported from a header file at the root."""
-
-SINKS_NAMESPACE = "!sinks"
-"""Reserved table namespace: how far those have come who write from outside the owner. The only reserved one that commits may name: whoever
-asks the owner puts its row in the commit that the row speaks of."""
 
 _GARBAGE = Struct(">cQH")
 _SESSION = Struct(">cQ")

@@ -1,323 +1,157 @@
 """The metadata store in memory: for tests, the simulator, and containers that live and die with a process.
 
-Promises: the port's, with the same conditions and errors as the LMDB store. Views copy nothing: each open view keeps the
-values that writers have changed since it was opened. What is ``current`` survives closing and opening again within the
-process (on one ``MemoryShelf``); as in LMDB a store has one writer, and whoever finds it held makes a copy.
-Leaves out: surviving the process; speed beyond some 100,000 rows (an insertion moves part of a list).
+A transaction changes a copy, which the commit puts in the place of the map: views copy nothing, and a write of many rows is slow beyond
+some 100,000. The current store survives a clean close and opening again within the process (on one ``MemoryShelf``).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
-from chunkstore.errors import Closed, Damaged, InvalidArgument
-from chunkstore.metadata.fold import fold, may_follow
-from chunkstore.metadata.index import count_chunks, locate
-from chunkstore.metadata.port import (
-    GENESIS,
-    NO_TOTALS,
-    ROLES,
-    Commit,
-    Head,
-    MetadataCache,
-    MetadataStore,
-    MetadataView,
-    Position,
-    Totals,
-    furthest,
-)
-from chunkstore.metadata.totals import COUNTED, changed
-from chunkstore.runtime import Lock, lock
+from chunkstore.errors import Closed, InvalidArgument
+from chunkstore.metadata.ordered_map import OrderedMap, Transaction
+from chunkstore.metadata.port import GENESIS, ROLES, Head, MetadataCache, MetadataStore, furthest
+from chunkstore.metadata.rows import RowDamaged
+from chunkstore.metadata.store import RowStore, read_head
+from chunkstore.runtime import lock
 
-__all__ = ["MemoryMetadataCache", "MemoryMetadataStore", "MemoryShelf"]
+__all__ = ["MemoryMap", "MemoryMetadataCache", "MemoryShelf", "memory_store"]
 
-_PAGE = 256  # rows that a scan takes at a time, so that writers are not kept waiting
+T = TypeVar("T")
+_DEADLINE_S = 60.0
 
 
-class _SortedMap:
-    """A dict that knows the order of its keys."""
+class _Transaction:
+    """Keys in order, and their values: of a view, which nothing changes, or a copy."""
 
-    __slots__ = ("keys", "values")
+    __slots__ = ("_keys", "_values", "get")
+
+    def __init__(self, keys: list[bytes], values: dict[bytes, bytes]) -> None:
+        self._keys = keys
+        self._values = values
+        self.get: Callable[[bytes], bytes | None] = values.get
+
+    def copy(self) -> _Transaction:
+        return _Transaction(self._keys.copy(), self._values.copy())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def cursor(self) -> _Cursor:
+        return _Cursor(self, self._keys, self._values)
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self.replace(key, value)
+
+    def replace(self, key: bytes, value: bytes, /) -> bytes | None:
+        old = self._values.get(key)
+        if old is None:
+            if self._keys and key < self._keys[-1]:
+                insort(self._keys, key)
+            else:
+                self._keys.append(key)
+        self._values[key] = value
+        return old
+
+    def pop(self, key: bytes, /) -> bytes | None:
+        old = self._values.pop(key, None)
+        if old is not None:
+            del self._keys[bisect_left(self._keys, key)]
+        return old
+
+    def abort(self) -> None:
+        """Nothing is held."""
+
+
+class _Cursor:
+    __slots__ = ("_at", "_keys", "_txn", "_values")
+
+    def __init__(self, txn: _Transaction, keys: list[bytes], values: dict[bytes, bytes]) -> None:
+        self._txn = txn
+        self._keys = keys
+        self._values = values
+        self._at = 0
+
+    def set_range(self, key: bytes, /) -> bool:
+        self._at = bisect_left(self._keys, key)
+        return self._at < len(self._keys)
+
+    def last(self) -> bool:
+        self._at = len(self._keys) - 1
+        return self._at >= 0
+
+    def prev(self) -> bool:
+        self._at -= 1
+        return self._at >= 0
+
+    def key(self) -> bytes:
+        return self._keys[self._at]
+
+    def item(self) -> tuple[bytes, bytes]:
+        key = self._keys[self._at]
+        return key, self._values[key]
+
+    def iternext(self) -> Iterator[tuple[bytes, bytes]]:
+        for place in range(self._at, len(self._keys)):
+            yield (key := self._keys[place]), self._values[key]
+
+    def putmulti(
+        self, items: Sequence[tuple[bytes, bytes]], /, *, overwrite: bool = True, append: bool = False
+    ) -> tuple[int, int]:
+        count = 0
+        for key, value in items:
+            if (append and self._keys and key <= self._keys[-1]) or (not overwrite and key in self._values):
+                continue
+            self._txn.put(key, value)
+            count += 1
+        return len(items), count
+
+
+class MemoryMap(OrderedMap):
+    """An ordered map in memory."""
 
     def __init__(self) -> None:
-        self.keys: list[bytes] = []
-        self.values: dict[bytes, bytes | None] = {}
+        super().__init__("in memory")
+        self.content = _Transaction([], {})
+        self.clean = False
+        """Whether the last handle was closed cleanly."""
 
-    def put(self, key: bytes, value: bytes | None) -> None:
-        if key not in self.values:
-            if self.keys and key < self.keys[-1]:
-                insort(self.keys, key)
-            else:
-                self.keys.append(key)
-        self.values[key] = value
+    def begin_read(self, ticket: int) -> Transaction:
+        if self.count <= 0 or self.damage is not None:
+            self.check()
+        return self.content
 
-    def delete(self, key: bytes) -> None:
-        if key in self.values:
-            del self.values[key]
-            del self.keys[bisect_left(self.keys, key)]
-
-
-class _Content:
-    """Rows, head and open views of one store; several ``MemoryMetadataStore`` handles may share it."""
-
-    def __init__(self) -> None:
-        self.lock: Lock = lock()
-        self.live: _SortedMap = _SortedMap()
-        self.head: Head = Head(GENESIS, 0)
-        self.totals = NO_TOTALS
-        self.views: set[MemoryMetadataView] = set()
-        self.handles: set[MemoryMetadataStore] = set()
-        """Open ones, of the one cache object that may write to it; none: nobody holds it."""
-
-    def remember(self, key: bytes) -> None:
-        """Keep a row's present value for every open view, before it changes."""
-        for view in self.views:
-            if key not in view.undo.values:
-                view.undo.put(key, self.live.values.get(key))
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self.remember(key)
-        self.live.put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        self.remember(key)
-        self.live.delete(key)
-
-
-class _WriteTransaction:
-    """Changes in place, under the content's lock; ``roll_back`` takes them back."""
-
-    def __init__(self, content: _Content) -> None:
-        self._content = content
-        self._before: dict[bytes, bytes | None] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._content.live.values.get(key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self._before.setdefault(key, self.get(key))
-        self._content.put(key, value)
-
-    def put_new(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        for key, value in pairs:
-            self.put(key, value)
-
-    def delete(self, key: bytes) -> None:
-        self._before.setdefault(key, self.get(key))
-        self._content.delete(key)
-
-    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        keys = self._content.live.keys
-        place = bisect_right(keys, key)
-        return self._pair(keys[place - 1]) if place else None
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        keys = self._content.live.keys
-        for key in keys[bisect_left(keys, start) : bisect_left(keys, stop)]:
-            yield self._pair(key)
-
-    def _pair(self, key: bytes) -> tuple[bytes, bytes]:
-        value = self.get(key)
-        assert value is not None
-        return key, value
-
-    def totals(self) -> Totals:
-        """Those behind the changes."""
-        pairs = [(key[0], old, self.get(key)) for key, old in self._before.items() if key[0] in COUNTED]
-        return changed(self._content.totals, pairs)
-
-    def roll_back(self) -> None:
-        for key, value in self._before.items():
-            if value is None:
-                self._content.delete(key)
-            else:
-                self._content.put(key, value)
-
-
-class MemoryMetadataView(MetadataView):
-    """One point of history: the live rows, overlaid with what changed since."""
-
-    def __init__(self, content: _Content) -> None:
-        self._content = content
-        self.undo: _SortedMap = _SortedMap()
-        with content.lock:
-            self._head = content.head
-            self._totals = content.totals
-            content.views.add(self)
-        self._open = True
-
-    @property
-    def head(self) -> Head:
-        return self._head
-
-    @property
-    def totals(self) -> Totals:
-        return self._totals
-
-    def _check(self) -> None:
-        if not self._open:
-            raise Closed("this metadata view")
-
-    def get(self, key: bytes) -> bytes | None:
-        self._check()
-        # The live value first: a writer remembers the old value before it changes the row.
-        value = self._content.live.values.get(key)
-        return self.undo.values.get(key, value)
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        while True:
-            self._check()
-            with self._content.lock:
-                page, start, more = self._page(start, stop)
-            yield from page
-            if not more:
-                return
-
-    def _page(self, start: bytes, stop: bytes) -> tuple[list[tuple[bytes, bytes]], bytes, bool]:
-        """Up to ``_PAGE`` keys of each side from ``start``, where to go on, and whether to."""
-        sides = []
-        for side in (self._content.live, self.undo):
-            low = bisect_left(side.keys, start)
-            sides.append(side.keys[low : min(low + _PAGE, bisect_left(side.keys, stop))])
-        cut = min((keys[-1] for keys in sides if len(keys) == _PAGE), default=stop)
-        found = []
-        for key in sorted({*sides[0], *sides[1]}):
-            if key > cut:
-                break
-            value = self.undo.values[key] if key in self.undo.values else self._content.live.values[key]
-            if value is not None:
-                found.append((key, value))
-        return found, cut + b"\0", cut != stop
-
-    def _floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The greatest entry at or below ``key`` that is there in this view."""
-        live, undo = self._content.live, self.undo
-        below = bisect_right(live.keys, key)
-        while below and live.keys[below - 1] in undo.values:
-            below -= 1  # its value then is on the other side
-        kept = bisect_right(undo.keys, key)
-        while kept and undo.values[undo.keys[kept - 1]] is None:
-            kept -= 1
-        best = max(live.keys[below - 1] if below else b"", undo.keys[kept - 1] if kept else b"")
-        value = undo.values[best] if best in undo.values else live.values.get(best)
-        return None if value is None else (best, value)
-
-    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        self._check()
-        with self._content.lock:
-            return self._floor(key)
-
-    def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
-        self._check()
-        with self._content.lock:
-            return locate(self._floor, segment_id, offset)
-
-    def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
-        self._check()
-        with self._content.lock:
-            return count_chunks(self._scan_locked, self._floor, segment_id, start, stop)
-
-    def _scan_locked(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        more = True
-        while more:
-            page, start, more = self._page(start, stop)
-            yield from page
-
-    def audit(self) -> None:
-        self._check()  # nothing to find: memory holds what was written
-
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            with self._content.lock:
-                self._content.views.discard(self)
-
-
-class MemoryMetadataStore(MetadataStore):
-    """See the module's text. ``MemoryMetadataStore()`` is an empty store at genesis, of its own."""
-
-    def __init__(self, content: _Content | None = None) -> None:
-        self._content = content if content is not None else _Content()
-        self._content.handles.add(self)
-        self._closed = False
-        self._last_loaded = b""
-
-    def _usable(self) -> _Content:
-        if self._closed:
-            raise Closed("this metadata store")
-        return self._content
-
-    def head(self) -> Head:
-        return self._usable().head
-
-    @property
-    def position(self) -> Position:
-        return self._usable().head.position
-
-    def view(self) -> MetadataView:
-        return MemoryMetadataView(self._usable())
-
-    def get(self, key: bytes) -> bytes | None:
-        content = self._usable()
-        with content.lock:
-            return content.live.values.get(key)
-
-    def apply(self, commits: Sequence[Commit], *, verify: bool) -> bool:
-        content = self._usable()
-        with content.lock:
-            if not commits:
-                return True
-            if not may_follow(content.head, commits):
-                return False
-            txn = _WriteTransaction(content)
-            try:
-                head, totals = fold(txn, content.head, commits, verify=verify), txn.totals()
-            except BaseException:
-                txn.roll_back()
-                raise
-            content.head, content.totals = head, totals
-            return True
-
-    def jump(self, position: Position, digest: int) -> bool:
-        content = self._usable()
-        with content.lock:
-            head = content.head
-            if head.digest != digest or position.lsn < head.position.lsn:
-                return False
-            content.head = head._replace(position=position)
-            return True
-
-    def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        content = self._usable()
-        with content.lock:
-            if content.live.keys and not self._last_loaded:
-                raise InvalidArgument("load needs an empty store; create a new one", argument="pairs")
-        for key, value in pairs:
-            if key <= self._last_loaded or key[0] == 0:
-                raise Damaged("rows to load are not in ascending key order", object=f"metadata row {key!r}")
-            with content.lock:
-                content.put(key, value)
-                if key[0] in COUNTED:
-                    content.totals = changed(content.totals, ((key[0], None, value),))
-            self._last_loaded = key
-
-    def finish_load(self, head: Head) -> None:
-        content = self._usable()
-        with content.lock:
-            content.head = head
+    def transact(self, body: Callable[[Transaction], T]) -> T:
+        changed = self.content.copy()
+        try:
+            done = body(changed)
+        except RowDamaged as error:
+            raise self.translate(error) from error
+        self.content = changed
+        return done
 
     def entry_count(self) -> int:
-        return len(self._usable().live.values)
+        return len(self.content)
 
     def free_bytes(self) -> int | None:
-        self._usable()
         return None
 
-    def close(self, *, clean: bool) -> None:
-        self._closed = True
-        self._content.handles.discard(self)
+    def has_room(self) -> bool:
+        return True
+
+    def end(self, *, clean: bool) -> bool:
+        self.clean = clean
+        return True
+
+
+def memory_store(container_uuid: bytes = bytes(16), content: MemoryMap | None = None) -> RowStore:
+    """A handle on ``content``, or an empty store at genesis, of its own."""
+    store = RowStore(content or MemoryMap(), container_uuid, deadline_s=_DEADLINE_S)
+    if content is None:
+        store.finish_load(Head(GENESIS, 0))
+    return store
 
 
 _Key: TypeAlias = tuple[bytes, str, str]
@@ -325,10 +159,10 @@ _Key: TypeAlias = tuple[bytes, str, str]
 
 
 class MemoryShelf:
-    """Where the stores of one machine lie: what survives a process of it. A simulator gives each machine its own."""
+    """The stores of one machine: what survives a process of it. A simulator gives each machine its own."""
 
     def __init__(self) -> None:
-        self._stores: dict[_Key, list[_Content]] = {}
+        self._stores: dict[_Key, MemoryMap] = {}
         self._ends: dict[_Key, Head] = {}
         """The furthest of those that were dropped."""
         self._lock = lock()
@@ -339,33 +173,35 @@ class MemoryShelf:
             self._stores.clear()
             self._ends.clear()
 
-    def take(self, key: _Key) -> _Content | None:
-        """The newest store that nobody holds."""
+    def take(self, key: _Key) -> MemoryMap | None:
+        """The store, if it was closed cleanly."""
         with self._lock:
-            stores = self._stores.get(key, [])
-            free = [content for content in stores if not content.handles]
-            found = max(free, key=lambda content: content.head.position.lsn, default=None)
-            if found is not None:
-                self._stores[key] = [kept for kept in stores if kept.handles] + [found]
+            found = self._stores.get(key)
+            if found is None or found.count > 0 or not found.clean:
+                return None
+            found.count = 1
             return found
 
     def seen(self, key: _Key) -> Head | None:
-        """The furthest head of a store that lies here, or was dropped."""
+        """The furthest head of a store that is here, or was dropped."""
         with self._lock:
-            return furthest(*(content.head for content in self._stores.get(key, [])), self._ends.get(key))
+            content = self._stores.get(key)
+            head = None if content is None else read_head(content.content, key[0])[0]
+            return furthest(head, self._ends.get(key))
 
-    def put(self, key: _Key, content: _Content) -> None:
-        """Lay ``content`` here, in the place of all others."""
+    def put(self, key: _Key, content: MemoryMap) -> None:
+        """Keep ``content`` in the place of another."""
         with self._lock:
-            self._stores[key] = [content]
+            self._stores[key] = content
             self._ends.pop(key, None)
 
-    def drop(self, key: _Key, content: _Content) -> None:
+    def drop(self, key: _Key, content: MemoryMap) -> None:
         """Forget ``content``, but for what it has seen."""
         with self._lock:
-            if content in (stores := self._stores.get(key, [])):
-                stores.remove(content)
-                self._ends[key] = furthest(content.head, self._ends.get(key)) or content.head
+            if self._stores.get(key) is content:
+                del self._stores[key]
+                head = read_head(content.content, key[0])[0]
+                self._ends[key] = furthest(head, self._ends.get(key)) or head
 
 
 _SHELF = MemoryShelf()
@@ -381,31 +217,25 @@ class MemoryMetadataCache(MetadataCache):
             raise InvalidArgument(f"role {role!r} is none of {', '.join(ROLES)}", argument="role")
         self._key = (container_uuid, address, role)
         self._shelf = shelf if shelf is not None else _SHELF
-        self._current: _Content | None = None
-        self._made: list[MemoryMetadataStore] = []
+        self._current: MemoryMap | None = None
         self._closed = False
 
     def _check(self) -> None:
         if self._closed:
             raise Closed("this metadata cache")
 
-    def _handle(self, content: _Content) -> MemoryMetadataStore:
-        store = MemoryMetadataStore(content)
-        self._made = [store, *(made for made in self._made if not made._closed)]  # noqa: SLF001
-        return store
-
     def open_current(self) -> MetadataStore | None:
         self._check()
-        if self._current is None or not self._current.handles:
+        if self._current is None or not self._current.share():
             self._current = self._shelf.take(self._key)
-        return None if self._current is None else self._handle(self._current)
+        return None if self._current is None else memory_store(self._key[0], self._current)
 
     def seen(self) -> Head | None:
         return self._shelf.seen(self._key)
 
     def create(self) -> MetadataStore:
         self._check()
-        return self._handle(_Content())
+        return memory_store(self._key[0])
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
@@ -420,18 +250,10 @@ class MemoryMetadataCache(MetadataCache):
         store.close(clean=False)
 
     @staticmethod
-    def _content(store: MetadataStore) -> _Content:
-        if not isinstance(store, MemoryMetadataStore):
+    def _content(store: MetadataStore) -> MemoryMap:
+        if not isinstance(store, RowStore) or not isinstance(store.environment, MemoryMap):
             raise InvalidArgument("this store is not of this cache", argument="store")
-        return store._content  # noqa: SLF001  (both are this module's)
+        return store.environment
 
     def close(self) -> None:
         self._closed = True
-
-    def abandon(self) -> None:
-        """As when the process died: for simulations, whose processes die without closing. Nothing of it may be used afterwards."""
-        self._closed = True
-        for store in self._made:
-            if not store._closed:  # noqa: SLF001  (else somebody else may hold its content by now)
-                store._content.views.clear()  # noqa: SLF001
-                store._content.handles.clear()  # noqa: SLF001

@@ -242,7 +242,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def close(self, *, clean: bool) -> None:
-        """Release it; ``clean`` marks an LMDB as trustworthy after a restart of the machine. Safe to repeat."""
+        """Release it; only after ``clean`` it is opened again. Safe to repeat."""
 
 
 class MetadataCache(ABC):
@@ -253,10 +253,10 @@ class MetadataCache(ABC):
 
     @abstractmethod
     def open_current(self) -> MetadataStore | None:
-        """A store of our own, or None if there is none that can be trusted (same container and address; same boot or cleanly closed).
+        """A store of our own, or None.
 
-        Another handle on the one that this object has current already; else the newest one that nobody holds. It may stand anywhere,
-        also on another history than the container's: the caller confirms (lsn, hash) of its head.
+        Another handle on the one that this object has current already; else the one of our container, role and address that was
+        closed cleanly. It may be anywhere in history, also in another than the container's: the caller confirms (lsn, hash) of its head.
         """
 
     @abstractmethod

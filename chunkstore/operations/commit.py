@@ -39,7 +39,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.looking import Look
 from chunkstore.operations.replace import plan_replace
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
-from chunkstore.operations.tables import plan_delete_row, plan_put_row
+from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.operations.written_chunks import looked_at
 

@@ -29,11 +29,10 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.journal import JournalService, Ownership, RecordKind
-from chunkstore.logs import LoggingObserver
 from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.names import ContainerNames
-from chunkstore.observer import GuardedObserver, Observer, UpkeepRuns
+from chunkstore.observer import GuardedObserver, LoggingObserver, Observer, UpkeepRuns
 from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence

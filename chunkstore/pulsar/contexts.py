@@ -73,7 +73,7 @@ class LedgerNotFound(ChunkstoreError):
 
 
 class EntryRange(NamedTuple):
-    """A ledger's entries in one offload segment: from ``first_entry`` to ``last_entry``, both there; gaps may lie between. ``entries``: how
+    """A ledger's entries in one offload segment: from ``first_entry`` to ``last_entry``, both there; gaps may be between. ``entries``: how
     many there are; 0: not known."""
 
     ledger: int

@@ -31,7 +31,7 @@ _CURSOR_BYTES: Final = 512 * KIB
 
 
 class LedgerPart(NamedTuple):
-    """Entries ``first`` to ``last`` of a ledger in one data object, of either format. ``last`` is there; gaps may lie before it, but
+    """Entries ``first`` to ``last`` of a ledger in one data object, of either format. ``last`` is there; gaps may be before it, but
     the ledger begins there with ``first`` or below.
 
     ``reader`` knows the ledger by its id (``LedgerObjectReader(ledger=...)``), and its ``source.read`` may be called by several threads.

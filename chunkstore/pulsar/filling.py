@@ -1,4 +1,4 @@
-"""Filling a topic's offload segments, one after the other: pure bytes, for whoever stores them.
+"""Filling a topic's offload segments, one after the other: pure bytes, for a caller that stores them.
 
 Promises: which entries may follow, where blocks and offload segments end, and what index and context say, is decided here alone; the same
 entries give the same bytes, added one by one or as arrays, however cut. Leaves out: storing (``writer`` at the owner, Spark's tasks).

@@ -2,7 +2,7 @@
 
 Promises: plain data that can be sent to other processes; ranges by ledger, then by entry; no entry is in two of them. Complete
 offload segments are known from their index, open ones by walking the block headers: a block is appended as a whole, so what
-is there is whole. Leaves out: reading entries (``reader``), which chunks the bytes lie in (``store.layout``).
+is there is whole. Leaves out: reading entries (``reader``), which chunks the bytes are in (``store.layout``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, LEDGER_UNKNOWN, PIP76, DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
@@ -19,7 +20,6 @@ from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, range
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.handles import SegmentHandle
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts
 from chunkstore.pulsar.ledger_rows import LedgerRows
 
@@ -43,7 +43,7 @@ _KEPT: Final = 4
 
 class TopicPosition(NamedTuple):
     """A place in a topic: the offload segments below ``sequence``, and the first ``offset`` bytes of the data of that one. Positions
-    compare as the entries behind them were written, and survive merges. ``(0, 0)``: the beginning."""
+    compare as the entries after them were written, and survive merges. ``(0, 0)``: the beginning."""
 
     sequence: int
     offset: int
@@ -76,8 +76,8 @@ class TopicPlanner:
 
     Where new whole entries are is a matter of positions: ``end`` says up to where there are any, ``borders`` which positions between two
     of these are ends of blocks (a block is there as a whole, and so are its entries), ``between`` which blocks of which ledgers lie there.
-    So whoever has read up to a position goes on with ``between(position, end())``, or up to the last of ``borders`` that it wants. No data
-    is read for that, only headers behind what this planner has seen. Positions may be kept, and given to another planner.
+    So after reading up to a position, go on with ``between(position, end())``, or up to the last of ``borders`` that is wanted. No data
+    is read for that, only headers after what this planner has seen. Positions may be kept, and given to another planner.
 
     ``store``: an owner or a replica (refreshed by the caller); not thread-safe. Every call raises ``Damaged`` (a context, an index or a
     block header is wrong), ``SegmentNotFound`` (a data segment was deleted), ``SegmentTruncated``, and what reading raises; it changes
@@ -114,11 +114,11 @@ class TopicPlanner:
         return tuple(ranges)
 
     def begin(self) -> TopicPosition:
-        """The position in front of all entries that are there; whoever stands below it has lost what was in between."""
+        """The position in front of all entries that are there; a caller that is below it has lost what was in between."""
         return TopicPosition(next((context.sequence for context in self._contexts()), 0), 0)
 
     def end(self) -> TopicPosition:
-        """The position behind all entries that are acknowledged now; ``(0, 0)`` where there are none."""
+        """The position after all entries that are acknowledged now; ``(0, 0)`` where there are none."""
         for context in reversed(self._contexts()):
             length = context.data_length if context.complete else self._walk(context).position
             if length:
@@ -325,7 +325,7 @@ def last_entries(
 
 
 def reader_of(store: Stored, segment: str, ledger: int, blocks: Sequence[Block]) -> SegmentReader:
-    """A reader of these blocks, which ascend; others may lie between them. It sees an object that ends where they end."""
+    """A reader of these blocks, which ascend; others may be between them. It sees an object that ends where they end."""
     refs = tuple(BlockRef(block.first_entry, number, block.start) for number, block in enumerate(blocks, 1))
     holes = tuple(BlockRef(0, 0, block.stop) for block, after in pairwise(blocks) if block.stop != after.start)
     rows = ((ledger, refs), (LEDGER_UNKNOWN, holes))

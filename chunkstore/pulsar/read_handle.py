@@ -77,7 +77,7 @@ class ReadHandle(ABC):
 
 
 class HeldBlock(NamedTuple):
-    """The entries ``first_entry`` to ``last_entry`` (both included, gaps may lie between) are read from a block of so many bytes."""
+    """The entries ``first_entry`` to ``last_entry`` (both included, gaps may be between) are read from a block of so many bytes."""
 
     first_entry: int
     last_entry: int

@@ -24,7 +24,7 @@ __all__ = ["LedgerReader", "LedgerSummary", "open_ledger"]
 
 
 class LedgerSummary(NamedTuple):
-    """A ledger: its first and last entry, in how many offload segments it lies, its bytes there, whether all are complete. ``entries``:
+    """A ledger: its first and last entry, in how many offload segments it is, its bytes there, whether all are complete. ``entries``:
     how many there are; None: an offload segment does not say so, because it grows, or another writer wrote a part of it."""
 
     topic: str

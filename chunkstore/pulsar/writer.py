@@ -163,7 +163,7 @@ class OffloadWriter:
                 self._closed = True
 
     def resume(self, store: ChunkedSegmentStorage | None = None) -> OffloadWriter:
-        """Another writer of the topic, on ``store`` (perhaps a new owner), behind what is acknowledged. Ends this one.
+        """Another writer of the topic, on ``store`` (perhaps a new owner), after what is acknowledged. Ends this one.
 
         Its ``last_entry`` tells for each ledger where the acknowledged stream ended: add again every entry above.
         """
@@ -213,7 +213,7 @@ class OffloadWriter:
         return self._context
 
     def _go_on(self, context: Context) -> None:
-        """Take up an open offload segment behind its last block."""
+        """Take up an open offload segment after its last block."""
         spans = walk_blocks(self._store, context.data)
         lasts = last_entries(self._store, context.data, spans)
         for span in spans:

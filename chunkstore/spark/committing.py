@@ -17,9 +17,9 @@ from chunkstore import runtime
 from chunkstore.asks import AskCommit
 from chunkstore.changes import Create, TablePut
 from chunkstore.errors import ChunkstoreError, Conflict, SegmentExists, SegmentNotFound
-from chunkstore.metadata.keys import SINKS_NAMESPACE
 from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
-from chunkstore.operations.tables import TableEntry
+from chunkstore.names import SINKS_NAMESPACE
+from chunkstore.operations.table_rows import TableEntry
 from chunkstore.owner import Owner, Written, attach_written, end_session, find_session
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.reading import ReadableContainer

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.handles import SegmentHandle
 from chunkstore.reading import ReadableContainer
 
 __all__ = ["NEWLINE", "first_line_end", "line_end_before", "line_too_long"]

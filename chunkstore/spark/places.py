@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from chunkstore.errors import ContainerNotFound, RootUnavailable
-from chunkstore.registry import uuid_at
+from chunkstore.parts import uuid_at
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["check_place"]

@@ -6,8 +6,8 @@ and its history, opening and closing (``stream``).
 
 from __future__ import annotations
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTruncated
-from chunkstore.handles import SegmentHandle
 from chunkstore.reader import gone
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica

@@ -21,7 +21,7 @@ from chunkstore.errors import (
     InvalidOffset,
     Unsupported,
 )
-from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkStorage, ReadRange
+from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkStorage
 
 __all__ = ["ODD_NAMES", "RACERS", "StorageBasics", "at_once", "pattern"]
 
@@ -130,7 +130,6 @@ class StorageBasics(ABC):
             lambda: storage.open_write(name),
             lambda: storage.read(handle, 0, 1),
             lambda: storage.read_into(handle, 0, bytearray(1)),
-            lambda: storage.read_ranges(handle, [ReadRange(0, 1)]),
         ]
         offered = storage.capabilities
         if offered.append:
@@ -292,21 +291,6 @@ class StorageBasics(ABC):
         assert storage.read_into(handle, 0, bytearray()) == 0
         buffer.extend(b"still free to grow")
 
-    def test_read_ranges(self, storage: ChunkStorage) -> None:
-        data = pattern(300)
-        self.raw_write(self.name(), data)
-        handle = storage.open_read(self.name())
-        ranges = [
-            ReadRange(200, 10),
-            ReadRange(0, 5),
-            ReadRange(0, 5),
-            ReadRange(290, 50),
-            ReadRange(400, 5),
-            ReadRange(7, 0),
-        ]
-        assert storage.read_ranges(handle, ranges) == [data[start : start + size] for start, size in ranges]
-        assert storage.read_ranges(handle, []) == []
-
     def test_large_content(self, storage: ChunkStorage) -> None:
         data = pattern(65_536) * 80
         handle = self.filled(storage, data)
@@ -327,8 +311,6 @@ class StorageBasics(ABC):
                 storage.read_into(handle, 0, buffer)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument):
             storage.read_into(handle, -1, bytearray(1))
-        with pytest.raises(InvalidArgument):
-            storage.read_ranges(handle, [ReadRange(0, 1), ReadRange(-1, 1)])
         for wrong in (None, self.name()):
             with pytest.raises(InvalidArgument):
                 storage.read(wrong, 0, 1)  # type: ignore[arg-type]
@@ -442,7 +424,6 @@ class StorageBasics(ABC):
         calls += [
             lambda: storage.read(forged, 0, 1),
             lambda: storage.read_into(forged, 0, bytearray(1)),
-            lambda: storage.read_ranges(forged, [ReadRange(0, 1)]),
         ]
         if storage.capabilities.append:
             calls.append(lambda: storage.write(forged, 0, b"x"))

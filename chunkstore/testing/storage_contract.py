@@ -414,7 +414,6 @@ class ChunkStorageContract(StorageComposing):
             lambda: storage.open_write(handle.name),
             lambda: storage.read(handle, 0, 1),
             lambda: storage.read_into(handle, 0, bytearray(1)),
-            lambda: storage.read_ranges(handle, []),
             lambda: storage.write(handle, 10, b"x"),
             lambda: storage.sync([handle.name]),
             lambda: storage.harden(handle.name),

@@ -12,19 +12,18 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from datetime import datetime
 from functools import partial
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 from weakref import proxy
 
-from chunkstore.arguments import check_flags, check_pin
+from chunkstore.arguments import SegmentRef, check_flags, check_pin
 from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
 from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import check_data
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
-from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
-from chunkstore.handles import SegmentRef
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.journal import SnapshotReport
-from chunkstore.metadata.keys import HEADERS_NAMESPACE, QUOTA_NAMESPACE, RETENTION_NAMESPACE
-from chunkstore.names import check_segment_name
+from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
+from chunkstore.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.operations.append import append
 from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.change_set import ChangeSet
@@ -33,24 +32,19 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.maintenance import Maintenance
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.spiller import Spiller
+from chunkstore.operations.tables import TableReader, version_put
+from chunkstore.parts import ContainerParts
 from chunkstore.records import Pin, PinRecord
 from chunkstore.reports import CollectReport, DefragAction, DefragReport, RetentionReport, ScrubReport, SweepReport
-from chunkstore.storage import ChunkStorage
-from chunkstore.tables import TableReader, version_put
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
 
-__all__ = ["UpkeepCalls", "no_copies"]
+__all__ = ["UpkeepCalls"]
 
 _DAY_S: Final = 86_400.0
 _ACTIONS_MAX: Final = 1_000
 """Of a merge that a client asked for, how many are told."""
-
-
-def no_copies(_root: str | os.PathLike[str]) -> NoReturn:
-    """For a store that opens no roots. Raises ``Unsupported``."""
-    raise Unsupported("this store was made without roots, and opens no copy", feature="repair_from")
 
 
 class UpkeepCalls:
@@ -60,8 +54,7 @@ class UpkeepCalls:
 
     _container: OwnedContainer
     _context: ReadContext
-    _open_copy: Callable[[str | os.PathLike[str]], ChunkStorage]
-    _sweep_unfinished: Callable[[], int]
+    _parts: ContainerParts
     _maintenance: Maintenance
     _space: Space
     _spiller: Spiller
@@ -255,7 +248,7 @@ class UpkeepCalls:
 
     def _put_own(self, namespace: str, key: bytes, value: bytes | None) -> bool:
         """Put a row of ours, or delete it (None): whether it was there."""
-        from chunkstore.operations.tables import plan_delete_row, plan_put_row
+        from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
 
         def plan(changes: ChangeSet) -> bool:
             if value is None:
@@ -341,7 +334,7 @@ class UpkeepCalls:
         from chunkstore.upkeep.sweep import sweep
 
         report = sweep(
-            self._container, self._context, self._sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s_min
+            self._container, self._context, self._parts.sweep_unfinished, delete=delete, keep_in=keep_in, age_s_min=age_s_min
         )
         self._space.found_orphans(report.orphan_bytes - report.deleted_bytes)
         return report
@@ -368,7 +361,7 @@ class UpkeepCalls:
 
         check_limits(rate_bytes_s, bytes_max)
         self._container.check_owner()
-        opened = nullcontext() if repair_from is None else closing(self._open_copy(repair_from))
+        opened = nullcontext() if repair_from is None else closing(self._parts.open_copy(repair_from))
         with opened as copy, self._container.upkeep.run("scrub") as done:
             report = scrub(
                 self._container,

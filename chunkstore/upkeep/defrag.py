@@ -17,6 +17,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.arguments import SegmentRef, resolve
 from chunkstore.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.checksum import crc32c_extend
@@ -33,7 +34,6 @@ from chunkstore.errors import (
     OutcomeUnknown,
     SegmentNotFound,
 )
-from chunkstore.handles import SegmentRef, resolve
 from chunkstore.layout import ReadSlice
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.keys import chunk_key

@@ -45,7 +45,7 @@ from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.replace import replace
 from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
-from chunkstore.operations.tables import plan_put_row
+from chunkstore.operations.table_rows import plan_put_row
 from chunkstore.records import CLOSED, SegmentRecord
 from chunkstore.reports import ScrubFinding, ScrubReport
 from chunkstore.storage import ChunkStorage

@@ -16,7 +16,7 @@ from chunkstore.metadata.port import MetadataView, Totals
 from chunkstore.operations.space import Room
 from chunkstore.records import SegmentRecord, Usage
 
-__all__ = ["Space", "StoredSizes", "Written", "count_extents", "no_sizes", "segment_usage"]
+__all__ = ["Space", "StoredSizes", "Written", "count_extents", "segment_usage"]
 
 StoredSizes: TypeAlias = Callable[[int | None], tuple[int, int, int]]
 """Lists the journal and the snapshots: the bytes of records, but for what follows the first one in streams from an epoch on, those of the
@@ -24,11 +24,6 @@ first ones, and the bytes of snapshots."""
 
 _FRESH_S: Final = 60.0
 """A replica does not see what is written: it lists again, but no sooner."""
-
-
-def no_sizes(_epoch: int | None) -> tuple[int, int, int]:
-    """For a store without a journal of ours."""
-    return 0, 0, 0
 
 
 class Written(NamedTuple):

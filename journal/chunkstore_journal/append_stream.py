@@ -1,7 +1,7 @@
 """APPEND streams: records in one file, write-then-check as the fence (protocol 3.4 T3, 3.5 C1 to C4, P5, P6, A15).
 
 Promises: a record is acknowledged only after it was durable *and* the next epoch was seen unclaimed after that, in the tree
-where our own claim lies (P10); so a successor that claims, reads the tail and records where it ends cannot miss an
+where our own claim is (P10); so a successor that claims, reads the tail and records where it ends cannot miss an
 acknowledged record.
 Leaves out: a second file in the same epoch; every error ends the stream (protocol 3.9).
 """
@@ -45,7 +45,7 @@ class AppendStream(OwnedStream):
             failure = error if isinstance(error, StorageFull) else unavailable(error, self._log)
             raise self._broken(failure, happened=False) from error
         except ChunkstoreError as error:
-            # What reached the disk is unknown for ever, and a later sync may lie (protocol 2.3): never again here.
+            # What reached the disk is unknown for ever, and a later sync may be (protocol 2.3): never again here.
             raise self._broken(unavailable(error, self._log), happened=None) from error
         # C4, never before C3: checking first would let a successor read the tail between check and write.
         if not self._appender.look():
@@ -72,10 +72,10 @@ class AppendStream(OwnedStream):
 def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synced_hash: bytes) -> ClosedStream:
     """T3: how the stream's file ends, made durable. Must run after our claim (P5: claim before reading the tail).
 
-    ``known`` is a point of the stream that certainly lies in the file (``Streams.holds``); reading starts there. The last record
-    is not covered by a commit mark, so it is embedded in our OPEN and the cut lies in front of it (A15): also where it is the
-    one that ``known`` ends with, for that may be what a replica has seen, and synced in vain behind a sync of the owner's that
-    failed. ``synced_hash``: of the last record of which the owner itself has told that its sync succeeded; empty: of none.
+    ``known`` is a point of the stream that certainly is in the file (``Streams.holds``); reading starts there. The last record
+    is not covered by a commit mark, so it is embedded in our OPEN and the cut is in front of it (A15): also where it is the
+    one that ``known`` ends with, for that may be what a replica has seen, and synced in vain after a sync of the owner's that
+    failed. ``synced_hash``: of the last record of which the owner itself has reported that its sync succeeded; empty: of none.
 
     Raises: ``Damaged`` when invalid bytes are followed by a record (damage, not a torn write), or records do not chain.
     """
@@ -107,9 +107,9 @@ def read_tail(streams: Streams, opened: Opened, *, known: Position | None, synce
 
 
 def is_suspect(streams: Streams, opened: Opened, last: Position, reader: LogReader, suspected: int | None) -> bool:
-    """For readers beside an owner that may be alive: whether to read on, because a record seems to lie behind broken bytes.
+    """For readers next to an owner that may be alive: whether to read on, because a record seems to lie after broken bytes.
 
-    What was half a record a moment ago may be whole, and have another one behind it, by now. ``suspected``: the index at
+    What was half a record a moment ago may be whole, and have another one after it, by now. ``suspected``: the index at
     which this was asked before; damage that is still there is damage.
 
     Raises: ``Damaged``.
@@ -124,7 +124,7 @@ def is_suspect(streams: Streams, opened: Opened, last: Position, reader: LogRead
 
 
 def judge_tail(streams: Streams, opened: Opened, last: Position, tail_bytes: int, reason: str) -> TailCut | None:
-    """What a torn write left behind ``last``. Raises ``Damaged`` when a record lies behind it (protocol 3.2, A4)."""
+    """What a torn write left behind ``last``. Raises ``Damaged`` when a record follows it (protocol 3.2, A4)."""
     if not tail_bytes:
         return None
     reader = streams.log_reader(opened.epoch, last.end)

@@ -174,7 +174,7 @@ def _read(kind: Any, value: Any, object: str) -> Any:
 
 
 def _read_all(kinds: Collection[Any], values: Any, object: str) -> list[Any]:
-    """Elements behind those that are known are ignored."""
+    """Elements after those that are known are ignored."""
     if type(values) is not tuple or len(values) < len(kinds):
         raise Damaged(f"{values!r:.80} is no array of {len(kinds)} fields", object=object)
     return [_read(kind, value, object) for kind, value in zip(kinds, values, strict=False)]
@@ -236,7 +236,7 @@ class StoredAsks(AskBox):
         except ChunkNotFound:
             return b""
         if len(found) > wire.TOKEN_BYTES:
-            # Nobody of ours wrote that, and a storage may take what is large for a chunk, which never changes.
+            # No one of ours wrote that, and a storage may take what is large for a chunk, which never changes.
             self._delete(self._names.bell)
         return found
 
@@ -251,7 +251,7 @@ class StoredAsks(AskBox):
                 continue
             token, is_answer = found
             if is_answer:
-                waiting.pop(token, None)  # the name of an answer comes behind that of its request
+                waiting.pop(token, None)  # the name of an answer comes after that of its request
                 if info.modified_ms is not None:
                     answers.append((info.modified_ms, info.name))
             elif len(waiting) > most:
@@ -268,7 +268,7 @@ class StoredAsks(AskBox):
         name = self._names.request(token)
         data = read_if_present(self._storage, name, size_max=REQUEST_BYTES_MAX)
         if data is not None and self._storage.exists(self._names.answer(token)):
-            # It came twice, and a LIST may not show the answer that stands behind it.
+            # It came twice, and a LIST may not show the answer that follows it.
             self._delete(name)
             return None
         return None if data is None else decode_request(data, self._container, object=name)

@@ -29,7 +29,7 @@ from chunkstore_journal.objects import (
 )
 from chunkstore_journal.payloads import SealPayload, encode_seal
 from chunkstore_journal.record import Record, RecordHeader, encode_record
-from chunkstore_journal.slots import Backoff, Mine, Undecided, put_decided, read_if_present
+from chunkstore_journal.slots import Mine, Undecided, put_decided, race_backoff, read_if_present
 
 __all__ = [
     "ClaimAttempt",
@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClosedStream:
-    """How the previous stream ends for us: the cut, and the one record behind it that our OPEN embeds (A15)."""
+    """How the previous stream ends for us: the cut, and the one record after it that our OPEN embeds (A15)."""
 
     end: StreamEnd
     embedded: Record | None = None
@@ -65,7 +65,7 @@ class ClaimAttempt:
     claim: Claim
     data: bytes
     identity: bytes = b""
-    """What our claim's object was told apart by when we had made it; empty where its name can mean no other."""
+    """What our claim's object was distinguished by when we had made it; empty where its name can mean no other."""
     previous_epoch: int | None = None
     closed: ClosedStream | None = None
     open_data: bytes = b""
@@ -145,7 +145,7 @@ def claim_next(storage: ChunkStorage, names: ContainerNames, top: int, *, deadli
 
     Raises: ``StorageFull``, ``StorageUnavailable`` (the claim may still land; then it stays unused and is voided).
     """
-    backoff = Backoff(deadline_s)
+    backoff = race_backoff(deadline_s)
     epoch = top + 1
     while True:
         if epoch > 1:

@@ -3,8 +3,8 @@
 Promises: only streams below our own epoch are touched, because our OPEN has sealed them for ever; an unsealed stream with
 a hole in front would look like an empty one to the next claimant. FORMAT, claims, slot 0 and the SEAL that ends a stream
 are never deleted: they are the fence, and a fence that forgets is none. At least one validated snapshot stays, the newest one at
-or below the lowest pin that lies on history (3.14.7), and every record behind the oldest one that is kept. Deleting twice, or at any
-later time as a zombie, harms nothing: the pins that a collection did not see lie behind its head, and so behind what it keeps.
+or below the lowest pin that is on history (3.14.7), and every record after the oldest one that is kept. Deleting twice, or at any
+later time as a zombie, harms nothing: the pins that a collection did not see lie after its head, and so after what it keeps.
 Leaves out: chunks and their garbage rows (the engine's upkeep).
 """
 
@@ -68,7 +68,7 @@ class Collector:
     ) -> tuple[int, int]:
         """Collect once, as long as ``go_on`` says so before a deletion. ``published``: snapshots whose note this epoch committed;
         ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``; ``held_from``: epoch and index of the oldest
-        record that holds extents: it and all behind it stay; ``least``: of snapshots the newest is enough, but for what pins and the
+        record that holds extents: it and all after it stay; ``least``: of snapshots the newest is enough, but for what pins and the
         horizon keep. Returns (objects, bytes) deleted."""
         self._held_from = held_from or _NOTHING_HELD
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
@@ -242,7 +242,7 @@ def _due_of(
     ]
     whole = len(due) == len(records)
     if stream.log is not None:
-        # Whatever a zombie wrote behind the cut was never part of history; only what lies before it counts.
+        # Whatever a zombie wrote after the cut was never part of history; only what is before it counts.
         if following.before_embedded.lsn <= keep_from and stream.epoch < held_from[0]:
             due.append(stream.log)
         else:

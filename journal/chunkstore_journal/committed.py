@@ -1,6 +1,6 @@
-"""How far a stream is committed, seen by whoever does not own it (protocol 3.13, P9).
+"""How far a stream is committed, seen by a caller that does not own it (protocol 3.13, P9).
 
-Promises: what lies in front of the end that is found is history for ever: in SLOT mode its object exists (and was hardened); in APPEND
+Promises: what is in front of the end that is found is history for ever: in SLOT mode its object exists (and was hardened); in APPEND
 mode a later record says so, or the file was hardened, holds the record past any page cache, and the next epoch was unclaimed after that.
 Leaves out: which stream is the newest (``follower``, ``walk``).
 """
@@ -45,7 +45,7 @@ def _end_of_slots(streams: Streams, opened: Opened, start: Position) -> StreamEn
         if last == start.index:
             _check_next(record, start, names.slot(epoch, last))
         if record.header.kind != RecordKind.SEAL:
-            # Existence is commitment, for a successor seals behind it; but only once it cannot vanish (P6).
+            # Existence is commitment, for a successor seals after it; but only once it cannot vanish (P6).
             storage.harden(names.slot(epoch, last))
             return StreamEnd(last + 1, 0, record.header.lsn, record.hash)
         # A SEAL proves nothing until an OPEN on H names it: it may be a doomed claimant's.
@@ -92,10 +92,10 @@ def _end_of_log(
 
 
 def _is_durable(streams: Streams, before: Position, last: Position) -> bool:
-    """Whether a power cut leaves what lies behind ``before``, up to ``last``; made so where this can be done.
+    """Whether a power cut leaves what follows ``before``, up to ``last``; made so where this can be done.
 
     The sync of ours alone proves nothing: where the owner's has failed, the pages count as clean, and are readable as long as this
-    machine is up (protocol 2.3). Then the record waits for one behind it, or for the next OPEN, which embeds it.
+    machine is up (protocol 2.3). Then the record waits for one after it, or for the next OPEN, which embeds it.
     """
     streams.storage.harden(streams.names.log(last.epoch))
     return any(

@@ -83,7 +83,7 @@ def check_writable(storage: ChunkStorage, container: ContainerFormat, settings: 
 
 def read_format(storage: ChunkStorage, names: ContainerNames) -> ContainerFormat:
     """The container's FORMAT. Raises: ``ContainerNotFound``, ``Damaged`` (also where only FORMAT is gone), ``Unsupported`` (a newer
-    version; feature "backup": its backups lie here)."""
+    version; feature "backup": its backups are here)."""
     if (found := find_format(storage, names)) is None:
         raise container_missing(storage, names)
     return found
@@ -199,5 +199,5 @@ def list_containers(storage: ChunkStorage) -> Iterator[str]:
         part, slash, _ = first.partition("/")
         if slash and storage.exists(f"{part}/FORMAT"):
             yield part
-        # Everything of one container lies under "<name>/": skip to behind the last name that could begin so.
+        # Everything of one container is under "<name>/": skip to after the last name that could begin so.
         after = f"{part}/\U0010ffff" if slash else first

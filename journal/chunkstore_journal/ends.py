@@ -1,6 +1,6 @@
 """What was seen of history's end before, and whether the journal still reaches it (protocol 3.2, 3.4 T0 to T3, A17).
 
-Promises: a claimant is told, before it writes anything that would make it final, that the storage lost what a released lease, its
+Promises: a claimant learns, before it writes anything that would make it final, that the storage lost what a released lease, its
 own process or the local cache has seen; so what is put back heals it. A lease speaks of the root itself: ``Damaged``. A cache
 speaks of what this machine saw under this root: ``RolledBack``. Nothing here decides who owns what.
 Leaves out: reading streams to their ends (``append_stream``, ``slot_stream``), what vanished in the middle of history (replay).
@@ -40,7 +40,7 @@ _SALVAGE = (
 
 @contextmanager
 def naming_salvage() -> Iterator[None]:
-    """Whoever cannot follow the journal to its end in here is told the remedy, unless the ``Damaged`` names another one."""
+    """A caller that cannot follow the journal to its end in here learns the remedy, unless the ``Damaged`` names another one."""
     try:
         yield
     except Damaged as error:
@@ -57,7 +57,7 @@ def contradicts(lease: LeaseInfo | None, end: Position) -> bool:
 
 
 class SeenEnds:
-    """The witnesses of one take-over. With ``accept`` they are given up where the journal does not reach them, and that is told."""
+    """The witnesses of one take-over. With ``accept`` they are given up where the journal does not reach them, and that is reported."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SeenEnds:
         self._accept = accept
         self._missing: Position | None = None
         self._cache_holds: bool | None = None
-        """Whether the record that the cache stands behind lies in the former stream; None: not asked, or nothing lies there."""
+        """Whether the record that the cache is at is in the former stream; None: not asked, or nothing is there."""
         self.latest_holds = False
         self.gave_up = False
         """Whether the journal does not reach what was seen, and the caller goes on without it."""
@@ -132,7 +132,7 @@ class SeenEnds:
 
     @property
     def synced_hash(self) -> bytes:
-        """Of the last record of which its owner has told that it was synced: this process, or a released lease; empty: nobody has."""
+        """Of the last record of which its owner has reported that it was synced: this process, or a released lease; empty: no one has."""
         end = self._own if self._own is not None else self._lease
         return b"" if end is None else end.hash
 
@@ -153,7 +153,7 @@ class SeenEnds:
         ]
 
     def judge(self, end: Position, *, torn: bool = False) -> None:
-        """T3, before anything is written behind ``end``, the last record of the former stream (GENESIS: there is none).
+        """T3, before anything is written after ``end``, the last record of the former stream (GENESIS: there is none).
 
         ``torn``: incomplete bytes follow it. They count as torn only if no more of the stream was ever seen (protocol 3.2).
         Raises: ``Damaged``, ``RolledBack``.
@@ -182,8 +182,8 @@ class SeenEnds:
         self._judge_latest(end, name, torn)
 
     def _is_elsewhere(self, cache: Head, end: Position) -> bool:
-        """Whether the cache has seen what history does not hold: more, or something else, behind which others have gone on. Asks for what
-        bringing it to the end asks for, and where it stands inside an older stream for the header behind it."""
+        """Whether the cache has seen what history does not hold: more, or something else, after which others have gone on. Asks for what
+        bringing it to the end asks for, and where it is inside an older stream for the header after it."""
         at = cache.position
         if at.lsn > end.lsn or at.epoch > end.epoch:
             return True
@@ -195,7 +195,7 @@ class SeenEnds:
         except Mismatch:
             return True
         except Damaged:
-            return False  # whoever needs what is damaged says so
+            return False  # a caller that needs what is damaged says so
         is_inside = first.start == at and at.lsn < first.leg.end.lsn
         # In the former stream it was asked for its own record before.
         return is_inside and (at.epoch < end.epoch or self._cache_holds is False) and self._streams.goes_on_without(at)
@@ -214,7 +214,7 @@ class SeenEnds:
         self._latest = None
 
     def _name_of(self, end: Position) -> str:
-        """The object in which the record behind ``end`` would lie."""
+        """The object in which the record after ``end`` would be."""
         if not end.epoch:
             return self._names.journal_prefix()
         append = self._streams.mode == "append"
@@ -276,7 +276,7 @@ def require_seen(streams: Streams, seen: Leg, newest: Leg | None) -> None:
 
 
 def require_held(streams: Streams, seen: Leg) -> None:
-    """As ``require_seen``, of the history that lies there by now: a few requests more."""
+    """As ``require_seen``, of the history that is there by now: a few requests more."""
     epoch = newest_opened(streams)
     if not epoch:
         require_seen(streams, seen, None)
@@ -299,7 +299,7 @@ def _is_foreign(opened: Opened, seen: Opened) -> bool:
 
 
 def missing(end: Position, lsn: int, size_bytes: int = 0) -> str:
-    """In words: what is missing behind ``end`` of what reached ``lsn``."""
+    """In words: what is missing after ``end`` of what reached ``lsn``."""
     if lsn <= end.lsn:
         return f"another record with lsn {lsn} is stored here"
     count = lsn - end.lsn

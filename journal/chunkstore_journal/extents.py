@@ -1,9 +1,9 @@
 """Bytes of appends in a record: its lines, or the rows that lead to them, and what becomes of them when an OPEN embeds it (protocol 3.7).
 
-Promises: pure. Encoding of lines is canonical (FORMAT.md beside this file, "Lines"); ``decode_lines`` returns what ``encode_lines`` was
+Promises: pure. Encoding of lines is canonical (FORMAT.md next to this file, "Lines"); ``decode_lines`` returns what ``encode_lines`` was
 given, raises ``Damaged`` for garbage, and never trusts a length. Lines account for every byte of appends in the record, one after the
 other. A row that a record brings for one of its extents leads into that record's own bytes, between their bounds, and none to what
-another's does; a row of any other extent leads to what lies in front of the record. The extents that an OPEN embeds lie in its slot from
+another's does; a row of any other extent leads to what is in front of the record. The extents that an OPEN embeds lie in its slot from
 then on. So bytes of one segment are never shown as another's, whatever a record says. Leaves out: whether they are what was recorded: who
 reads them compares their CRC32C; what lines change (``chunkstore.metadata.lines``).
 """
@@ -43,7 +43,7 @@ _pack_line, _pack_event = _LINE.pack, _EVENT.pack
 
 
 def encode_lines(lines: Sequence[Line]) -> bytes:
-    """The lines of a record, one behind the other."""
+    """The lines of a record, one after the other."""
     parts: list[bytes] = []
     for segment_id, offset, length, crc, joined, name, event in lines:
         flags = _JOINED if joined else 0
@@ -107,7 +107,7 @@ def lines_of(record: Record, begin: int | None, *, object: str, position: int) -
 def extents_of(
     record: Record, ops: Sequence[Op], rows: Sequence[RowChange], *, begin: int | None, object: str, position: int
 ) -> list[tuple[bytes, ChunkRecord]]:
-    """The extents whose bytes this record brings, in the order of these. ``begin``: the byte of the log where it lies, or lay before it was
+    """The extents whose bytes this record brings, in the order of these. ``begin``: the byte of the log where it is, or lay before it was
     embedded; None: in a slot of its own. Raises ``Damaged(object, position)`` for rows that lead anywhere else."""
     blob = blob_of(record.payload)
     added = {chunk_key(identity) for op in ops if op[0] == _APPEND and op[5:6] == (1,) for _, identity in op[4]}  # type: ignore[attr-defined]
@@ -144,14 +144,14 @@ def extents_of(
 def _inline_rows(rows: Sequence[RowChange]) -> Iterator[tuple[bytes, ChunkRecord]]:
     for key, value in dict(rows).items():
         if key[:1] == CHUNK and value is not None and value[3:4] != _NO_NAME:
-            with suppress(Damaged):  # whoever needs it says so
+            with suppress(Damaged):  # a caller that needs it says so
                 chunk = decode_chunk(key, value)
                 if chunk.kind == KIND_INLINE:
                     yield key, chunk
 
 
 def _lies_before(chunk: ChunkRecord, epoch: int, index: int, begin: int | None) -> bool:
-    """Whether an extent lies in front of a record."""
+    """Whether an extent is in front of a record."""
     place = parse_place(chunk.object)
     if place is None or place[0] != epoch:
         return place is not None and place[0] < epoch
@@ -182,7 +182,7 @@ def place_in(payload: OpenPayload) -> tuple[str, int]:
 def moved_extents(
     payload: OpenPayload, record: Record | None, rows: Mapping[bytes, bytes | None], *, object: str
 ) -> tuple[list[RowChange], int]:
-    """What an OPEN says of the extents of the record that it embeds, which lies in ``object`` so far; and what that
+    """What an OPEN says of the extents of the record that it embeds, which is in ``object`` so far; and what that
     adds to the state digest. ``rows``: those that the record makes. Raises ``Damaged``."""
     if record is None or not blob_of(record.payload):
         return [], 0
@@ -200,7 +200,7 @@ def moved_extents(
 
 
 def check_moved(payload: OpenPayload, record: Record, *, object: str) -> None:
-    """Raise ``Damaged`` unless the OPEN in ``object`` says of every extent that it embeds where this lies in it, and of none other."""
+    """Raise ``Damaged`` unless the OPEN in ``object`` says of every extent that it embeds where this is in it, and of none other."""
     if not blob_of(record.payload):
         return
     changed = dict(payload.rows)

@@ -34,7 +34,7 @@ def journal_findings(
 ) -> list[Finding]:
     """The journal's own invariants (1 to 6, 11, 12, 25, 28, 30, 37, 39; ``deep``: 10 and all of 11), for ``check``.
 
-    ``view``: of the rows in use; ``scratch`` makes a cache for a replay; ``memory``: where the cache of an owner on this machine stands.
+    ``view``: of the rows in use; ``scratch`` makes a cache for a replay; ``memory``: where the cache of an owner on this machine is.
     """
 
     def stored() -> list[Finding]:

@@ -66,7 +66,7 @@ class Follower:
         self._seen: Leg | None = None
         """The end of history that we have seen. Up to there it may have been shown, whatever becomes of the store that did so."""
         self._is_on_history = False
-        """Whether the journal was asked for the record that the store stands on: a store from an earlier process may be ahead of it."""
+        """Whether the journal was asked for the record that the store is on: a store from an earlier process may be ahead of it."""
         self._retired: deque[tuple[float, MetadataStore]] = deque()
         """Stores that are of no use any more, and since when."""
         self.findings: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class Follower:
         return store
 
     def catch_up(self) -> Head:
-        """Apply everything that is committed now, and return where the store stands.
+        """Apply everything that is committed now, and return where the store is.
 
         About four requests when nothing is new. Raises: ``Damaged`` (history cannot be trusted, or no snapshot leads to
         its end), ``RolledBack`` (what this follower saw is not in the journal), ``StorageFull``, ``StorageUnavailable``. Retry: safe.
@@ -151,7 +151,7 @@ class Follower:
             )
 
     def _find_end(self) -> Leg | None:
-        """The newest OPEN and what is committed behind it; None while there is no OPEN. Raises ``Damaged``, ``RolledBack``, and what the
+        """The newest OPEN and what is committed after it; None while there is no OPEN. Raises ``Damaged``, ``RolledBack``, and what the
         storage raises."""
         before: Opened | None = None
         for _ in range(_RESTARTS_MAX + 1):
@@ -172,7 +172,7 @@ class Follower:
             except Damaged:
                 if is_anew:
                     raise
-                self._forget()  # another state may lie there, of which we know no more than the numbers of its epochs
+                self._forget()  # another state may be there, of which we know no more than the numbers of its epochs
                 continue
             if seen is not None and seen.end == leg.end and not is_anew and not self._streams.is_there(leg):
                 self._forget()
@@ -183,7 +183,7 @@ class Follower:
         raise Damaged("the journal's newest stream disappeared, and no newer one exists", object=lost)
 
     def _forget(self) -> None:
-        """Look for everything anew: what was read may belong to another state than the one that lies there now."""
+        """Look for everything anew: what was read may belong to another state than the one that is there now."""
         self._top, self._newest, self._is_on_history = 0, None, False
         self._streams = Streams(self._storage, self._names, self._format)
 
@@ -288,7 +288,7 @@ class Follower:
         points = [(own, self._is_on_history)]
         seen = self._seen.position if self._seen is not None else GENESIS
         if (seen.epoch, seen.lsn) > (own.epoch, own.lsn):
-            # Seen, and not applied or lost again: what was committed then may not look it now, behind a claim.
+            # Seen, and not applied or lost again: what was committed then may not look it now, under a claim.
             points.insert(0, (seen, False))
         for position, is_known in points:
             here = position.epoch == opened.epoch and position.index >= 1 and position.lsn >= start.lsn
@@ -299,14 +299,14 @@ class Follower:
         try:
             return committed_end(self._streams, opened, start)
         except Damaged:
-            # What is rotten in front of a snapshot nobody needs any more.
+            # What is rotten in front of a snapshot no one needs any more.
             later = self._published(opened)
             if later is None or later.lsn <= start.lsn:
                 raise
             return committed_end(self._streams, opened, later)
 
     def _published(self, opened: Opened) -> Position | None:
-        """The point of LATEST's snapshot in this stream, if it really lies there: it was published behind a committed note."""
+        """The point of LATEST's snapshot in this stream, if it really is there: it was published after a committed note."""
         latest = read_latest(self._storage, self._names)
         if latest is None or latest.snapshot.epoch != opened.epoch:
             return None

@@ -1,8 +1,8 @@
 """The first OPEN of a container that begins with a state, instead of with nothing (protocol 3.11, 3.15).
 
-Promises: behind a claim the caller makes the state, a snapshot; the OPEN that names it is the whole of the container's beginning, so there
-is either all of it or no container. The snapshot stands in front of lsn 1, with a hash that only this claim's can have, and the OPEN
-follows that: so whatever other claimants leave is on no history. Nobody serves: the stream is closed at once. Leaves out: what the state
+Promises: under a claim the caller makes the state, a snapshot; the OPEN that names it is the whole of the container's beginning, so there
+is either all of it or no container. The snapshot is in front of lsn 1, with a hash that only this claim's can have, and the OPEN
+follows that: so whatever other claimants leave is on no history. No one serves: the stream is closed at once. Leaves out: what the state
 consists of (``chunkstore.backup.founding``).
 """
 

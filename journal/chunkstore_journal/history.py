@@ -1,4 +1,4 @@
-"""Reading history: slot 0 of every stream, the legs of H, and whether a point lies where it says (protocol 3.4).
+"""Reading history: slot 0 of every stream, the legs of H, and whether a point is where it says (protocol 3.4).
 
 Promises: what is read is checked against the container, the stream and the index it was read from. History is walked
 from its newest OPEN backwards over ``base`` links, so streams that changed nothing cost nothing (protocol A10).
@@ -71,7 +71,7 @@ class Opened(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """The point just behind the OPEN."""
+        """The point just after the OPEN."""
         return Position(self.header.lsn, self.hash, self.epoch, 1, 0)
 
     @property
@@ -150,7 +150,7 @@ def probe_dense(present: Callable[[int], bool], known: int) -> int:
 
 
 def check_link(record: Record, previous: Position, *, object: str, position: int) -> None:
-    """Raise ``Damaged`` unless ``record`` is the one behind ``previous`` in the same stream (invariants 4 and 6)."""
+    """Raise ``Damaged`` unless ``record`` is the one after ``previous`` in the same stream (invariants 4 and 6)."""
     header = record.header
     if header.epoch != previous.epoch or header.index != previous.index:
         raise Damaged(
@@ -311,10 +311,10 @@ class Streams:
         )
 
     def holds(self, position: Position) -> bool | None:
-        """Whether the record that ends at ``position`` really lies there, by its hash; None when nothing lies there.
+        """Whether the record that ends at ``position`` really is there, by its hash; None when nothing is there.
 
         One request. A local cache is only believed about a stream after this question: a wrong one would make us seal
-        behind a hole.
+        after a hole.
         """
         epoch, index = position.epoch, position.index
         if index == 1:
@@ -332,7 +332,7 @@ class Streams:
         return tail == position.hash if len(tail) == HASH_BYTES and any(tail) else None
 
     def goes_on_without(self, position: Position) -> bool:
-        """Whether what lies at ``position`` and behind it is intact, and surely not what lay there: a record that follows another one, or
+        """Whether what is at ``position`` and after it is intact, and surely not what lay there: a record that follows another one, or
         one across the place where a record ended. One request. Raises ``StorageUnavailable``."""
         epoch, index, end = position.epoch, position.index, position.end
         begin = max(0, end - MIB)
@@ -352,7 +352,7 @@ class Streams:
         return False
 
     def _as_named(self, name: str) -> ChunkHandle:
-        """A handle of what has the name now, and not when it was last opened: behind a network that is what any read gets."""
+        """A handle of what has the name now, and not when it was last opened: over a network that is what any read gets."""
         return ChunkHandle(name, False) if self.storage.capabilities.remote else self.storage.open_read(name)
 
     def place_of(self, leg: Leg) -> str:
@@ -361,7 +361,7 @@ class Streams:
         return self.names.log(epoch) if end.byte else self.names.slot(epoch, end.index - 1)
 
     def is_there(self, leg: Leg) -> bool:
-        """Whether the record that ``leg`` ends with still lies where it was seen. One small request, and nothing that was kept is asked.
+        """Whether the record that ``leg`` ends with still is where it was seen. One small request, and nothing that was kept is asked.
 
         A log is asked for its hash, a slot for its owner's token: none is ever offered two records of one token (A1, T7). Raises
         ``StorageUnavailable``.

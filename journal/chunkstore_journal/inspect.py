@@ -377,7 +377,7 @@ def _check_snapshots(streams: Streams, newest: int) -> Iterator[Finding]:
 
 
 def _is_beyond(streams: Streams, link: SnapshotLink) -> bool:
-    """Whether a snapshot stands behind the point where history leaves the snapshot's stream."""
+    """Whether a snapshot follows the point where history leaves the snapshot's stream."""
     legs = [*legs_of_history(streams, find_last_claim(streams))]
     for leg, following in zip(legs, [*legs[1:], None], strict=True):
         if leg.opened.epoch == link.epoch:

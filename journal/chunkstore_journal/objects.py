@@ -1,9 +1,9 @@
-"""The small self-checking objects beside the streams: FORMAT, claims and hints (protocol 3.1, A10, A15).
+"""The small self-checking objects next to the streams: FORMAT, claims and hints (protocol 3.1, A10, A15).
 
 Promises: each is one header (magic, version, kind, length, CRC32C) and one msgpack array; encoding is canonical, so that
 a repeated put-if-absent offers identical bytes; decoding accepts exactly one whole object of the kind asked for, of at
 most ``LIMITS.small_object_bytes_max`` bytes, and raises ``Damaged(object, position)`` for anything else.
-Leaves out: where they lie (``names``) and what they decide (claims decide everything; hints nothing).
+Leaves out: where they are (``names``) and what they decide (claims decide everything; hints nothing).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ObjectKind(IntEnum):
 
 class ContainerFormat(NamedTuple):
     """FORMAT: written once when a container is made. ``probe`` is what the storage was seen to do, not promised to. ``imports``: its
-    first OPEN begins an import; without one nobody else opens it."""
+    first OPEN begins an import; without one no one else opens it."""
 
     uuid: bytes
     version: int

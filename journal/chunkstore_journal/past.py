@@ -1,7 +1,7 @@
-"""A moment of the past: which record of history is meant, and a store that shows the state behind it (protocol 3.15).
+"""A moment of the past: which record of history is meant, and a store that shows the state after it (protocol 3.15).
 
 Promises: only what is committed is ever shown, and it is reached as every state is: from the newest snapshot at or before the moment that
-lies on history, by replay with every record's digest. The store is one of its own, never the current one of its cache, and is deleted
+is on history, by replay with every record's digest. The store is one of its own, never the current one of its cache, and is deleted
 when it is closed. What leads there and was collected is ``PastCollected``; what is there and wrong is ``Damaged``.
 Leaves out: the chunks of that moment, which may be gone; keeping any of it (pins).
 """
@@ -49,12 +49,12 @@ class Asked(NamedTuple):
     time_ms: int | None
 
     def is_before(self, header: RecordHeader) -> bool:
-        """Whether the record lies behind the moment."""
+        """Whether the record follows the moment."""
         return header.lsn > self.lsn if self.lsn is not None else header.time_ms > (self.time_ms or 0)
 
 
 class Moment(NamedTuple):
-    """Where history is left: at the end of ``leg``; or, with ``adopting``, behind the record that this OPEN adopted, which follows it."""
+    """Where history is left: at the end of ``leg``; or, with ``adopting``, after the record that this OPEN adopted, which follows it."""
 
     leg: Leg
     adopting: Opened | None
@@ -71,7 +71,7 @@ class Moment(NamedTuple):
 
 
 def _find_moment(streams: Streams, asked: Asked) -> Moment:
-    """The newest committed record that is not behind what was asked for.
+    """The newest committed record that is not after what was asked for.
 
     Raises ``InvalidArgument`` (the future, or a record of a wrong clock follows), ``PastCollected``, ``Damaged``, ``StorageUnavailable``.
     """
@@ -146,7 +146,7 @@ def _future(asked: Asked, lsn: int) -> InvalidArgument:
 
 
 def _end_in(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
-    """Where the stream is left: behind its last record that is not behind what was asked for. Its OPEN is not behind it."""
+    """Where the stream is left: after its last record that is not after what was asked for. Its OPEN is not after it."""
     opened, end = leg.opened, leg.end
     if end.index <= 1 or asked.lsn == end.lsn:
         return end
@@ -192,7 +192,7 @@ def _end_in_slots(streams: Streams, leg: Leg, asked: Asked) -> StreamEnd:
         return end
     if index == 0:
         return StreamEnd(1, 0, opened.header.lsn, opened.hash)
-    # By the record behind it: what a snapshot at this very lsn stands for may be collected.
+    # By the record after it: what a snapshot at this very lsn means may be collected.
     record = streams.read_slot(opened.epoch, index + 1)
     if record.header.kind == RecordKind.SEAL:
         raise ChunkNotFound(streams.names.slot(opened.epoch, index + 1))  # a doomed claimant's, in a hole
@@ -260,7 +260,7 @@ def _materialise(streams: Streams, cache: MetadataCache, asked: Asked, moment: M
 
 
 def _moved(adopting: Opened, adopted: Commit) -> Commit:
-    """The adopted record with the places of its extents that the OPEN gives them: what lies behind its cut may go."""
+    """The adopted record with the places of its extents that the OPEN gives them: what follows its cut may go."""
     there = dict(adopting.payload.rows)
     if adopted.lines is not None:
         slot, shift = place_in(adopting.payload)
@@ -278,6 +278,8 @@ def _moved(adopting: Opened, adopted: Commit) -> Commit:
 class FixedState:
     """A state of the past in a store of its own, in the place of a ``Follower``: it stays where it is. Not thread-safe, as that."""
 
+    ahead = ""
+
     def __init__(self, streams: Streams, cache: MetadataCache, asked: Asked) -> None:
         """Find it and build it. Raises as ``_find_moment``, and ``StorageFull`` (cache disk)."""
         self._streams = streams
@@ -289,7 +291,7 @@ class FixedState:
 
     @property
     def moment(self) -> Moment:
-        """Where it stands."""
+        """Where it is."""
         return self._moment
 
     @property
@@ -322,7 +324,7 @@ class FixedState:
 
     def require_on_history(self, storage: ChunkStorage) -> None:
         """Raise ``RolledBack`` where the journal in ``storage`` no longer has what was shown, and does not say that it goes on without it:
-        an older state stands in the root's place. Raises ``Damaged``, too, and what the storage raises."""
+        an older state is in the root's place. Raises ``Damaged``, too, and what the storage raises."""
         names = self._streams.names
         require_held(Streams(storage, names, read_format(storage, names)), self._moment.leg)
 

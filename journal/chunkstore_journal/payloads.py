@@ -1,7 +1,7 @@
-"""What records say: payloads as msgpack arrays whose first element is the payload's version (FORMAT.md beside this file).
+"""What records say: payloads as msgpack arrays whose first element is the payload's version (FORMAT.md next to this file).
 
 Promises: encoding is canonical; what ``encode_*`` accepts ``decode_*`` returns unchanged (arrays come back as tuples);
-``decode_*`` raises ``Damaged(object, position)`` for garbage and never trusts a length. Elements behind the ones named
+``decode_*`` raises ``Damaged(object, position)`` for garbage and never trusts a length. Elements after the ones named
 here are ignored: a newer minor version may add some.
 Leaves out: framing and checksums (``record``), the meaning of operations (the engine) and of rows (``metadata.codec``).
 """
@@ -49,7 +49,7 @@ PAYLOAD_VERSION = 1
 INLINE_VERSION = 2
 """Of OPS with bytes of chunks in front: programs that know version 1 only refuse it in words."""
 BLOB_AT = 7
-"""Where those bytes begin in the payload: behind the heads of an array of four, of the version, and of bytes of any length."""
+"""Where those bytes begin in the payload: after the heads of an array of four, of the version, and of bytes of any length."""
 FLAG_GIVEN_UP = 2
 
 KEY_BYTES_MAX = 511
@@ -67,7 +67,7 @@ _DIGEST_BYTES = 32
 MODES: dict[int, Literal["slot", "append"]] = {1: "slot", 2: "append"}
 MODE_NUMBERS = {mode: number for number, mode in MODES.items()}
 
-# Types behind the opcode, as chunkstore.journal.OpCode documents them; a newer minor version may add arguments behind.
+# Types after the opcode, as chunkstore.journal.OpCode documents them; a newer minor version may add arguments after.
 _Shape: TypeAlias = tuple[type, ...]
 _WITH_CHUNKS: _Shape = (int, int, int, tuple)
 _SHAPES: dict[int, _Shape] = {
@@ -92,14 +92,14 @@ _EXACT = {int(number): (int, *shape) for number, shape in _SHAPES.items()}
 _LISTING = frozenset(int(number) for number, shape in _SHAPES.items() if shape == _WITH_CHUNKS)
 _NUMBERS = (int, OpCode)
 _OF_EXTENTS = (1,)
-"""Behind an APPEND whose new chunks are extents."""
+"""After an APPEND whose new chunks are extents."""
 _VALUE_BYTES_MAX = LIMITS.row_bytes_max
 
 
 class BaseLink(NamedTuple):
     """The newest stream, at or before an OPEN's predecessor, that changed any row, and where it is cut.
 
-    A reader whose state has the digest of that point may skip the streams behind it. ``hash`` is the last record's.
+    A reader whose state has the digest of that point may skip the streams after it. ``hash`` is the last record's.
     """
 
     epoch: int
@@ -110,7 +110,7 @@ class BaseLink(NamedTuple):
 
 
 class SnapshotLink(NamedTuple):
-    """A validated snapshot and the position (``lsn``, ``hash``, ``epoch``, ``index``, ``end``) it stands at."""
+    """A validated snapshot and the position (``lsn``, ``hash``, ``epoch``, ``index``, ``end``) it is at."""
 
     name: str
     lsn: int
@@ -133,7 +133,7 @@ class OpenPayload(NamedTuple):
     ``previous_epoch``: the stream that history comes from; 0 is genesis. Its cut: ``end_index`` (SLOT: index of the
     SEAL; APPEND: number of records before the cut) and ``end_byte`` (APPEND: length L in bytes; else 0).
     ``last_lsn``, ``last_hash``: the last record of history before this OPEN, the embedded one included.
-    ``embedded``: the whole bytes of the one adopted record behind the cut, or empty. ``flags``:
+    ``embedded``: the whole bytes of the one adopted record after the cut, or empty. ``flags``:
     ``FLAG_GIVEN_UP`` (what was seen after the cut is gone, and history goes on without it).
     ``rows``: reconciliation that takes effect with the OPEN.
     """
@@ -252,7 +252,7 @@ def encode_ops(ops: Sequence[Op], rows: Sequence[RowChange], blob: bytes = b"") 
         return pack((PAYLOAD_VERSION, tuple(ops), tuple(rows)))
     # The length in four bytes, however short: where the bytes begin is known before the rows are, which say so.
     size = len(blob).to_bytes(4, "big")
-    # Behind it, without the head of this array: they are elements of the one in front.
+    # After it, without the head of this array: they are elements of the one in front.
     return b"".join((_BLOB_HEAD, size, blob, pack((tuple(ops), tuple(rows)))[1:]))
 
 

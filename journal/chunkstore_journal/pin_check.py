@@ -1,6 +1,6 @@
 """Whether the lowest pin can be restored: what the journal's collector must have left for it (protocol 3.14.7, invariant 39).
 
-Promises: reads only. A snapshot at or below the pin that can be read and lies on history, or the beginning, and every record from there up
+Promises: reads only. A snapshot at or below the pin that can be read and is on history, or the beginning, and every record from there up
 to the pin; damage is a finding, never an error. Leaves out: the chunks (``chunkstore.operations.check``), replaying.
 """
 

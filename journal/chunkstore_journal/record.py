@@ -63,11 +63,11 @@ FLAG_LINES = 1
 _NO_DIGEST = bytes(32)
 _LINES_FRONT = Struct(">4sBBBBI")
 _LINES_REST = Struct(">16sQQQQQ16s32s16sQI")
-"""The header before its own CRC, and behind it."""
+"""The header before its own CRC, and after it."""
 _PAYLOAD_BYTES_MAX = LIMITS.record_bytes_max - OVERHEAD_BYTES
 
 EMBEDDABLE_BYTES_MAX = LIMITS.record_bytes_max - MIB
-"""Any record but an OPEN: an OPEN must be able to embed it whole, beside its own fields (protocol A15)."""
+"""Any record but an OPEN: an OPEN must be able to embed it whole, next to its own fields (protocol A15)."""
 
 _KINDS: tuple[RecordKind | None, ...] = tuple(
     RecordKind(number) if number in RecordKind._value2member_map_ else None for number in range(256)
@@ -121,7 +121,7 @@ class _Flaw(Exception):
 
 
 class _Short(_Flaw):
-    """The record goes on behind the data; ``needed`` is its whole length in bytes."""
+    """The record goes on after the data; ``needed`` is its whole length in bytes."""
 
     def __init__(self, needed: int) -> None:
         super().__init__("the record is cut short")
@@ -242,7 +242,7 @@ def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Recor
 
 
 def decode_record(data: BytesLike, offset: int, *, object: str, container: bytes | None, at: int = 0) -> Record:
-    """The record that begins at ``offset`` of ``data``, which is byte ``at`` of the object; bytes behind it are not looked at.
+    """The record that begins at ``offset`` of ``data``, which is byte ``at`` of the object; bytes after it are not looked at.
 
     ``container`` (16 bytes) must be the record's, unless None. Raises ``Damaged(object, offset)`` for anything wrong:
     a bad magic, version, type, checksum or hash, a record longer than the data or the limit, another container or place.
@@ -259,7 +259,7 @@ def decode_record(data: BytesLike, offset: int, *, object: str, container: bytes
 
 def decode_slot(data: BytesLike, *, object: str, container: bytes | None, at: int = 0) -> Record:
     """The one record that a SLOT object consists of, or that OPEN embeds and that was written ``at`` a byte of a log. Raises ``Damaged`` as
-    ``decode_record``, and for bytes behind it."""
+    ``decode_record``, and for bytes after it."""
     record = decode_record(data, 0, object=object, container=container, at=at)
     if record.size != len(data):
         raise Damaged(f"{len(data) - record.size} bytes follow the record", object=object, position=record.size)
@@ -279,7 +279,7 @@ def peek_length(data: BytesLike, offset: int, at: int) -> int | None:
 
 def decode_unproven(data: bytes, container: bytes | None, at: int) -> tuple[Record, int] | None:
     """The record that ``data``, from byte ``at`` of its object on, begins with, and its payload's CRC32C, as its intact header tells; None
-    without such a header, and where it goes on behind the data. Neither payload nor hash were compared with anything."""
+    without such a header, and where it goes on after the data. Neither payload nor hash were compared with anything."""
     size, header = peek_length(data, 0, at), intact_header(data, 0, container)
     if size is None or header is None or size > len(data):
         return None
@@ -291,8 +291,8 @@ def decode_unproven(data: bytes, container: bytes | None, at: int) -> tuple[Reco
 class LogReader:
     """Iterates the records of an APPEND file, from a byte offset, through ``read(offset, length)`` (short only at the end).
 
-    Memory is bounded by one window (or one record, where that is longer). When the iteration stops, ``offset`` lies
-    behind the last good record and
+    Memory is bounded by one window (or one record, where that is longer). When the iteration stops, ``offset`` is
+    after the last good record and
 
     * ``ended == "clean"``: the file (or ``stop``) ends there, or nothing but zeros follows: its owner sets space aside;
     * ``ended == "tail"``: ``tail_bytes`` bytes follow that are not a record (zeros at their end are not counted), and
@@ -355,7 +355,7 @@ class LogReader:
                 return
 
     def _finish(self, piece: bytes, reason: str) -> None:
-        """``piece``: what lies at ``offset``, as far as it was read."""
+        """``piece``: what is at ``offset``, as far as it was read."""
         end = self.offset
         while piece or (piece := self._fetch(end, self._window_bytes)):
             if piece != bytes(len(piece)):  # so compared, zeros cost next to nothing
@@ -368,13 +368,13 @@ class LogReader:
     def find_record_after(
         self, offset: int, *, lsn: int, token: bytes | None, moved: bool = False
     ) -> tuple[int, RecordHeader] | None:
-        """The first intact record header of the claim with ``token`` (None: of any) with an lsn above ``lsn`` *behind* byte ``offset``;
+        """The first intact record header of the claim with ``token`` (None: of any) with an lsn above ``lsn`` *after* byte ``offset``;
         at its own byte, or at any with ``moved``.
 
         ``offset`` is where the good records end (``self.offset``) and ``lsn`` the last good one's. Returns the header and
         its byte offset, or None: then the damage at ``offset`` is the last thing in the file, as a torn write leaves it. A
         header is proof enough: a record is written only after the one before it was made durable, so the damaged
-        one was whole once. The damaged record's own header, at ``offset``, proves nothing; if it is intact, nothing does that lies within
+        one was whole once. The damaged record's own header, at ``offset``, proves nothing; if it is intact, nothing does that is within
         its length. Bytes of users hold no such header: they do not know the token. Reads each byte once.
         """
         overlap = HEADER_BYTES - 1
@@ -406,7 +406,7 @@ def intact_header(data: bytes, at: int, container: bytes | None) -> RecordHeader
         return None
     if container is not None and cid != container:
         return None
-    # A type of a newer version is evidence, too; HEARTBEAT stands for it because there is no "unknown".
+    # A type of a newer version is evidence, too; HEARTBEAT means it because there is no "unknown".
     kind = _KINDS[number] or RecordKind.HEARTBEAT
     return RecordHeader(
         kind, flags, cid, epoch, index, lsn, committed_lsn, previous_hash, _whole(digest, "big"), token, time_ms, place

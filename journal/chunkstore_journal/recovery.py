@@ -56,7 +56,7 @@ class Mismatch(Exception):
 
 
 class NothingLeads(Damaged):
-    """No snapshot that is left leads to the asked point, and what lies before it was collected. Nothing that was read is damaged."""
+    """No snapshot that is left leads to the asked point, and what is before it was collected. Nothing that was read is damaged."""
 
 
 @dataclass(slots=True)
@@ -117,12 +117,12 @@ def route(streams: Streams, head: Head, leg: Leg) -> list[_Step]:
             steps.append(whole)
             break
         if head.digest == opened.header.digest and opened.is_quiet:
-            # Equal digests are equal states, and this OPEN changes none: whatever lies between changed nothing in sum.
+            # Equal digests are equal states, and this OPEN changes none: whatever is between changed nothing in sum.
             steps.append(_Step(leg, opened.position, False, False, opened.position))
             break
         base = opened.payload.base
         if base.lsn < at.lsn < first.lsn and base.epoch != opened.payload.previous_epoch:
-            # Inside the streams that changed nothing in sum: that says what their ends have in common, not what lies
+            # Inside the streams that changed nothing in sum: that says what their ends have in common, not what is
             # between. Where the rows are not those, all of it has to be followed.
             previous = streams.opened(opened.payload.previous_epoch)
             if opened.is_quiet or head.digest != previous.header.digest:
@@ -188,7 +188,7 @@ def commits_of_open(opened: Opened, *, embedded: bool) -> list[Commit]:
 def records_of_leg(
     streams: Streams, start: Position, leg: Leg, pool: runtime.Pool
 ) -> Iterator[tuple[Record, Position]]:
-    """The records of a stream from ``start`` to where history leaves it, each with the point behind it.
+    """The records of a stream from ``start`` to where history leaves it, each with the point after it.
 
     Raises: ``ChunkNotFound`` (collected), ``Damaged`` (shorter than the recorded end, forked, unreadable), ``Mismatch``
     (the very first record does not follow ``start``: then ``start`` is what is wrong).
@@ -292,7 +292,7 @@ def bring(
     progress: Progress,
     taken: Taken = _no_blob,
 ) -> None:
-    """Bring ``store`` to the end of ``leg``. ``taken`` is told of each record of a stream that was applied, with its payload.
+    """Bring ``store`` to the end of ``leg``. ``taken`` gets each record of a stream that was applied, with its payload.
 
     Raises: ``Mismatch`` (discard it), ``ChunkNotFound`` (records in between were collected), ``Damaged``,
     ``StorageFull``, ``StorageUnavailable``.
@@ -319,7 +319,7 @@ class _Search:
         self.pool = pool
         self.ahead = ahead
         self.past = past
-        """Whether history goes on behind the end: then snapshots that lie there say nothing, and no store is the current one."""
+        """Whether history goes on after the end: then snapshots that are there say nothing, and no store is the current one."""
         self.findings: list[str] = []
         self.damaged: set[str] = set()
         self.blame: Damaged | None = None
@@ -377,7 +377,7 @@ class _Search:
         links = [latest.snapshot if latest is not None else None, self.leg.opened.payload.snapshot]
         named = {link.name: link for link in links if link is not None}
         if self.past:
-            # The newest that is there lies behind the asked point, as a rule; and which is the nearest, only a list says.
+            # The newest that is there is after the asked point, as a rule; and which is the nearest, only a list says.
             return self._first_usable(sorted((*named.values(), *self._listed(set(named))), key=lambda link: -link.lsn))
         found = self._first_usable(sorted(named.values(), key=lambda link: -link.lsn))
         if found is None:
@@ -448,16 +448,16 @@ def materialise(
     past: bool = False,
     taken: Taken = _no_blob,
 ) -> Materialised:
-    """T4: a store at the end of ``leg``, made current in the cache; with ``past``, for which history goes on behind that end, not current.
+    """T4: a store at the end of ``leg``, made current in the cache; with ``past``, for which history goes on after that end, not current.
 
-    ``ahead`` (lsn, hash) is the one record behind that end that the caller is about to embed: a snapshot its owner took
-    there is as good, and the store then stands one record further.
+    ``ahead`` (lsn, hash) is the one record after that end that the caller is about to embed: a snapshot its owner took
+    there is as good, and the store then is one record further.
 
     ``current`` is what ``cache.open_current`` gave, or None. If it is of no use it is discarded once another store has taken its
     place, or there is none, or no room for both; it is kept, as far as it got, if the storage fails. ``discard`` does that
     (default: the cache's), for callers whose readers may still be at it. A collector of the old
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
-    LATEST says now, a bounded number of times. ``taken`` is told, as by ``bring``, of what was applied to ``current``.
+    LATEST says now, a bounded number of times. ``taken`` is called, as by ``bring``, of what was applied to ``current``.
 
     Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """

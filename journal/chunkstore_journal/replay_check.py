@@ -40,7 +40,7 @@ _BATCH_RECORDS = 256
 
 
 class _Gap(Exception):
-    """Records behind the start are missing: another start may do."""
+    """Records after the start are missing: another start may do."""
 
 
 class _File(NamedTuple):
@@ -107,7 +107,7 @@ def _read(streams: Streams, name: str, lsn: int) -> _File | None:
 
 
 class _Replay:
-    """One replay, from where ``store`` stands. Remembers hash and digest at the lsns of snapshots, and which of them are named."""
+    """One replay, from where ``store`` is. Remembers hash and digest at the lsns of snapshots, and which of them are named."""
 
     def __init__(self, streams: Streams, store: MetadataStore, watched: set[int]) -> None:
         self._streams = streams

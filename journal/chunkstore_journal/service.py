@@ -94,7 +94,7 @@ class ContainerJournal(JournalService):
         return self._adopt(ownership)
 
     def found(self, make: Callable[[int, bytes], SnapshotLink]) -> None:
-        """Make the container of a state: ``make`` writes it, behind a claim, and the container's first OPEN carries it. Nobody owns it
+        """Make the container of a state: ``make`` writes it, under a claim, and the container's first OPEN carries it. No one owns it
         then.
 
         Raises as ``take_over``, ``Conflict`` (it has begun), and what ``make`` raises. Retry: safe, begins anew.
@@ -161,7 +161,7 @@ class ContainerJournal(JournalService):
     def publish_latest(self, report: SnapshotReport, *, epoch: int) -> None:
         link = SnapshotLink(*report.note)  # type: ignore[arg-type]
         self._storage.put(self._names.latest, encode_latest(LatestHint(link, epoch)))
-        self._published.append(link)  # not before: what it stands for is collected, and whoever looks goes by LATEST
+        self._published.append(link)  # not before: what it means is collected, and a caller that looks goes by LATEST
 
     def collect(
         self, *, head: Head, epoch: int, dry_run: bool, go_on: Callable[[], bool] = lambda: True, least: bool = False

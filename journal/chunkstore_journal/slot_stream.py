@@ -73,7 +73,7 @@ def seal_stream(
 
     ``known`` is a point of the stream that certainly exists (``Streams.holds``), to start probing from. Afterwards the
     end never moves: a SEAL is never deleted, and records of an unsealed stream are never collected (3.14.5).
-    ``judge`` is given the last record in front of it, and raises while what is missing behind that can still be put back.
+    ``judge`` is given the last record in front of it, and raises while what is missing after that can still be put back.
 
     Raises: ``NotOwner`` (the stream was collected under us: a later owner is at work), ``Damaged`` (a record is missing before
     another one), ``StorageFull``, ``Undecided``.

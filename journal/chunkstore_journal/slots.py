@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from chunkstore import runtime
 from chunkstore.config import LIMITS
+from chunkstore.deadline import Backoff
 from chunkstore.errors import (
     AccessDenied,
     ChunkNotFound,
@@ -23,7 +23,7 @@ from chunkstore.errors import (
 )
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["MINE", "Backoff", "Foreign", "Mine", "Undecided", "put_decided", "read_if_present", "read_whole"]
+__all__ = ["MINE", "Foreign", "Mine", "Undecided", "put_decided", "race_backoff", "read_if_present", "read_whole"]
 
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 1.0
@@ -50,25 +50,9 @@ class Undecided(Exception):
         self.error = error
 
 
-class Backoff:
-    """Pauses that double, with jitter, until a deadline (seconds from now)."""
-
-    __slots__ = ("_end_s", "_pause_s")
-
-    def __init__(self, deadline_s: float) -> None:
-        self._end_s = runtime.monotonic_s() + deadline_s
-        self._pause_s = _FIRST_PAUSE_S
-
-    def pause(self) -> bool:
-        """Sleep a little; False, without sleeping, when the deadline has passed."""
-        left_s = self._end_s - runtime.monotonic_s()
-        if left_s <= 0:
-            return False
-        # Two that collide must not meet again in step: half of each pause is chance.
-        chance = int.from_bytes(runtime.token(2), "big") / 65_535
-        runtime.sleep_s(min(left_s, self._pause_s * (0.5 + 0.5 * chance)))
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
-        return True
+def race_backoff(deadline_s: float) -> Backoff:
+    """The pauses of those that race for a name, or ask again what a record waits for: short ones, for ``deadline_s`` seconds."""
+    return Backoff(deadline_s, pause_s_first=_FIRST_PAUSE_S, pause_s_max=_LONGEST_PAUSE_S)
 
 
 def read_whole(storage: ChunkStorage, name: str, *, size_max: int = LIMITS.record_bytes_max) -> bytes:
@@ -95,7 +79,7 @@ def put_decided(storage: ChunkStorage, name: str, data: bytes, *, deadline_s: fl
     happen); ``Undecided`` (may still happen: keep the bytes, ask again, or let another writer occupy the name); ``Damaged``
     (the name is taken, by what cannot be read). Repeating the call with the same bytes is always safe.
     """
-    backoff = Backoff(deadline_s)
+    backoff = race_backoff(deadline_s)
     in_flight = False
     taken = False
     while True:

@@ -7,7 +7,7 @@ Promises
   digest and the hash of all bytes are compared at the end. The consumer of the pairs must reach that end (``verified``)
   before using them; ``load_snapshot`` does.
 
-Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the
+Leaves out: whether the snapshot's position is on history (the caller compares ``header.position.hash`` with the
 chain), when to write one, which to keep.
 
 Where a storage cannot append, a snapshot of more than ``part_bytes`` is split: parts ``<name>.p0000`` and so on hold
@@ -319,10 +319,10 @@ def write_base(
     part_bytes: int = BASE_PART_BYTES,
 ) -> SnapshotLink:
     """Write rows and index entries, which come in ascending key order, in pages of up to 2 MiB, as the state that a container begins with
-    (protocol 3.11); durable, and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of nobody else's history can
+    (protocol 3.11); durable, and read back. ``epoch`` and ``token``: of the claim whose OPEN is to carry it; of no one else's history can
     it be a part.
 
-    What the rows sum up to is known at last, so they always lie in parts, and the header is written behind them. Memory: some
+    What the rows sum up to is known at last, so they are always in parts, and the header is written after them. Memory: some
     ``part_bytes``. Raises and leaves what ``write_snapshot`` does, and what reading the pages raises. Retry: safe (a new name each time).
     """
     name = names.snapshot(0, epoch, runtime.token(8).hex())

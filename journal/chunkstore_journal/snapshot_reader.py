@@ -3,7 +3,7 @@
 Promises: bounded memory (a window, and one block of at most ``LIMITS.snapshot_block_bytes_max``), and nothing is believed before its
 checksum: blocks have CRCs; row count, state digest and the hash of all bytes are compared at the end. The consumer of
 the pairs must reach that end (``verified``) before using them.
-Leaves out: whether the snapshot's position lies on history (the caller compares ``header.position.hash`` with the chain).
+Leaves out: whether the snapshot's position is on history (the caller compares ``header.position.hash`` with the chain).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FrameKind(IntEnum):
 
 
 class SnapshotHeader(NamedTuple):
-    """What a snapshot says of itself. ``epoch`` wrote it; ``position`` is where it stands; ``time_ms`` is a label."""
+    """What a snapshot says of itself. ``epoch`` wrote it; ``position`` is where it is; ``time_ms`` is a label."""
 
     container: bytes
     epoch: int
@@ -146,7 +146,7 @@ def _header(value: object, object: str, position: int) -> SnapshotHeader:
 
 
 def decode_position(fields: Fields, object: str, position: int) -> Position:
-    """The next of ``fields``, an array that says where in history something stands. Raises ``Damaged``."""
+    """The next of ``fields``, an array that says where in history something is. Raises ``Damaged``."""
     place = Fields(fields.array(), "its position in history", object, position)
     return Position(place.whole(), place.raw(HASH_BYTES), place.whole(), place.whole(), place.whole())
 
@@ -201,7 +201,7 @@ class FrameSource:
 
 
 class RowsReader:
-    """One pass over rows and the trailer that vouches for them, which stand behind the header in ``source``.
+    """One pass over rows and the trailer that vouches for them, which follow the header in ``source``.
 
     ``part``: opens a part by its number; ``digest``: what the rows must sum up to. Iterate for (key, value) pairs in key order. The end of
     the iteration is the verdict: ``verified`` is True only after counts, digest and hash were found right.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NoReturn, TypeVar
 
 from chunkstore.config import KIB, LIMITS, Settings
+from chunkstore.deadline import Backoff
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner, OutcomeUnknown, StorageUnavailable
 from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
 from chunkstore.metadata.keys import CHUNK
@@ -31,13 +32,13 @@ from chunkstore_journal.record import (
     encode_lines_record,
     encode_record,
 )
-from chunkstore_journal.slots import Backoff
+from chunkstore_journal.slots import race_backoff
 
 __all__ = ["OwnedStream", "encode_batch", "unavailable"]
 
 T = TypeVar("T")
 
-_make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
+_make = tuple.__new__  # what a NamedTuple's constructor does after its argument handling
 _MOVED_ROW_BYTES = 24
 """So much longer a row may get, and what holds it, when its extent has another address."""
 _EMBEDDED_BYTES_MAX = LIMITS.record_bytes_max - 64 * KIB
@@ -56,7 +57,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def _require_room(batch: Batch, size_bytes: int) -> None:
-    """Raise ``InvalidArgument`` where an OPEN could not hold this record beside new rows of all its extents (protocol 3.7, A15)."""
+    """Raise ``InvalidArgument`` where an OPEN could not hold this record next to new rows of all its extents (protocol 3.7, A15)."""
     moved = sum(len(key) + len(value or b"") + _MOVED_ROW_BYTES for key, value in batch.rows if key[:1] == CHUNK)
     if size_bytes + moved > _EMBEDDED_BYTES_MAX:
         raise InvalidArgument(
@@ -170,7 +171,7 @@ class OwnedStream(Journal):
 
     @abstractmethod
     def _commit(self, data: bytes) -> int:
-        """Make the record durable and fenced. Returns ``Position.end`` behind it."""
+        """Make the record durable and fenced. Returns ``Position.end`` after it."""
 
     def check_fence(self) -> None:
         """Raise ``NotOwner`` if a newer epoch has been claimed.
@@ -222,7 +223,7 @@ class OwnedStream(Journal):
             try:
                 return question()
             except ChunkstoreError as error:
-                backoff = Backoff(self._deadline_s) if backoff is None else backoff
+                backoff = race_backoff(self._deadline_s) if backoff is None else backoff
                 if not isinstance(error, StorageUnavailable) or not backoff.pause():
                     raise self._broken(unavailable(error, name), happened=None) from error
 

@@ -121,7 +121,7 @@ class TakeOver:
 
     def _release(self) -> None:
         if self._store is not None:
-            self._store.close(clean=False)
+            self._store.close(clean=True)
 
     def _claim(self) -> ClaimAttempt:
         self._latest = read_latest(self._storage, self._names)
@@ -177,7 +177,7 @@ class TakeOver:
     def _go_on(
         self, attempt: ClaimAttempt, previous: Opened | None, closed: ClosedStream, found: Materialised
     ) -> Ownership:
-        """Open behind the end of history, at which ``found`` stands."""
+        """Open after the end of history, at which ``found`` is."""
         if not attempt.open_data:
             self._streams.require_begun(found.store.head().position)
             attempt.open_data = self._build_open(attempt, previous, closed, found)
@@ -307,7 +307,7 @@ class TakeOver:
         return encode_record(header, encode_open(payload))[0]
 
     def _embedded(self, view: MetadataView, closed: ClosedStream) -> tuple[int, dict[bytes, bytes | None]]:
-        """The digest behind the embedded record, recomputed: it is not applied before our OPEN makes it history (A12). And its rows."""
+        """The digest after the embedded record, recomputed: it is not applied before our OPEN makes it history (A12). And its rows."""
         assert closed.embedded is not None
         digest, at = view.head.digest, view.head.position
         header = closed.embedded.header
@@ -421,7 +421,7 @@ def _sum_of(view: MetadataView, rows: Sequence[RowChange]) -> int:
 
 
 def adopted_position(epoch: int, closed: ClosedStream) -> Position:
-    """The point behind what a successor adopts of stream ``epoch``, which ends so."""
+    """The point after what a successor adopts of stream ``epoch``, which ends so."""
     end = closed.end
     if closed.embedded is None:
         return Position(end.lsn, end.hash, epoch, end.index, end.byte)

@@ -62,7 +62,7 @@ def named_snapshots(streams: Streams, newest: int) -> list[SnapshotLink]:
 
 
 def collected_max(streams: Streams, newest: int) -> int:
-    """The lsn up to which records may be gone: a snapshot named by a note or an OPEN stands there."""
+    """The lsn up to which records may be gone: a snapshot named by a note or an OPEN is there."""
     return max((link.lsn for link in named_snapshots(streams, newest)), default=0)
 
 

@@ -96,7 +96,7 @@ def must_be_readable(what: str) -> Iterator[None]:
 class Fields:
     """Takes an array's elements one after another, each with its type; every surprise is ``Damaged``.
 
-    Elements behind the ones that are taken are ignored: a newer minor version may have added them.
+    Elements after the ones that are taken are ignored: a newer minor version may have added them.
     """
 
     __slots__ = ("_at", "_object", "_position", "_values", "_what")

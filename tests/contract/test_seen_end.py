@@ -53,11 +53,14 @@ store.close()
 """
 
 
+ROWS = ("sound", "rotten", "deleted", "rebuilt", "held")
+
+
 @pytest.mark.parametrize(
-    ("rows", "end"),
+    ("end", "rows"),
     [
-        ("sound", "KILL"),
-        *((rows, "CONT") for rows in ("sound", "rotten", "deleted", "rebuilt", "without the file", "held")),
+        ("KILL", "sound"),
+        *(("CONT", rows) for rows in (*ROWS, "without the file")),
     ],
 )
 def test_a_rolled_back_root_is_told(tmp_path: Path, rows: str, end: str) -> None:

@@ -16,7 +16,7 @@ from chunkstore.errors import StorageUnavailable, Unsupported
 from chunkstore.storage import ListPage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage
-from chunkstore_bindings.probe import PROBE_RACERS, probe_create_if_absent
+from chunkstore_bindings.wrappers.probe import PROBE_RACERS, probe_create_if_absent
 
 
 def memory_url() -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from chunkstore import changes
+from chunkstore.arguments import SegmentHandle
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
@@ -20,7 +21,6 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentSealed,
 )
-from chunkstore.handles import SegmentHandle
 from tests.support.worlds import World
 
 Call = Callable[[ChunkedSegmentStorage], object]

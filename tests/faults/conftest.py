@@ -16,7 +16,6 @@ from tests.faults.tiny import InlineRuntime
 _COUNTED = {
     "fault_cases": "faults injected, each in a run of its own",
     "flips": "bits flipped",
-    "rounds": "fights of two owners",
 }
 
 

@@ -1,4 +1,4 @@
-"""Everything that is interrupted, by name: operations, take-overs, following."""
+"""Everything that is interrupted, by name: operations and take-overs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.crash_others import FOLLOWINGS, FollowRun
 from tests.faults.crash_runs import Case, Interrupted, OpeningRun, OperationRun, all_cases
 from tests.faults.ground import Place
 from tests.faults.scenarios import OPENINGS, OPERATIONS
@@ -30,7 +29,6 @@ class Subject(NamedTuple):
 SUBJECTS: tuple[Subject, ...] = (
     *(Subject(item.name, partial(OperationRun, item), item.first) for item in OPERATIONS),
     *(Subject(f"open {item.name}", partial(OpeningRun, item)) for item in OPENINGS),
-    *(Subject(f"follow {item}", partial(FollowRun, item)) for item in FOLLOWINGS),
 )
 
 

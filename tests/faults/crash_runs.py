@@ -1,8 +1,7 @@
-"""One interrupted operation, take-over, follow or offload: how it is recorded, repeated with a fault, and judged.
+"""One interrupted operation or take-over: how it is recorded, repeated with a fault, and judged.
 
 Every kind records the storage calls of one run without a fault; each call (on the disk: each system call) and each outcome is
-a case; a call that is made tomorrow lengthens the enumeration by itself. ``test_crash_points`` runs a share of the cases,
-``python -m tests.faults`` all of them, and pairs.
+a case; a call that is made tomorrow lengthens the enumeration by itself.
 """
 
 from __future__ import annotations
@@ -154,25 +153,6 @@ class Interrupted(ABC):
             wire.inject(*case.first)
             wire.second(case.at, case.outcome)
 
-    def record(self, act: Callable[[Wire], object]) -> list[Call]:
-        """Do it without a fault: its calls."""
-        wire = self.ground.new_wire()
-        wire.watch()
-        act(wire)
-        wire.heal()
-        return wire.trace
-
-    def interrupt(self, case: Case, act: Callable[[Wire], object]) -> Promise:
-        """Let the case happen to it, and the storage be well again; what its caller knows."""
-        wire = self.ground.new_wire()
-        self.arm(wire, case)
-        promise, _ = perform(lambda: act(wire))
-        if case.call is END:
-            self.end_by_power(wire, case, [])
-        if not wire.dead:
-            wire.heal()
-        return promise
-
     def end_by_power(self, wire: Wire, case: Case, stores: list[ChunkedSegmentStorage]) -> None:
         """The power goes when all is said and done."""
         wire.kill()
@@ -317,35 +297,13 @@ class OpeningRun(Interrupted):
         store.close()
         return trace, state
 
-    def behind(self, first: tuple[int | When, Outcome]) -> list[Call]:
-        wire = self.ground.new_wire()
-        wire.inject(*first)
-        opened: list[ChunkedSegmentStorage] = []
-        self.open_twice(wire, opened)
-        found = wire.trace[wire.fired_at + 1 :] if wire.fired and not wire.dead else []
-        if wire.dead:
-            for store in opened:
-                self.ground.abandon(store)
-        wire.heal()
-        return found
-
-    def open_twice(self, wire: Wire, opened: list[ChunkedSegmentStorage]) -> Promise:
-        """Open, and where one error has prevented it, once more."""
-        promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
-        if not opened and not wire.dead:
-            promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
-        return promise
-
     def run(self, case: Case, expected: State) -> None:
         state = expected
         ground = self.ground
         wire = ground.new_wire()
         self.arm(wire, case)
         opened: list[ChunkedSegmentStorage] = []
-        if case.first is None:
-            promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
-        else:
-            promise = self.open_twice(wire, opened)
+        promise, _ = perform(lambda: opened.append(self.ground.open(wire)))
         if case.call is END:
             self.end_by_power(wire, case, opened)
             ground.world.forget_cache()

@@ -1,4 +1,4 @@
-"""Small real file systems that fill up, and a storage that keeps its journal on a disk of its own."""
+"""Small real file systems that fill up."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from chunkstore.config import KIB, MIB
-from chunkstore.storage import ChunkStorage, ListPage
-from tests.support.forwarding import Forwarding
 
 SIZE_BYTES = 24 * MIB
 
@@ -87,34 +85,3 @@ def small_disk(kind: FileSystem, folder: Path, size_bytes: int = SIZE_BYTES) -> 
         yield SmallDisk(point)
     finally:
         _run("umount", "-l", str(point))
-
-
-class SplitStorage(Forwarding):
-    """Keeps everything of the journal (claims, streams) on ``journal``, the rest on ``data``."""
-
-    def __init__(self, data: ChunkStorage, journal: ChunkStorage) -> None:
-        super().__init__(data)
-        self._journal = journal
-
-    def at(self, *names: str) -> ChunkStorage:
-        return self._journal if "/j/" in names[0] or "/epoch/" in names[0] else self.inner
-
-    def sync(self, names: Sequence[str]) -> None:
-        for storage in (self.inner, self._journal):
-            chosen = [name for name in names if self.at(name) is storage]
-            if chosen:
-                storage.sync(chosen)
-
-    def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
-        found = [
-            item
-            for storage in (self.inner, self._journal)
-            for item in storage.list(prefix, after=after, limit=limit).items
-            if self.at(item.name) is storage
-        ]
-        items = tuple(sorted(found, key=lambda item: item.name)[:limit])
-        return ListPage(items, items[-1].name if len(items) == limit else None)
-
-    def close(self) -> None:
-        self.inner.close()
-        self._journal.close()

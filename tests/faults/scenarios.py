@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
-from chunkstore.config import DefragPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
@@ -96,18 +95,6 @@ def _merged(store: ChunkedSegmentStorage) -> None:
     store.truncate("log", 9)
 
 
-def _small_chunks(store: ChunkedSegmentStorage) -> None:
-    """Chunks of 8 bytes, the first with a dead head, in a segment whose chunks may have 64."""
-    _fill(store)
-    store.delete("log")
-    store.create("small", rolling=RollingPolicy(chunk_size_bytes_max=8))
-    store.append("small", b"0123456789" * 8)
-    store.seal("small")
-    store.create("log", rolling=RollingPolicy(chunk_size_bytes_max=64))
-    store.concat("log", 0, "small")
-    store.truncate("log", 9)
-
-
 def _mixed(store: ChunkedSegmentStorage, prepared: object) -> None:
     store.commit(
         [
@@ -143,22 +130,6 @@ def _spilled(store: ChunkedSegmentStorage) -> None:
     store.truncate("log", 5)
     store.append("log", b"one more;")
     store.append("log", b"and the last one;")
-
-
-def _cut_extents(store: ChunkedSegmentStorage) -> None:
-    """The first one cut in front, the last one behind a chunk of its own."""
-    _extents(store)
-    store.truncate("log", 14)
-    store.append("log", b"a chunk".ljust(100, b"."))
-    store.append("log", b"and an extent;")
-
-
-def _extents_to_join(store: ChunkedSegmentStorage) -> None:
-    _extents(store)
-    store.create("source")
-    store.append("source", b"of the source;")
-    store.append("source", b"and more")
-    store.seal("source")
 
 
 def _spilled_garbage(store: ChunkedSegmentStorage) -> None:
@@ -211,37 +182,19 @@ ROLL: dict[str, object] = {"log_roll_bytes": 1024, "slot_roll_records": 2, "roll
 OPERATIONS: tuple[Operation, ...] = (
     Operation("create", lambda store, _: store.create("made", attributes={"a": 1}), _fill),
     Operation("append", lambda store, _: store.append("log", b"more bytes"), _fill),
-    Operation(
-        "append-first", lambda store, _: store.append("log", b"more"), lambda store: store.create("log") and None
-    ),
     Operation("append-rolls-over", lambda store, _: store.append("log", b"r" * 100), _fill, SMALL),
-    Operation("append-many", lambda store, _: store.append_many("log", [b"x" * 9] * 5), _fill, SMALL),
     Operation("append-once", _append_for_writer, _fill),
-    Operation("write", lambda store, _: store.write("log", 10, b"written"), _fill),
     Operation("truncate", lambda store, _: store.truncate("log", 45), _chunks, SMALL),
-    Operation("truncate-all", lambda store, _: store.truncate("log", 97), _chunks, SMALL),
     Operation("seal", lambda store, _: store.seal("log"), _chunks, SMALL),
-    Operation("unseal", lambda store, _: store.unseal("log"), _sealed, SMALL),
     Operation("concat", lambda store, _: store.concat("log", 97, "source"), _concat, SMALL),
     Operation("delete", lambda store, _: store.delete("log"), _chunks, SMALL),
-    Operation("attributes", lambda store, _: store.update_attributes("log", {"a": "b"}, expected={"a": None}), _fill),
     Operation("table-put", _replace_row, _tables),
-    Operation("table-delete", lambda store, _: store.table("rows").delete(b"key"), _tables),
     Operation("commit", _mixed, _concat, SMALL),
-    Operation("session-open", lambda store, _: store.session("another"), _fill),
     Operation("session-attach", _attach, _session),
     Operation("replace", _merge, _merged, SMALL),
-    Operation("defrag", lambda store, _: store.defrag("log", policy=DefragPolicy(fanout=2)), _small_chunks),
     Operation("snapshot", lambda store, _: store.snapshot(), _garbage, SMALL),
     Operation("collect", lambda store, _: store.collect(), _due_garbage, {**SMALL, "snapshots_kept": 1}),
     Operation("roll", lambda store, _: store.append("log", b"this makes the journal roll"), _chunks, {**SMALL, **ROLL}),
-    Operation(
-        "self-take-over",
-        lambda store, _: store.append("log", b"while the journal breaks"),
-        _chunks,
-        SMALL,
-        first=(is_record, Outcome.ERROR_BEFORE),
-    ),
     Operation(
         "self-take-over-lost-reply",
         lambda store, _: store.append("log", b"while a reply is lost"),
@@ -250,14 +203,9 @@ OPERATIONS: tuple[Operation, ...] = (
         first=(is_record, Outcome.ERROR_AFTER),
     ),
     Operation("inline-append", lambda store, _: store.append("log", b"more bytes"), _extents, INLINE),
-    Operation("inline-append-once", _append_for_writer, _extents, INLINE),
     Operation("truncate-extents", lambda store, _: store.truncate("log", 33), _extents, INLINE),
     Operation("spill", _spill, _extents, INLINE),
-    Operation("spill-what-is-cut", _spill, _cut_extents, INLINE),
     Operation("spill-grows", _spill, _spilled, INLINE),
-    Operation("seal-extents", lambda store, _: store.seal("log"), _extents, INLINE),
-    Operation("concat-extents", lambda store, _: store.concat("log", 46, "source"), _extents_to_join, INLINE),
-    Operation("delete-extents", lambda store, _: store.delete("log"), _extents, INLINE),
     Operation(
         "collect-behind-spill",
         lambda store, _: store.collect(),
@@ -342,7 +290,6 @@ OPENINGS: tuple[Opening, ...] = (
     Opening("after-kill-behind-record", _kill_when(Outcome.CRASH_AFTER), undecided=True),
     Opening("after-kill-in-record", _kill_when(Outcome.TORN), undecided=True),
     Opening("elsewhere", _other_machine),
-    Opening("elsewhere-without-snapshot", _other_machine, _concat),
     Opening("old-cache", _old_cache),
     Opening("dead-claimants", _claimants_that_died),
     Opening("extents-after-kill", _kill, _extents, INLINE),

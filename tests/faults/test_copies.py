@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import chunkstore
 from chunkstore.engine import ChunkedSegmentStorage
 from tests.support.data import problems
-from tests.support.stopped import stopped_process
 
 pytestmark = pytest.mark.proof
 
@@ -69,48 +67,3 @@ def test_a_copy_does_not_believe_what_the_original_has_seen_since(tmp_path: Path
     with opened(root, cache) as original:
         assert original.report.source == "cache"
         assert content(original) == {"a": b"the original's"}
-
-
-def test_a_root_has_its_cache_where_it_was(tmp_path: Path) -> None:
-    """A root that is renamed has another address: its cache is built anew; brought back, it finds the one it had."""
-    root, cache, place = tmp_path / "root", tmp_path / "cache", tmp_path / "elsewhere"
-    with opened(root, cache, create=True) as store:
-        store.create("a")
-        store.append("a", b"1")
-    root.rename(place)
-    (tmp_path / "link").symlink_to(place)
-    for where, source in ((place, "journal"), (tmp_path / "link", "cache"), (place / ".." / "elsewhere", "cache")):
-        with opened(where, cache) as store:
-            assert store.report.source == source
-            store.append("a", b"2")
-    place.rename(root)
-    with opened(root, cache) as store:
-        assert store.report.source == "cache"
-        assert store.report.replayed_records > 0, "what happened elsewhere"
-        assert content(store) == {"a": b"1222"}
-
-
-def test_taking_over_beside_an_owner_that_was_stopped_while_it_wrote_its_cache(tmp_path: Path) -> None:
-    """It holds LMDB's own lock for as long as it is stopped: its cache is left alone."""
-    root, cache = tmp_path / "root", tmp_path / "cache"
-    with opened(root, cache, create=True) as first:
-        first.create("a")
-        first.append("a", b"before;")
-    script = f"""
-import time
-from pathlib import Path
-from tests.faults.test_copies import opened
-store = opened(Path({str(root)!r}), Path({str(cache)!r}))
-store.append("a", b"the zombie's;")
-with store._container.current.store.environment.handle.begin(write=True):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-    with stopped_process([sys.executable, "-c", script]):
-        with opened(root, cache) as second:
-            assert second.report.source == "journal"
-            second.append("a", b"its successor's;")
-        with opened(root, cache) as third:
-            assert third.report.source == "cache"
-            assert content(third) == {"a": b"before;the zombie's;its successor's;"}
-            assert problems(third.check("deep")) == []

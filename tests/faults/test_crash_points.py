@@ -12,7 +12,7 @@ On the disk every system call is a crash point, and the power may go at each: of
 without contents, or contents without names, or what chance likes.
 
 By default a fixed share of the cases runs, each operation on half of the grounds, with either journal;
-``CHUNKSTORE_FAULTS=full`` runs all of them, ``make crash-points`` pairs of them, too.
+``make crash-points`` (``CHUNKSTORE_FAULTS=full``) runs all of them.
 """
 
 from __future__ import annotations

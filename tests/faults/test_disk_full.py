@@ -1,4 +1,4 @@
-"""Disk full, on real file systems of 24 MiB: for the data disk, the journal disk and the cache disk.
+"""Disk full, on real file systems of 24 MiB: for the data disk and the cache disk.
 
 Required: ``StorageFull`` and nothing else, within the deadline; nothing acknowledged is lost; reads go on; the store works
 again once there is space, without being opened anew; and it can be opened anew after a kill. With a reserve (``free_bytes_min``)
@@ -23,7 +23,7 @@ from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
 from chunkstore.operations.spiller import Spiller
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from tests.faults.disks import FileSystem, SmallDisk, SplitStorage, small_disk
+from tests.faults.disks import FileSystem, SmallDisk, small_disk
 from tests.support.alone import alone
 from tests.support.data import problems
 from tests.support.forwarding import Hooked, nothing
@@ -150,18 +150,6 @@ class Shop:
         self.store._container.closed = True
         self.store._container.current.store.close(clean=False)
 
-    def die_and_come_back(self, disk: SmallDisk) -> None:
-        """Killed while the disk is full, opened on the full disk, and then where there is space again."""
-        self.kill()
-        with contextlib.suppress(StorageFull):
-            self.store = self.open()
-            self.verify()
-        self.kill()
-        disk.free()
-        self.store = self.open()
-        self.verify()
-        self.settle()
-
     def close(self) -> None:
         with contextlib.suppress(ChunkstoreError):
             self.store.close()
@@ -180,14 +168,6 @@ def shop(mode: Mode, make: Callable[[], ChunkStorage], cache_dir: Path, **settin
 
 def on_disk(disk: SmallDisk) -> Callable[[], ChunkStorage]:
     return lambda: FilesystemChunkStorage(disk.path / "root", open_files_max=64)
-
-
-def split(disk: SmallDisk, tmp_path: Path) -> Callable[[], ChunkStorage]:
-    def make() -> ChunkStorage:
-        journal = FilesystemChunkStorage(disk.path / "journal", open_files_max=64)
-        return SplitStorage(FilesystemChunkStorage(tmp_path / "data", open_files_max=64), journal)
-
-    return make
 
 
 # Each disk and each journal once.
@@ -232,20 +212,6 @@ def test_what_decides_a_record_has_the_reserve(disk: SmallDisk, mode: Mode, tmp_
         here.verify()
         disk.free()
         here.settle()
-
-
-@ONCE
-def test_journal_disk(disk: SmallDisk, mode: Mode, tmp_path: Path) -> None:
-    with shop(mode, split(disk, tmp_path), tmp_path / "cache") as here:
-        disk.fill()
-        here.append_until_full(50)
-        here.still_full()
-        here.verify()
-        disk.free()
-        here.settle()
-        disk.fill()
-        here.append_until_full(50)
-        here.die_and_come_back(disk)
 
 
 @ONCE

@@ -12,7 +12,7 @@ from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
-from tests.fuzz.offload_targets import damaged_data, damaged_message, decode_batches, decode_blocks, i32, i64
+from tests.fuzz.offload_targets import damaged_data, damaged_message, decode_blocks, i32, i64
 from tests.fuzz.target import Gate, Spy, Target
 from tests.support.pip17 import Pair, encode_ledger, fixtures
 from tests.support.pip76 import source_of
@@ -116,10 +116,6 @@ PIP17_TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "pip17-blocks", "the index, lengths, a block header", _make_pair, partial(decode_blocks, _reader_of), (Damaged,),
-        (Spy(windows, "scan_entries"),),
-    ),
-    Target(
-        "pip17-arrow", "the index, lengths, a block header", _make_pair, partial(decode_batches, _reader_of), (Damaged,),
         (Spy(windows, "scan_entries"),),
     ),
 )  # fmt: skip

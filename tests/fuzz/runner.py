@@ -16,13 +16,12 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 
 from tests.fuzz.chance import Chance
 from tests.fuzz.target import Gate, Target
 
-__all__ = ["BLOCK", "Finding", "Outcome", "Result", "judge", "memory_bound_bytes", "replay", "run_blocks", "save"]
+__all__ = ["BLOCK", "Finding", "Outcome", "Result", "judge", "run_blocks"]
 
 BLOCK = 1000
 """Inputs that follow from one seed: what is repeated to replay one of them. Of targets that take several at once, so many fewer."""
@@ -62,8 +61,6 @@ class Result:
     past: int = 0
     seconds: float = 0.0
     seconds_max: float = 0.0
-    input_bytes_max: int = 0
-    traced: int = 0
     memory_bytes_max: int = 0
     memory_input_bytes: int = 0
     """The length of the input that took most."""
@@ -76,9 +73,7 @@ class Result:
         self.inputs += other.inputs
         self.past += other.past
         self.seconds += other.seconds
-        self.traced += other.traced
         self.seconds_max = max(self.seconds_max, other.seconds_max)
-        self.input_bytes_max = max(self.input_bytes_max, other.input_bytes_max)
 
     @property
     def past_share(self) -> float:
@@ -167,15 +162,14 @@ def _little_to_spare() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def run_blocks(target: Target, seed: int, blocks: range, *, note: Callable[[int], None] = lambda block: None) -> Result:
-    """Run some blocks of ``BLOCK`` inputs each; ``note`` is called before each. Raises ``Finding``."""
+def run_blocks(target: Target, seed: int, blocks: range) -> Result:
+    """Run some blocks of ``BLOCK`` inputs each. Raises ``Finding``."""
     result = Result(target.name)
     outcome = Outcome()
     began = time.perf_counter()
     gc.collect()
     with target.watched(outcome.gate), _alarm() as wind, _little_to_spare():
         for block in blocks:
-            note(block)
             chance = Chance(f"{seed}/{target.name}/{block}")
             for number in range(BLOCK // target.each):
                 if number % 100 == 0:
@@ -187,29 +181,9 @@ def run_blocks(target: Target, seed: int, blocks: range, *, note: Callable[[int]
                     result.seconds_max = outcome.seconds
                     if outcome.seconds > SECONDS_PER_INPUT:
                         raise Finding(target.name, f"{outcome.seconds:.1f} s for one input", data)
-                result.input_bytes_max = max(result.input_bytes_max, len(data))
-                if traced:
-                    result.traced += 1
-                    if outcome.memory_bytes > result.memory_bytes_max:
-                        result.memory_bytes_max, result.memory_input_bytes = outcome.memory_bytes, len(data)
+                if traced and outcome.memory_bytes > result.memory_bytes_max:
+                    result.memory_bytes_max, result.memory_input_bytes = outcome.memory_bytes, len(data)
             result.inputs += BLOCK
     result.past = outcome.gate.passed * target.each
     result.seconds = time.perf_counter() - began
     return result
-
-
-def replay(target: Target, data: bytes) -> bool:
-    """Give one stored input to the decoder, traced and with little to spare; whether it came past the first check."""
-    outcome = Outcome()
-    with target.watched(outcome.gate), _alarm() as wind, _little_to_spare():
-        wind()
-        judge(target, data, outcome, traced=True)
-    return bool(outcome.gate.passed)
-
-
-def save(finding: Finding, folder: Path) -> Path:
-    """Keep the input for ``replay``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{finding.target}-{abs(hash(finding.data)) & 0xFFFFFFFF:08x}.bin"
-    path.write_bytes(finding.data)
-    return path

@@ -10,16 +10,8 @@ from tests.fuzz.offload_targets import OFFLOAD_TARGETS
 from tests.fuzz.pip17_targets import PIP17_TARGETS
 from tests.fuzz.target import Target
 
-__all__ = ["TARGETS", "target_named"]
+__all__ = ["TARGETS"]
 
 TARGETS: tuple[Target, ...] = (
     JOURNAL_TARGETS + KAFKA_RECORD_TARGETS + KAFKA_TARGETS + MESSAGE_TARGETS + OFFLOAD_TARGETS + PIP17_TARGETS
 )
-
-
-def target_named(name: str) -> Target:
-    """The target of this name. Raises ``LookupError``."""
-    for target in TARGETS:
-        if target.name == name:
-            return target
-    raise LookupError(f"no target {name!r}; there are {', '.join(target.name for target in TARGETS)}")

@@ -15,7 +15,7 @@ from chunkstore.errors import Damaged
 from tests.fuzz import runner
 from tests.fuzz.chance import Chance
 from tests.fuzz.runner import BLOCK, Finding, Result, run_blocks
-from tests.fuzz.target import Gate, Spy, Target
+from tests.fuzz.target import Gate, Target
 from tests.fuzz.targets import TARGETS
 
 FRESH_SEED = secrets.randbits(32)
@@ -39,14 +39,6 @@ def test_decoder_keeps_the_rules(target: Target, record_property: Callable[[str,
     assert result.past_share >= 0.05, "the inputs are too poor"
 
 
-def test_inputs_follow_from_the_seed_alone() -> None:
-    for target in TARGETS:
-        first, second, other = (Chance(f"{seed}/{target.name}/0") for seed in (1, 1, 2))
-        made = [target.make(first) for _ in range(50)]
-        assert made == [target.make(second) for _ in range(50)], target.name
-        assert made != [target.make(other) for _ in range(50)], target.name
-
-
 # --- decoders with a bug in them ------------------------------------------------------------------------------------
 
 
@@ -63,35 +55,22 @@ def _hangs(data: bytes, gate: Gate) -> None:
         pass
 
 
-def _hoards(data: bytes, gate: Gate) -> None:
-    bytearray(1 << 20)
-
-
 def _believes(data: bytes, gate: Gate) -> None:
     bytearray(int.from_bytes(data[:4], "big") * 16)
 
 
-def _disagrees(data: bytes, gate: Gate) -> Callable[[], None]:
-    def again() -> None:
-        assert data[:1] != b"\x09"
-
-    return again
-
-
-def _planted(decode: Callable[[bytes, Gate], Callable[[], None] | None], *spies: Spy) -> Target:
-    return Target("planted", "six bytes", _make, decode, (Damaged,), spies)
+def _planted(decode: Callable[[bytes, Gate], None]) -> Target:
+    return Target("planted", "six bytes", _make, decode, (Damaged,))
 
 
 @pytest.mark.parametrize(
     ("decode", "rule"),
     [
         (_crashes, "error: unpack requires"),
-        (_hoards, "bytes of memory for"),
         (_believes, "MemoryError|bytes of memory for"),
-        (_disagrees, "AssertionError"),
     ],
 )
-def test_a_broken_decoder_is_found(decode: Callable[[bytes, Gate], Callable[[], None] | None], rule: str) -> None:
+def test_a_broken_decoder_is_found(decode: Callable[[bytes, Gate], None], rule: str) -> None:
     with pytest.raises(Finding, match=rule):
         run_blocks(_planted(decode), 1, range(3))
 

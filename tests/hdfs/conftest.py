@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.hdfs import storage as hdfs_binding
-from tests.hdfs.model import EndingPauses, made
+from tests.hdfs.model import EndingBackoff, made
 from tests.support.allowance import allow
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.servers.hdfs import hdfs, hdfs_or_end
@@ -40,7 +40,7 @@ def storage(fake: FakeWebHdfs) -> Iterator[HdfsChunkStorage]:
 @pytest.fixture
 def ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations that wait for something end ``SHORT_S`` after they have met it, however long that took."""
-    monkeypatch.setattr(hdfs_binding, "pauses", EndingPauses)
+    monkeypatch.setattr(hdfs_binding, "backoff_until", EndingBackoff)
 
 
 @pytest.fixture

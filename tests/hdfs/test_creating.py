@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from chunkstore.deadline import Deadline
 from chunkstore.errors import (
     ChunkExists,
     ChunkNotFound,
@@ -16,7 +17,6 @@ from chunkstore.errors import (
 )
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.hdfs.atomic import Temporary
-from chunkstore_bindings.in_time import Deadline
 from tests.hdfs.model import FOLDER, SHORT_S, made, temporaries
 from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs

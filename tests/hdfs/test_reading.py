@@ -8,7 +8,6 @@ import pytest
 
 from chunkstore.deadline import until
 from chunkstore.errors import StorageUnavailable
-from chunkstore.storage import ReadRange
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.hdfs.model import made
 from tests.support.fake_webhdfs import FakeWebHdfs
@@ -27,8 +26,6 @@ def test_a_short_read_is_no_end_while_the_file_is_longer(fake: FakeWebHdfs, stor
     buffer = bytearray(12)
     assert storage.read_into(handle, 1, buffer) == 9
     assert buffer == b"123456789\0\0\0"
-    fake.shorten_reads("/root/a", 4, times=1)
-    assert storage.read_ranges(handle, [ReadRange(0, 3), ReadRange(3, 3)]) == [b"012", b"345"]
 
 
 def test_more_than_was_asked_for_is_no_answer(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:

@@ -15,8 +15,8 @@ import chunkstore
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.errors import OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.storage import ChunkHandle
+from tests.chaos.harness import Fight
 from tests.faults.ground import FULL_RUN
-from tests.faults.test_two_owners import Duel
 from tests.support.data import fails_in_time, pattern
 from tests.support.hdfs_wire import HdfsWire
 from tests.support.real_servers import (
@@ -139,15 +139,16 @@ def test_two_processes_and_zombies(
     seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
     print(f"CHUNKSTORE_SEED={seed}")
     rounds = 3
-    duel = Duel(tmp_path, "slot", seed, root=hdfs.root(), busy_s=1.0)
+    fight = Fight(tmp_path, "slot", seed, root=hdfs.root(), busy_s=1.0)
     try:
-        kinds = duel.run(rounds)
+        fight.run(rounds)
     finally:
-        duel.close()
-    verdict = duel.verify()
+        fight.close()
+    verdict, wrong = fight.verify()
+    assert wrong == []
     assert len(verdict.acknowledged) > rounds
     record_property("rounds", rounds)
-    print(f"{kinds}, {len(verdict.acknowledged)} acknowledged, {len(verdict.unknown)} unknown")
+    print(f"{fight.kinds}, {len(verdict.acknowledged)} acknowledged, {verdict.unknown} unknown")
 
 
 def test_the_command_line(hdfs: HdfsCluster, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_snapshot_saves_replay(world: World) -> None:
 
 def test_a_cache_whose_records_were_collected_is_discarded(world: World) -> None:
     shelf = MemoryShelf()
-    filled(world, shelf).cache.abandon()
+    filled(world, shelf).store.close(clean=True)
     settings = world.settings
     for round_number in range(5):
         owner = world.process(settings=settings).open()

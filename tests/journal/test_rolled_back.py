@@ -70,7 +70,7 @@ def test_an_accepted_rollback(world: World, epochs: int, lease_s: float) -> None
 
 def test_nothing_is_accepted_where_nothing_was_lost(world: World) -> None:
     shelf = MemoryShelf()
-    closed(world, shelf).cache.abandon()
+    closed(world, shelf).store.close(clean=True)
     ownership = world.process(shelf).service.take_over(own=None, accept_rollback=True)
     assert (ownership.report.source, ownership.report.findings) == ("cache", ())
     assert world.opened(2).payload.flags == 0

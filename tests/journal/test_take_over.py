@@ -43,7 +43,7 @@ def test_the_next_owner_has_everything_acknowledged(world: World, same_machine: 
     shelf = MemoryShelf()
     owner = world.process(shelf).open()
     positions = [owner.put(f"k{i}") for i in range(40)]
-    owner.store.close(clean=False)
+    owner.store.close(clean=True)
     heir = world.process(shelf if same_machine else None).open()
     assert all(heir.service.resolve(position) for position in positions)
     assert heir.service.resolve(positions[-1]._replace(lsn=positions[-1].lsn + 1, hash=b"")) is False

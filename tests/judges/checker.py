@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
-from math import inf, prod
+from math import prod
 from typing import Any, Final, NamedTuple, Protocol
 
 from tests.judges.calls import answered_by, call_of, is_same, stored, subject, urgency_of
@@ -101,11 +101,10 @@ class Anomaly(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``anomalies``: what is wrong; ``lsns``: the record of each call that has one, by the call's index; ``past``: all states."""
+    """``anomalies``: what is wrong; ``lsns``: the record of each call that has one, by the call's index."""
 
     anomalies: tuple[Anomaly, ...]
     lsns: dict[int, int]
-    past: Past
 
     @property
     def ok(self) -> bool:
@@ -118,22 +117,19 @@ def check_history(
     events: Sequence[Event],
     *,
     owners: Mapping[int, str] | None = None,
-    timed: bool = True,
-    eager: bool = True,
     tail: bool = False,
 ) -> Verdict:
     """Judge the events of one container that began empty by its records: number ``n`` of them has lsn ``n + 1``.
 
-    ``owners``: the process that claimed an epoch; the ``owner`` of an event is that name, or that name, a dot and more. ``timed``:
-    whether ``written`` of records is of the clock of the events. ``eager``: whether refusals of changes are
-    as the module says; False: they are judged as reads. ``tail``: a read that ends before the end that its owner knows looks at no fence:
-    it, too, may be of the last state that its owner's epoch had answered from.
+    ``owners``: the process that claimed an epoch; the ``owner`` of an event is that name, or that name, a dot and more.
+    ``tail``: a read that ends before the end that its owner knows looks at no fence: it, too, may be of the last state that its
+    owner's epoch had answered from.
     """
-    checker = _Checker(records, events, owners or {}, timed=timed, eager=eager, tail=tail)
+    checker = _Checker(records, events, owners or {}, tail=tail)
     checker.check_owners()
     if checker.fold():
         checker.judge_answers()
-    return Verdict(tuple(checker.anomalies[:_ANOMALIES_MAX]), checker.lsns, checker.past)
+    return Verdict(tuple(checker.anomalies[:_ANOMALIES_MAX]), checker.lsns)
 
 
 class _Misfit(NamedTuple):
@@ -151,16 +147,12 @@ class _Checker:
         events: Sequence[Event],
         owners: Mapping[int, str],
         *,
-        timed: bool,
-        eager: bool,
         tail: bool = False,
     ) -> None:
         self._tail = tail
         self._records = records
         self._events = events
         self._owners = owners
-        self._timed = timed
-        self._eager = eager
         self.past = Past()
         self._names: dict[int, str] = {}
         self._calls: dict[tuple[Any, ...], list[int]] = defaultdict(list)
@@ -178,7 +170,6 @@ class _Checker:
                     self._touching[key].append(index)
         for places in self._calls.values():
             places.sort(key=lambda index: urgency_of(events[index]))
-        self._windows = self._bounds()
 
     def _found(self, name: str, segment: str, message: str, *events: int) -> None:
         self.anomalies.append(Anomaly(name, segment, message, events))
@@ -195,25 +186,7 @@ class _Checker:
 
     # Records and their calls
 
-    def _bounds(self) -> list[tuple[float, float]]:
-        """Between which times each record was written: known, or from records around it that can be of one call only."""
-        if self._timed:
-            return [(record.written, record.written) for record in self._records]
-        early, late = [-inf] * len(self._records), [inf] * len(self._records)
-        names: dict[int, str] = {}
-        for number, record in enumerate(self._records):
-            names.update({op[1]: op[2] for op in record.ops if op[0] == CREATE})
-            for op, data in zip(record.ops, record.data, strict=True):
-                if op[0] in _UPKEEP:
-                    continue
-                calls = [self._events[index] for index in self._candidates(stored(op, data), names)[1]]
-                calls = [event for event in calls if event.outcome != "failed"]
-                if len(calls) == 1:
-                    early[number] = max(early[number], calls[0].invoked)
-                    late[number] = min(late[number], answered_by(calls[0]))
-        return list(zip(accumulate(early, max), [*accumulate(reversed(late), min)][::-1], strict=True))
-
-    def _candidates(self, op: tuple[Any, ...], names: Mapping[int, str]) -> tuple[str, Sequence[int]]:
+    def _candidates(self, op: tuple[Any, ...]) -> tuple[str, Sequence[int]]:
         """The segment that an operation is about, and the calls that ask for such a one."""
         if op[0] == TABLE_PUT and op[3] is None:
             # Put over in the same record, so its value is none that a record holds. One that expects a version comes first, or never.
@@ -223,7 +196,7 @@ class _Checker:
             puts = [put for put in puts if put[0][2] not in self._put]
             urgency = {place: (args[3] is None, *urgency_of(self._events[place])) for args, place in puts}
             return "", sorted(urgency, key=lambda place: urgency[place])
-        name = "" if op[0] >= TABLE_PUT else op[2] if op[0] == CREATE else names.get(op[1], "")
+        name = "" if op[0] >= TABLE_PUT else op[2] if op[0] == CREATE else self._names.get(op[1], "")
         return name, self._calls.get(op if op[0] >= TABLE_PUT else (op[0], name, *op[4:]), ())
 
     def fold(self) -> bool:
@@ -245,16 +218,16 @@ class _Checker:
     def _take(self, number: int, record: RecordSeen, ops: list[tuple[Any, ...]]) -> int:
         """Find the call of the first of these operations, and let it happen; returns how many are its own."""
         lsn, op = number + 1, ops[0]
-        name, candidates = self._candidates(op, self._names)
+        name, candidates = self._candidates(op)
         if op[0] == APPEND and not candidates and (head := self._head(op, name)):
             ops[:1] = [(*op[:3], len(head), head), (*op[:2], op[2] + len(head), op[3] - len(head), op[4][len(head) :])]
             op = ops[0]
-            name, candidates = self._candidates(op, self._names)
+            name, candidates = self._candidates(op)
         ids = [item[1] for item in ops if item[0] == CREATE]
         misfits: list[_Misfit] = []
         best: tuple[int, Done] | None = None
         for index in candidates:
-            found: _Misfit | Done | None = self._misfit(index, number, record)
+            found: _Misfit | Done | None = self._misfit(index, record)
             if found is None:
                 found = self._done(
                     index, perform(call_of(self._events[index]), self.past.at(lsn), lsn=lsn, ids=ids), ops
@@ -284,9 +257,9 @@ class _Checker:
         heads = [data for data in map(appended, calls) if data and op[4] is not None and op[4].startswith(data)]
         return max(heads, key=len, default=None)
 
-    def _misfit(self, index: int, number: int, record: RecordSeen) -> _Misfit | None:
+    def _misfit(self, index: int, record: RecordSeen) -> _Misfit | None:
         """Why a record cannot be of this call, whatever they do."""
-        event, (early, late) = self._events[index], self._windows[number]
+        event, written = self._events[index], record.written
         if index in self.lsns:
             return _Misfit("duplicate", f"its call has lsn {self.lsns[index]}", (index,))
         if event.outcome == "failed":
@@ -295,7 +268,7 @@ class _Checker:
         asked = not event.owner or owner is None or f"{event.owner}.".startswith(f"{owner}.")
         if not asked or (event.outcome == "ok" and 0 < event.epoch < record.epoch):
             return _Misfit("foreign", f"epoch {record.epoch} is not of {event.owner or event.process}", (index,))
-        if event.invoked > late or answered_by(event) < early:
+        if event.invoked > written or answered_by(event) < written:
             return _Misfit("reordered", f"written before {event.process} asked, or after the answer", (index,))
         return None
 
@@ -355,7 +328,7 @@ class _Checker:
             elif (event.outcome == "ok" and event.kind in OBSERVING | CHANGING) or (
                 event.outcome == "failed" and event.result in INFORMING and not event.about_session
             ):
-                careless = self._eager and event.outcome == "failed" and event.kind in CHANGING and event.kind != "ask"
+                careless = event.outcome == "failed" and event.kind in CHANGING and event.kind != "ask"
                 careless = careless or (self._tail and event.ends_inside)
                 if event.outcome == "failed" and careless and any(event.repeats(other) for other in events):
                     continue
@@ -375,12 +348,12 @@ class _Checker:
         """The last record that an answer may know of: no call was made later that has one before it, and it was written by then."""
         place = bisect_right(self._asked_at, returned)
         last = self._first_later[place] - 1 if place < len(self._asked_at) else len(self._records)
-        return min(last, bisect_right(self._written, returned)) if written and self._timed else last
+        return min(last, bisect_right(self._written, returned)) if written else last
 
     def _judge_answer(self, index: int, event: Event, floor: int) -> int | None:
         """The first record from ``floor`` on whose state explains an answer without a record."""
         call = call_of(event)
-        appending = self._eager and event.outcome == "failed" and event.kind in ("append", "append_many", "write")
+        appending = event.outcome == "failed" and event.kind in ("append", "append_many", "write")
         ceiling = self._ceiling(answered_by(event), written=not appending)
         if event.kind == "list":
             keys: set[Key] = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from hashlib import blake2b
 from typing import Literal, NamedTuple
@@ -34,9 +33,6 @@ __all__ = ["StepInvariants", "Violation"]
 _KIND_AT = 5
 _GENESIS = (0, bytes(16))
 _NAMES_KEPT_MAX = 100_000
-_OF_ITS_WORLD = frozenset(
-    ("violations", "history", "_names", "_content", "_on_violation", "_now", "_report", "kept_until")
-)
 _LOOKING = frozenset(("read", "info", "exists", "list", "table_get"))
 _FINDINGS = frozenset(("SegmentNotFound", "BadOffset", "SegmentTruncated"))
 """Errors that say something about the present."""
@@ -100,12 +96,6 @@ class StepInvariants:
         self._deletion = _GENESIS
         self._shown = _GENESIS
         self._replicas: dict[str, int] = {}
-
-    def begin_like(self, other: StepInvariants) -> None:
-        """Know what ``other`` knows, of a container of which this one is a copy. Nothing may have been told yet."""
-        known = {name: value for name, value in other.__dict__.items() if name not in _OF_ITS_WORLD}
-        self.__dict__.update(deepcopy(known))
-        self.history.begin_like(other.history)
 
     @property
     def owners(self) -> dict[int, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +40,6 @@ from tests.judges.stored_records import (
 __all__ = ["Entry", "StoredHistory"]
 
 _MISSING: Final = object()
-_OF_ITS_WORLD: Final = frozenset(("_names", "_uuid", "append", "_content", "report", "_now"))
 _NO_HASH: Final = bytes(16)
 _APPENDING: Final = (2, 9)
 _CONCAT: Final = 7
@@ -123,11 +121,6 @@ class StoredHistory:
         """Lsn of each OPEN in H."""
         self.removed: dict[bytes, int] = {}
         """Lsn at which a chunk became garbage."""
-
-    def begin_like(self, other: StoredHistory) -> None:
-        """Know what ``other`` knows, of a container of which this one is a copy. Nothing may have been told yet."""
-        known = {name: value for name, value in other.__dict__.items() if name not in _OF_ITS_WORLD}
-        self.__dict__.update(deepcopy(known, {id(_MISSING): _MISSING, id(other): self}))
 
     # What is known
 

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from tests.models.append import MUTANTS as APPEND_MUTANTS
 from tests.models.append import AppendModel
-from tests.models.backup import MUTANTS as BACKUP_MUTANTS
-from tests.models.backup import BackupModel
 from tests.models.explorer import Model
 from tests.models.slot import MUTANTS as SLOT_MUTANTS
 from tests.models.slot import SlotModel
@@ -34,7 +32,6 @@ SMALL: tuple[Scope, ...] = (
     Scope("slot: 2 claimants, 2 operations each, replica", SlotModel, {"processes": 2, "operations": 2}),
     Scope("append: 3 claimants, replica, power cut", AppendModel, {"faults": 0}),
     Scope("append: 2 claimants, replica, power cut, failed write or sync", AppendModel, {"processes": 2}),
-    Scope("backup: 3 runs, one has ended; one drops", BackupModel, {}),
 )
 
 LARGE: tuple[Scope, ...] = (
@@ -49,9 +46,6 @@ LARGE: tuple[Scope, ...] = (
     ),
     Scope("append: 3 claimants, 2 power cuts, 2 failures", AppendModel, {"power": 2, "faults": 2, "replica": False}),
     Scope("append: 4 claimants, replica, power cut", AppendModel, {"processes": 4, "faults": 0, "epochs": 4}),
-    Scope("backup: 3 runs; one drops", BackupModel, {"first": False}),
-    Scope("backup: 3 runs, one has ended; two drop", BackupModel, {"givers": 2}),
-    Scope("backup: 4 runs, one has ended; one drops, 3 states", BackupModel, {"runs": 4, "lsns": 3}),
 )
 
 _TWO_OPERATIONS = frozenset(("gcseal", "gcown", "rebatch", "nextslot"))
@@ -64,5 +58,4 @@ REFUTED: tuple[Scope, ...] = (
     *(Scope("append", AppendModel, {}, (mutant,)) for mutant in APPEND_MUTANTS),
     # Without the embedded record a successor has to sync what it trusts, as protocol P6 says.
     Scope("append", AppendModel, {"faults": 0}, ("noembed", "nofsyncseal")),
-    *(Scope("backup", BackupModel, {"lsns": 3 if mutant == "onecount" else 2}, (mutant,)) for mutant in BACKUP_MUTANTS),
 )

@@ -12,8 +12,8 @@ import pytest
 from chunkstore.checksum import BytesLike
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, OutcomeUnknown, StorageUnavailable
+from chunkstore.operations.tables import Table
 from chunkstore.pulsar import MemorySource
-from chunkstore.tables import Table
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, UnfinishedUpload
 
 __all__ = ["Died", "MemoryBucket", "Script", "hooked"]

@@ -10,7 +10,7 @@ import pytest
 from chunkstore import changes
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
-from chunkstore.storage import BaseChunkStorage, ChunkHandle, ChunkRange, ChunkStorage, ReadRange
+from chunkstore.storage import BaseChunkStorage, ChunkHandle, ChunkRange, ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
@@ -78,7 +78,6 @@ def every_call(storage: ChunkStorage) -> list[Callable[[], object]]:
         lambda: storage.open_write("a"),
         lambda: storage.read(handle, 0, 1),
         lambda: storage.read_into(handle, 0, bytearray(1)),
-        lambda: storage.read_ranges(handle, [ReadRange(0, 1)]),
         lambda: storage.write(handle, 1, b"x"),
         lambda: storage.sync(["a"]),
         lambda: storage.harden("a"),
@@ -100,7 +99,7 @@ def test_the_base_of_bindings_translates_every_call() -> None:
 
     class Third(Broken):
         do_exists = do_create = do_create_if_absent = do_put = do_open = do_read = do_read_into = broken  # type: ignore[assignment]
-        do_read_ranges = do_write = do_sync = do_harden = do_delete = do_list = do_stat = broken  # type: ignore[assignment]
+        do_write = do_sync = do_harden = do_delete = do_list = do_stat = broken  # type: ignore[assignment]
         do_compose = do_truncate = do_set_read_only = broken  # type: ignore[assignment]
 
     assert issubclass(Third, BaseChunkStorage)

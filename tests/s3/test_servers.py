@@ -19,7 +19,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ReadRange
+from chunkstore.storage import ChunkHandle
 from chunkstore.testing.storage_basics import pattern
 from tests.s3.conftest import Connect
 from tests.support.servers.s3server import CREDENTIALS, S3Server
@@ -74,10 +74,6 @@ def test_large_chunks_go_up_in_parts_and_leave_nothing(server: S3Server, connect
     buffer = bytearray(len(data) - 5)
     assert storage.read_into(ChunkHandle("large", False), 3, buffer) == len(buffer)
     assert buffer == data[3:-2]
-    found = storage.read_ranges(
-        ChunkHandle("large", False), [ReadRange(0, 10), ReadRange(5 * MIB - 5, 10), ReadRange(len(data) - 5, 100)]
-    )
-    assert found == [data[:10], data[5 * MIB - 5 : 5 * MIB + 5], data[-5:]]
     assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
 
 

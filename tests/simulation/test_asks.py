@@ -35,26 +35,6 @@ def test_who_cannot_see_what_came_of_it_does_not_know(scene: Scene, refused: boo
     assert scene.judge() == (["a"] if refused else ["a", "asked"])
 
 
-@worlds(*ALL)
-def test_a_bell_that_was_heard_in_vain_is_heard_again(scene: Scene) -> None:
-    """The LIST behind it fails, and nobody rings any more."""
-    z = scene.first("z", "a", ask_s=LOOKING)
-    q = Asking(scene)
-    changes = q.written("asked")
-    failing = Rule(z.process, error=StorageUnavailable("not today"), op="list", name="*ask*")
-    event, _ = q.begun("asked", changes, once(b"1"))
-    scene.world.advance(0.5)
-    q.process.stall()
-    rings = len(scene.seen(op="put", name=scene.names.bell))
-    assert failing.calls > 0 and not event.answered
-    failing.end()
-    scene.world.advance(1.0)
-    assert z.content() == ["a", "asked"] and len(scene.seen(op="put", name=scene.names.bell)) == rings
-    q.process.wake()
-    event.acknowledged()
-    assert scene.judge() == ["a", "asked"]
-
-
 class _Asked:
     """One commit is asked for, and somebody dies: whoever asks again, of whoever serves then, gets it done once."""
 
@@ -117,19 +97,3 @@ def test_what_takes_longer_than_the_owners_patience_is_done_once_and_not_refused
     event.acknowledged()
     assert [session.id for session in z.run(lambda store: store.sessions())] == [found.session_id]
     assert scene.judge() == ["a", "asked"]
-
-
-@worlds("posix-append")
-def test_what_only_a_page_cache_holds_is_no_success(scene: Scene) -> None:
-    """The owner's sync fails, and it dies. The next sync of that file "succeeds" and saves nothing; then the power goes."""
-    z = scene.first("z", "a", ask_s=LOOKING)
-    q = Asking(scene)
-    event, _ = q.begun("asked", q.written("asked"), once(b"1"), wait_s=10.0)
-    z.process.until_record().release()
-    sync = z.process.until(op="sync", step="fsync", name="*/log.a")
-    scene.posix.entries[sync.name].sync_fails()
-    sync.outlive()
-    scene.world.advance(12.0)
-    scene.world.machine("far away").power_cut()
-    assert event.job is not None and event.job.done and isinstance(event.error, OutcomeUnknown)
-    assert scene.judge() == ["a"]

@@ -12,13 +12,14 @@ from chunkstore.backup.copies import named_copies
 from chunkstore.backup.restore import restore as restore_container
 from chunkstore.backup.rounds import backup
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.errors import Unsupported
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.names import BackupNames
 from chunkstore.replica import Replica
-from chunkstore.storage import ChunkStorage
+from chunkstore.storage import BaseChunkStorage, ChunkStorage
 from tests.simulator import Process, World
+from tests.simulator.folders import FolderStorage
 from tests.simulator.world import StorageKind
 from tests.support.backups import drop_old
 
@@ -39,10 +40,16 @@ def _filled(process: Process) -> ChunkedSegmentStorage:
     return store
 
 
+def at(process: Process, folder: str) -> ChunkStorage:
+    """The storage whose root is a folder of the world's, ``/`` behind its name."""
+    assert isinstance(process.storage, BaseChunkStorage)
+    return FolderStorage(process.storage, folder)
+
+
 def assert_one_whole(world: World) -> None:
     """One backup counts, and all that it names is there."""
     reader, names = world.process("reader"), BackupNames("c")
-    there = reader.at(BACKUPS)
+    there = at(reader, BACKUPS)
 
     def look() -> int:
         complete = list(runs.iter_complete(there, names))
@@ -60,10 +67,10 @@ def test_a_backup_that_was_dropped_is_not_brought_back_by_a_power_cut(seed: int)
     with World(seed, "posix") as world:
         owner = world.process("owner")
         store = _filled(owner)
-        owner.run(lambda: backup(store, owner.at(BACKUPS)))
+        owner.run(lambda: backup(store, at(owner, BACKUPS)))
         owner.run(lambda: store.delete("goes"))
-        owner.run(lambda: backup(store, owner.at(BACKUPS)))
-        owner.run(lambda: drop_old(owner.at(BACKUPS), container=store.container))
+        owner.run(lambda: backup(store, at(owner, BACKUPS)))
+        owner.run(lambda: drop_old(at(owner, BACKUPS), container=store.container))
         owner.crash()
         world.power_cut()
         assert_one_whole(world)
@@ -76,10 +83,10 @@ def test_a_copy_that_was_seen_is_made_durable_before_it_is_relied_on(seed: int) 
         owner, first = world.process("owner"), world.process("first")
         store = _filled(owner)
         replica = first.replica()
-        first.start(lambda: backup(replica, first.at(BACKUPS), pin=False))
+        first.start(lambda: backup(replica, at(first, BACKUPS), pin=False))
         first.until(op="create_if_absent", step="fsync-folder", name=f"{BACKUPS}c/[do]/*")
         first.crash()
-        owner.run(lambda: backup(store, owner.at(BACKUPS)))
+        owner.run(lambda: backup(store, at(owner, BACKUPS)))
         owner.crash()
         world.power_cut()
         assert_one_whole(world)
@@ -93,14 +100,14 @@ def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: Stor
         store = _filled(owner)
 
         def restore(process: Process) -> None:
-            old, new = process.storage, process.at("n/")
+            old, new = process.storage, at(process, "n/")
             caches = lambda role: fresh_cache(new if role == "owner" else old, role)  # noqa: E731
             restore_container(old, new, container="c", settings=world.settings, caches=caches)
 
         restorer.start(lambda: restore(restorer))
         restorer.until(op="create_if_absent", name="n/c/epoch/*")
         restorer.crash()
-        new = other.at("n/")
+        new = at(other, "n/")
 
         def opened() -> ChunkedSegmentStorage:
             cache = fresh_cache(new, "owner")
@@ -117,64 +124,3 @@ def test_a_container_that_is_about_to_be_restored_is_not_opened_empty(kind: Stor
         restored = other.run(opened)
         assert other.run(lambda: restored.read("goes", 0, 99)) == b"g" * 40
         assert owner.run(lambda: store.read("stays", 0, 99)) == b"s" * 40
-
-
-def test_what_the_next_owner_has_to_decide_does_not_lie_in_the_future() -> None:
-    """The last record of a log has been shown; somebody has claimed and not opened."""
-    with World(1, "posix") as world:
-        owner, reader, heir = world.process("owner"), world.process("reader"), world.process("heir")
-        _filled(owner)
-        lsn = reader.replica().lsn
-        heir.start(heir.opening())
-        held = heir.until(op="create_if_absent", name="*/j/*", stage="send")
-
-        def look(at_lsn: int) -> int:
-            storage = reader.storage
-            cache = fresh_cache(storage, "past")
-            with open_replica_on(storage, container="c", settings=world.settings, cache=cache, at_lsn=at_lsn) as view:
-                return view.lsn
-
-        with pytest.raises(StorageUnavailable, match="the next owner has claimed"):
-            reader.run(lambda: look(lsn))
-        assert reader.run(lambda: look(lsn - 1)) == lsn - 1
-        held.release()
-        world.advance(5)
-        assert reader.run(lambda: look(lsn)) == lsn
-        with pytest.raises(InvalidArgument, match="is in the future"):
-            reader.run(lambda: look(lsn + 9))
-
-
-def test_a_replica_that_cannot_believe_the_last_record_yet_was_not_rolled_back() -> None:
-    """The last backup, the owner's, is of that record."""
-    with World(1, "posix") as world:
-        owner, reader, heir = world.process("owner"), world.process("reader"), world.process("heir")
-        store = _filled(owner)
-        owner.run(lambda: backup(store, owner.at(BACKUPS), pin=False))
-        heir.start(heir.opening())
-        held = heir.until(op="create_if_absent", name="*/j/*", stage="send")
-        replica = reader.replica()
-        with pytest.raises(StorageUnavailable, match="run it again"):
-            reader.run(lambda: backup(replica, reader.at(BACKUPS), pin=False))
-        held.release()
-        world.advance(5)
-        reader.run(lambda: backup(replica, reader.at(BACKUPS), pin=False))
-
-
-def test_a_run_that_was_taken_for_dead_is_told_to_run_again_and_not_that_its_base_is_damaged() -> None:
-    """Whoever drops backups has a clock that is a day ahead, and so drops the base of a run that is under way."""
-    with World(1, "s3") as world:
-        owner, first, other = world.process("owner"), world.process("first"), world.process("other")
-        store = _filled(owner)
-        owner.run(lambda: backup(store, owner.at(BACKUPS)))
-        owner.run(lambda: store.append("stays", b"more"))
-        replica = first.replica()
-        job = first.start(lambda: backup(replica, first.at(BACKUPS), pin=False))
-        held = first.until(op="read", name=f"{BACKUPS}c/backups/*", stage="apply")
-        other.wall_offset_ns += 2 * 86_400 * 10**9
-        owner.run(lambda: store.append("stays", b"again"))
-        there = other.replica()
-        other.run(lambda: backup(there, other.at(BACKUPS), pin=False))
-        other.run(lambda: drop_old(other.at(BACKUPS), container=there.container))
-        held.release()
-        with pytest.raises(Conflict, match="run it again"):
-            job.result()

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-import chunkstore
-from chunkstore.cli import serve
-from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy, Tuning
+from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed, Damaged, InvalidArgument, NotOwner, StorageUnavailable
+from chunkstore.errors import InvalidArgument
 from chunkstore.journal import RecordKind
-from chunkstore.observer import Observer
-from chunkstore.operations import collect as collecting
-from chunkstore.upkeep.jobs import Step
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from tests.simulation.scene import ALL, Owner, Scene, scene_of, worlds
-from tests.support.hooked import wait_for
 
 SMALL = RollingPolicy(chunk_size_bytes_max=10)
 
@@ -69,43 +62,6 @@ def test_it_can_be_switched_off(scene: Scene) -> None:
     assert chunks(scene) == 1
 
 
-@worlds(*ALL)
-def test_an_idle_owner_asks_nothing_of_the_storage(scene: Scene) -> None:
-    owner = scene.first("z", "a", collect_s=60.0, gc_grace_s=0.0)
-    litter(owner, 3)
-    scene.world.advance(1_000)
-    passes = owner.store.optimiser.status().jobs[0].passes
-    calls = len(scene.calls)
-    scene.world.advance(3_600)
-    assert [call.op for call in scene.calls[calls:]] == []
-    assert owner.store.optimiser.status().jobs[0].passes >= passes + 55
-    owner.append("b")
-    scene.world.advance(1_000)
-    assert len(scene.calls) > calls, "a snapshot was due, and what it made needless"
-
-
-def test_serving_an_idle_container_costs_less_than_a_request_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    with scene_of("s3-slot", collect_s=300.0, gc_grace_s=3600.0) as scene:
-        owner = scene.first("z", "a")
-        litter(owner, 3)
-        optimised(owner, OptimiserPolicy(retention=True))
-        settings = owner.store.settings
-        serving = serve._Serving("", "c", settings, OptimiserPolicy(), None, accept_rollback=False, quiet=True)
-        job = owner.process.start(lambda: serving._serve(owner.store), "serve")
-        scene.world.advance(3 * 3_600)
-        assert chunks(scene) == 1
-        calls = len(scene.calls)
-        scene.world.advance(3_600)
-        spent = [call.op for call in scene.calls[calls:]]
-        assert set(spent) == {"exists"}, "looks for a newer claim"
-        assert 30 < len(spent) <= 60
-        heir = scene.owner("y", "other")
-        scene.world.advance(100)
-        assert isinstance(job.failure(), NotOwner)
-        assert heir.content() == ["a"]
-    assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["serving", "freed"]
-
-
 @worlds("posix-append", "s3-slot")
 def test_garbage_behind_a_pin_and_in_its_grace_stays(scene: Scene) -> None:
     owner = scene.first("z", "a", collect_s=10.0, gc_grace_s=100.0)
@@ -115,18 +71,6 @@ def test_garbage_behind_a_pin_and_in_its_grace_stays(scene: Scene) -> None:
     assert chunks(scene) == 6
     scene.world.advance(200)
     assert chunks(scene) == 1, "its end came with a collection"
-
-
-@worlds("posix-slot", "s3-slot")
-def test_limits_hold_in_the_long_run(scene: Scene) -> None:
-    owner = scene.first("z", "a", collect_s=1.0, gc_grace_s=0.0)
-    owner.store.optimiser.pause()
-    litter(owner, 2_000)
-    optimised(owner, OptimiserPolicy(requests_s=20))
-    scene.world.advance(40)
-    assert 800 < chunks(scene) < 2_001, "a step, and what it has spent is waited for"
-    scene.world.advance(120)
-    assert chunks(scene) == 1
 
 
 @worlds("posix-append")
@@ -183,57 +127,6 @@ def test_retention_is_applied_where_it_is_asked_for(scene: Scene) -> None:
     assert retention.steps > retention.passes, "300 segments are more than one step"
 
 
-class Noting(Observer):
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def upkeep(self, *what: Any) -> None:
-        self.told.append(what)
-
-
-class Failing:
-    """A job that raises what it is given, then succeeds."""
-
-    name = "failing"
-    pressing = False
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    def step(self, step: Step) -> bool:
-        step.did(3, moved_bytes=7, freed_bytes=5)
-        step.count(chunks=2)
-        if self.errors:
-            raise self.errors.pop(0)
-        return False
-
-
-@worlds("posix-append")
-def test_errors_are_told_and_tried_again_with_pauses(scene: Scene) -> None:
-    owner = scene.first("z", "a")
-    observer = Noting()
-    container = owner.store._container
-    container.upkeep._observer = container.observer = observer
-    damage = Damaged("rotten", object="chunk x", position=7)
-    job = Failing(ValueError("a bug"), StorageUnavailable("down"), damage)
-    optimiser = owner.run(lambda store: StorageOptimiser(container, OptimiserPolicy(), [(job, 50.0)]))
-    owner.store._maintenance.beside[:] = [optimiser]
-    scene.world.advance(51)
-    assert (optimiser.status().jobs[0].errors, optimiser.status().jobs[0].passes) == (1, 0)
-    assert isinstance(optimiser.status().jobs[0].error, StorageUnavailable), "whatever a job raises, it is one of ours"
-    scene.world.advance(8)
-    status = optimiser.status().jobs[0]
-    assert (status.steps, status.errors, status.passes, status.error) == (4, 3, 0 + 1, None)
-    assert status.findings == (str(damage),), "what is damaged stays in sight"
-    assert (status.requests, status.moved_bytes, status.freed_bytes) == (12, 28, 20)
-    assert [error and type(error).__name__ for *_, error in observer.told] == [
-        "StorageUnavailable", "StorageUnavailable", "Damaged", None,
-    ]  # fmt: skip
-    assert observer.told[-1] == ("failing", {"chunks": 2}, None)
-    scene.world.advance(51)
-    assert optimiser.status().jobs[0].passes == 2
-
-
 @worlds("s3-slot", "posix-append")
 @pytest.mark.parametrize("end", ["close", "deposed"])
 def test_a_collection_under_way_ends_with_its_owner(scene: Scene, end: str) -> None:
@@ -274,22 +167,6 @@ def test_commits_go_on_beside_a_large_collection() -> None:
         assert len(scene.judge()) == 51
 
 
-def test_rows_that_are_refused_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    with scene_of("posix-append", collect_s=1.0, gc_grace_s=0.0) as scene:
-        owner = scene.first("z", "a")
-
-        def rotten(what: str, raw: bytes) -> Any:
-            raise Damaged("planted", object=what)
-
-        litter(owner, 1)
-        monkeypatch.setattr(collecting, "decode_garbage", rotten)
-        scene.world.advance(5)
-        [job] = owner.store.optimiser.status().jobs
-        assert job.errors == 0
-        [text] = job.findings
-        assert "run check" in text
-
-
 def test_a_deletion_that_hangs_does_not_keep_an_owner_from_closing_cleanly() -> None:
     with scene_of("posix-append", collect_s=1.0, gc_grace_s=0.0) as scene:
         owner = scene.first("z", "a")
@@ -297,26 +174,6 @@ def test_a_deletion_that_hangs_does_not_keep_an_owner_from_closing_cleanly() -> 
         owner.process.until(op="delete")  # and it stays there
         owner.process.run(owner.store.close)
         assert [record.header.kind for record in scene.records(1)][-1] is RecordKind.CLOSE
-
-
-def test_with_real_threads_and_an_observer_that_raises() -> None:
-    class Raising(Observer):
-        def upkeep(self, *what: Any) -> None:
-            raise ValueError(what)
-
-    settings = chunkstore.Settings(lease_s=0, inline_bytes_max=0, gc_grace_s=0, tuning=Tuning(collect_s=0.1))
-    policy = OptimiserPolicy(retention=True, interval_s=0.1)
-    where = "memory://optimised-by-threads"
-    with chunkstore.open(where, settings=settings, observer=Raising(), optimiser=policy) as store:
-        store.create("a", rolling=SMALL)
-        store.append("a", bytes(100))
-        store.set_retention("a", RetentionPolicy(size_bytes_max=30))
-        wait_for(lambda: store.info("a").start_offset == 70 and store.usage().garbage_bytes == 0)
-        assert [job.errors for job in store.optimiser.status().jobs] == [0, 0]
-    with pytest.raises(Closed):
-        store.optimiser.run_once()
-    with pytest.raises(InvalidArgument, match="optimiser must be"):
-        chunkstore.open(where, optimiser=object())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

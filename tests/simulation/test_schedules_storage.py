@@ -15,7 +15,7 @@ from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.probe import PROBE_RACERS
+from chunkstore_bindings.wrappers.probe import PROBE_RACERS
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage
 from tests.simulation.scene import ALL, APPEND, SEGMENT, Owner, Scene, scene_of, worlds

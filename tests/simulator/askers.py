@@ -25,7 +25,7 @@ from chunkstore.owner import Asker
 from chunkstore.sessions import SessionChunk, SessionWriter, staged_name
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at
-from tests.simulator.roots import RootRun
+from tests.simulator.lives import Lives
 from tests.simulator.world import Process
 
 __all__ = ["Askers"]
@@ -53,7 +53,7 @@ class _Asker:
 class Askers:
     """All askers of one run. ``turn`` at each turn of the nemesis; ``end`` once there are no faults."""
 
-    def __init__(self, run: RootRun) -> None:
+    def __init__(self, run: Lives) -> None:
         self._run = run
         self._all = [_Asker(f"q{number}") for number in range(run.plan.askers)]
         self._ending = False
@@ -139,7 +139,7 @@ class Askers:
 class _Life:
     """A life of one process of an asker."""
 
-    def __init__(self, run: RootRun, who: _Asker, process: Process, asker: Asker, random: Random, name: str) -> None:
+    def __init__(self, run: Lives, who: _Asker, process: Process, asker: Asker, random: Random, name: str) -> None:
         self._run = run
         self._who = who
         self._process = process

@@ -1,15 +1,14 @@
 """Judging a run: what may never be seen while it goes on, and what must hold at its end.
 
-Levels: "none" (only what the end shows), "steps" (the invariants of steps whenever something happens, those of the metadata at each
-take-over, all of them and the history of what clients were told at the end). Every finding begins with what found it:
-``invariant N``, or ``history ANOMALY``. Promises: looks only; takes no step of the simulation's time at its own account.
-Leaves out: the rules themselves (``tests.judges.step_invariants``, ``tests.judges.checker``).
+The invariants of steps are judged whenever something happens, those of the metadata at each take-over, all of them and the
+history of what clients were told at the end. Every finding begins with what found it: ``invariant N``, or ``history ANOMALY``.
+Judging takes no virtual time. The rules: ``tests.judges.step_invariants``, ``tests.judges.checker``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
@@ -21,104 +20,57 @@ from chunkstore.replica import Replica
 from chunkstore.storage import iter_listing
 from tests.judges.checker import check_history
 from tests.judges.events import Event
-from tests.judges.past_states import Past
 from tests.judges.stored_history import StoredHistory
 from tests.simulator.clients import TABLE
 from tests.simulator.finals import ContainerContents, container_contents, patiently
 from tests.simulator.watching import Watch
 from tests.simulator.world import Process, World
 
-__all__ = ["Checks", "Level", "Swept"]
+__all__ = ["Checks"]
 
-Level: TypeAlias = Literal["none", "steps"]
 _IDEMPOTENT: Final = ("seal", "unseal", "truncate")
 _WRONG: Final = frozenset(("damage", "leak"))
 """Severities of findings that no correct run leads to."""
 
 
-class Swept(NamedTuple):
-    """What the heir's sweep did, and what is there behind it. ``own_bytes``: of what the heir has left behind itself; ``missing``: chunks
-    that segments name, and that are not there."""
-
-    deleted: int
-    deleted_bytes: int
-    left: int
-    left_bytes: int
-    own_bytes: int
-    named: int
-    missing: int
-
-
 class Checks:
-    """The judge of one run. ``sweep``: what the heir's sweep has come to, behind it."""
+    """The judge of one run."""
 
-    sweep: Swept | None = None
-    past: Past | None = None
-    """All states, once the history was judged."""
-
-    def __init__(self, world: World, level: Level, side: str = "", of: Checks | None = None) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self.level = level
         self._final: ContainerContents | None = None
-        self._watch: Watch | None = Watch(world, side, of._watch if of else None) if level == "steps" else None
-
-    def copied(self, side: str = "") -> Checks:
-        """The judge of a root that is as this one is now, and goes on by itself."""
-        return Checks(self._world, self.level, side, self)
+        self._watch = Watch(world)
 
     @property
     def stored(self) -> StoredHistory:
         """History, as the storage holds it."""
-        assert self._watch is not None
         return self._watch.invariants.history
-
-    def forgive(self, invariant: int) -> None:
-        """The storage is such that this may break."""
-        if self._watch is not None:
-            self._watch.forgiven.add(invariant)
-
-    def pause(self, *, paused: bool = True) -> None:
-        """Whether what happens now is no part of the history that is judged here."""
-        if self._watch is not None:
-            self._watch.paused = paused
 
     def after_take_over(self, process: Process, store: ChunkedSegmentStorage) -> None:
         """A process has begun to serve; called in one of its tasks."""
-        if self._watch is None:
-            return
         self._watch.serving(process, store)
-        if self._watch.rotten:
-            return
         with self._world.scheduler.atomic(), store._container.current.store.view() as view:
             epoch, count = store.epoch, store._space.found_orphans
             findings = list(check(store._context, view, "quick", epoch=epoch, orphans=count, progress=lambda _: None))
         for finding in findings:
-            if finding.severity in _WRONG and finding.invariant not in self._watch.forgiven:
+            if finding.severity in _WRONG:
                 self._world.fail(f"invariant {finding.invariant}: after the take-over by {process.name}: {finding}")
 
     def watch_replica(self, process: Process, replica: Replica) -> None:
         """A replica has begun to follow."""
-        if self._watch is not None:
-            self._watch.following(process, replica)
+        self._watch.following(process, replica)
 
     def damaged(self, error: Damaged, _since: int = 0) -> bool:
         """Somebody was answered this; whether the storage really lost what was named, which then is the violation."""
-        return self._watch is not None and self._watch.invariants.answered_damaged(error.object or "")
+        return self._watch.invariants.answered_damaged(error.object or "")
 
     def referenced_chunks(self) -> list[str]:
         """The chunks that history refers to now."""
         return [self._world.names.chunk(key[1:]) for key in self.stored.rows if key[:1] == CHUNK]
 
-    def may_miss(self, name: str) -> bool:
-        """Whether a chunk may rightly be gone: no segment has it. Its row may be there still, which goes once the chunk has gone."""
-        identity = self._world.names.parse_chunk(name)
-        stored = self.stored
-        return identity is None or chunk_key(identity) not in stored.rows or identity in stored.removed
-
     def told(self, event: Event) -> None:
         """A client was answered."""
-        if self._watch is not None:
-            self._watch.told(event)
+        self._watch.told(event)
 
     def at_the_end(self, store: ChunkedSegmentStorage, *, early: bool) -> list[Event]:
         """After all faults, in a task of the heir. ``early``: requests may still be on their way.
@@ -126,14 +78,12 @@ class Checks:
         Returns what the heir reads, as events of the history, if ``early``.
         """
         world = self._world
-        forgiven = self._watch.forgiven if self._watch is not None else ()
-        findings = [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]
-        for finding in [finding for finding in findings if finding.invariant not in forgiven]:
+        for finding in [finding for finding in patiently(lambda: store.check("deep")) if finding.severity in _WRONG]:
             world.fail(f"invariant {finding.invariant}: at the end: {finding}")
         holders = [session.holder for session in patiently(store.sessions)]
         if len(set(holders)) < len(holders):
             world.fail(f"history duplicate: sessions that were asked for once each are open: {holders}")
-        if self._watch is not None and not early:
+        if not early:
             self._watch.look()
             self._watch.invariants.finish()
         found = container_contents(store)
@@ -144,25 +94,13 @@ class Checks:
 
     def swept(self, store: ChunkedSegmentStorage) -> None:
         """One sweep leaves nothing that no row names, but for what the heir itself may have left behind (invariant 23)."""
-        report = patiently(lambda: store.sweep(delete=True, age_s_min=0))
-        own: list[int] = []
-        left: list[int] = []
-        listed: set[bytes] = set()
+        patiently(lambda: store.sweep(delete=True, age_s_min=0))
         owned = store._container
         with owned.current.store.view() as view:
             for info in iter_listing(owned.storage, owned.names.data_prefix()):
                 identity = owned.names.parse_chunk(info.name)
-                listed.add(identity or b"")
-                if identity is not None and _is_named(view, identity):
-                    continue
-                if identity is not None and chunk_epoch(identity) >= store.epoch:
-                    own.append(info.length)
-                    continue
-                left.append(info.length)
-                self._world.fail(f"invariant 23: a sweep has left {info.name}, {info.length} bytes")
-            wanted = {key[1:] for key, _ in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))} - set(self.stored.removed)
-        size = report.deleted_bytes
-        self.sweep = Swept(report.deleted, size, len(left), sum(left), sum(own), len(wanted), len(wanted - listed))
+                if identity is None or (chunk_epoch(identity) < store.epoch and not _is_named(view, identity)):
+                    self._world.fail(f"invariant 23: a sweep has left {info.name}, {info.length} bytes")
 
     def _finals(self, store: ChunkedSegmentStorage, found: ContainerContents) -> list[Event]:
         """What the heir was told, as events: segments one by one, which there are, and rows."""
@@ -192,12 +130,9 @@ class Checks:
 
     def history(self, events: Sequence[Event]) -> None:
         """The whole history, once nothing can be added to it any more."""
-        if self._watch is None:
-            return
         invariants = self._watch.invariants
         tail = self._world.settings.read_fence == "tail"
         verdict = check_history(invariants.history.entries, events, owners=invariants.owners, tail=tail)
-        self.past = verdict.past
         doubtful = [
             event for index, event in enumerate(events) if event.outcome == "unknown" and index not in verdict.lsns
         ]

@@ -148,9 +148,9 @@ def draw_plan(
     settings = tuned(
         settings, follow_s_max=paces.choice((0.05, 1.0, 10.0)), lease_remote_s=timeout_s * paces.choice((0, 20))
     )
-    lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, kind, distrust)
+    lies = () if bindings or kind == "hdfs" or upkeep or asks else draw_distrust(seed, distrust)
     if lmdb is None:
-        lmdb = wants_lmdb or any(name == "rotten_rows" for name, _ in lies)
+        lmdb = wants_lmdb
     plan = Plan(
         seed=seed,
         storage=kind,

@@ -11,7 +11,7 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, StorageUnavailable
 from tests.simulator import finals
 from tests.simulator.finals import calmly
-from tests.simulator.roots import RootRun
+from tests.simulator.lives import Lives
 from tests.simulator.world import Process
 
 __all__ = ["judge"]
@@ -24,12 +24,12 @@ _ASKING_S: Final = 600.0
 """On top of that where somebody asks: pauses between looks of either side are no settings."""
 
 
-def judge(run: RootRun) -> None:
+def judge(run: Lives) -> None:
     """Faults are over: a fresh process takes over, and everything is looked at."""
     world = run.world
     if world.failures or not _everybody_ends(run):
         return
-    heir = run.process("heir", f"host-of-the-heir{run.side}")
+    heir = run.process("heir", "host-of-the-heir")
     store = calmly(world, lambda: _inherit(run, heir), heir)
     if store is None:
         return
@@ -43,12 +43,12 @@ def judge(run: RootRun) -> None:
     calmly(world, lambda: run.checks.swept(store), heir)
     calmly(world, lambda: run.checks.at_the_end(store, early=False), heir)
     calmly(world, store.close, heir)
-    follower = run.process("follower", f"host-of-the-follower{run.side}")
+    follower = run.process("follower", "host-of-the-follower")
     calmly(world, lambda: run.checks.compare(follower.opening_replica()()), follower)
     run.checks.history(run.recorder.finish())
 
 
-def _everybody_ends(run: RootRun) -> bool:
+def _everybody_ends(run: Lives) -> bool:
     """Without faults, whatever is under way comes to an end in bounded time (invariant 33)."""
     patience_s = _PATIENCE * run.plan.timeout_s + (_POLITE_S if run.plan.settings.lease_s else 0.0)
     patience_s += _ASKING_S if run.plan.askers else 0.0
@@ -64,7 +64,7 @@ def _everybody_ends(run: RootRun) -> bool:
     return False
 
 
-def _inherit(run: RootRun, heir: Process) -> ChunkedSegmentStorage:
+def _inherit(run: Lives, heir: Process) -> ChunkedSegmentStorage:
     """Claim until it succeeds: with no faults left, and nobody new, it has to in bounded time (invariant 33)."""
     for _ in range(len(run.world.processes) + 2):
         try:

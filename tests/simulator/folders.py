@@ -1,4 +1,4 @@
-"""A root within a root: the objects of one folder of a simulated storage, under their own names. Leaves out: who made it (``copies``)."""
+"""A root within a root: the objects of one folder of a simulated storage, under their own names."""
 
 from __future__ import annotations
 

@@ -98,10 +98,6 @@ class PosixBackend(PosixFaults):
         self._set(name, None)
         self.sync_folder(name)
 
-    def settle(self) -> None:
-        """Every name that is there is durable, and every one that is gone stays away: what a sync of the whole tree does."""
-        self._dirty.clear()
-
     # System calls
 
     def _new_inode(self) -> Inode:

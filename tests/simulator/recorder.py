@@ -14,7 +14,6 @@ from typing import Any
 from greenlet import GreenletExit
 
 from chunkstore.errors import (
-    CacheDamaged,
     ChunkstoreError,
     Damaged,
     InvalidArgument,
@@ -62,12 +61,6 @@ class Recorder:
             raise
         self._record(number, "ok", result, epoch())
         return result
-
-    def copied(self) -> Recorder:
-        """The history up to now, of a container that goes on as a copy: what was not answered yet may have happened or not."""
-        copy = Recorder(self._world)
-        copy.events = [*self.events, *self._open.values()]
-        return copy
 
     def now(self) -> int:
         """The time of events."""
@@ -128,8 +121,6 @@ class Recorder:
         """Fail the run if this is no answer that fine storage in bad weather may lead to. ``since``: when it was asked for."""
         if isinstance(error, Damaged) and self.on_damage(error, since):
             return
-        if isinstance(error, CacheDamaged) and self._world.rotten_caches:
-            return  # another store was made, and that rotted before its first use, or there was no time for one: a retry
         if isinstance(error, RolledBack):
             self._world.fail(f"history wrong-refusal: {kind} was answered {error!r}, and nothing was rolled back")
         elif isinstance(error, Damaged | InvalidArgument):

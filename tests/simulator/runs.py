@@ -6,7 +6,7 @@ what it finds is compared with every recorded answer.
 
 Promises: same seed, same run, to the last step (``RunResult.trace_hash``), whatever PYTHONHASHSEED says. Whatever is found
 wrong is in ``RunResult.violations``, with the one line that replays it.
-Leaves out: reducing a failing run; what owners, replicas and the nemesis do at a root (``roots``); the checks themselves (``checks``).
+Leaves out: reducing a failing run; what owners, replicas and the nemesis do (``lives``); the checks themselves (``checks``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ from chunkstore import runtime
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.simulator.askers import Askers
-from tests.simulator.checks import Checks, Level
 from tests.simulator.clients import EventWriter
-from tests.simulator.distrust import Distrust
 from tests.simulator.drawing import Plan, draw_plan
 from tests.simulator.ending import judge
-from tests.simulator.lies import ENABLED
-from tests.simulator.recorder import Recorder
+from tests.simulator.lies import ENABLED, Lies
+from tests.simulator.lives import Lives
 from tests.simulator.result import RunResult
-from tests.simulator.roots import RootRun
 from tests.simulator.scheduler import NS, SchedulerStuck, SimProcessState
 from tests.simulator.virtual import EPOCH_MS
 from tests.simulator.world import World
@@ -45,7 +42,6 @@ def run_seed(
     seed: int,
     *,
     claims: int = 24,
-    level: Level = "steps",
     trace: bool = False,
     lmdb: bool | None = None,
     distrust: Iterable[str] = ENABLED,
@@ -54,17 +50,14 @@ def run_seed(
 ) -> RunResult:
     """Run a seed. ``upkeep``, ``asks``: as in ``draw_plan``."""
     plan = draw_plan(seed, claims=claims, lmdb=lmdb, distrust=distrust, upkeep=upkeep, asks=asks)
-    return Run(plan, level=level, trace=trace).run()
+    return Run(plan, trace=trace).run()
 
 
-class Run(RootRun):
+class Run(Lives):
     """One run; see the module. ``run`` may be called once."""
 
-    distrust: Distrust
-
-    def __init__(self, plan: Plan, *, level: Level = "steps", trace: bool = False) -> None:
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
-        self.level = level
         self.random = Random(f"story {plan.seed}")
         self._folder = tempfile.mkdtemp(prefix="chunkstore-simulated-", dir=_fast_folder()) if plan.lmdb else None
         self.world = World(
@@ -87,16 +80,13 @@ class Run(RootRun):
             self.world.backend.clock_ms = Random(f"storage clock {plan.seed}").choice((0, EPOCH_MS))
         self.world.trace = [] if trace else None
         self.scheduler = self.world.scheduler
-        self.go_on_as(Recorder(self.world), Checks(self.world, level))
         self.result = RunResult(plan.seed, plan.storage, self.world.mode, lmdb=plan.lmdb, bindings=plan.bindings)
         self.result.allowed = tuple(name for name in plan.weather.__slots__ if getattr(plan.weather, name))
         self.result.allowed += tuple(name for name, _ in plan.distrust)
         self.writers = [EventWriter(f"w{number}", f"s{number % plan.segments}") for number in range(3)]
-        self.copies = []
-        self.accepting = []
         self.world.on_stall = self._stall_at_call
         self.unit_ns = int(plan.latency_s * plan.pace * NS)
-        self.distrust = Distrust(self)
+        self.lies = Lies(self.world, plan.seed, plan.distrust, self.unit_ns)
         self._start()
         self._askers = Askers(self)
 
@@ -131,8 +121,7 @@ class Run(RootRun):
         try:
             scheduler.run()
             if not world.failures and not world.escaped:
-                for root in (self, *self.copies):
-                    judge(root)
+                judge(self)
         except SchedulerStuck as error:
             world.fail(str(error))
         except Exception as error:  # noqa: BLE001  (a finding of this seed, and no end of a whole campaign)
@@ -166,15 +155,13 @@ class Run(RootRun):
             self.scheduler.pause(scheduler_pause)
             self.strike(owners)
             self.wake_some()
-            self.distrust.turn()
-            for copied in self.copies:
-                copied.turn()
+            if self.lies.turn(self.checks.referenced_chunks):
+                self.look_around()
             self._askers.turn()
         self.scheduler.pause(int(self.unit_ns * 2 * random.random()))
-        self.distrust.end()
+        self.lies.end()
         world.faults.clear_up()
-        for root in (self, *self.copies):
-            root.end()
+        self.end()
         self._askers.end()
         self.scheduler.stop()
 

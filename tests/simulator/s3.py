@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, ChunkNotFound
-from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkStorage, ListPage, ReadRange
+from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkStorage, ListPage
 from tests.simulator.request_faults import RequestFaults
 from tests.simulator.scheduler import NS
 from tests.simulator.wire import Surroundings, Wire, WiredProcess, rotten_bytes
@@ -24,7 +24,6 @@ from tests.simulator.wire import Surroundings, Wire, WiredProcess, rotten_bytes
 __all__ = ["Object", "S3Backend", "S3ChunkStorage"]
 
 _LAG_NS: Final = 5 * NS
-_LATE_NS: Final = 3600 * NS
 
 
 class Object:
@@ -50,9 +49,6 @@ class S3Backend(RequestFaults):
         self._names: list[str] | None = None
         self._deleted: list[tuple[int, str, int]] = []
         self.rotten: dict[str, tuple[int, int]] = {}  # by name: the byte that reads wrong, and in which bits
-        # A gateway that does not obey: lists that come late, answers that are old.
-        self.lists_late = False
-        self.old_answer: Callable[[str, Object | None], Object | None] | None = None
 
     def client(self, process: WiredProcess) -> ChunkStorage:
         """The way of one process to the store."""
@@ -102,8 +98,6 @@ class S3Backend(RequestFaults):
 
     def get(self, name: str) -> Object:
         found = self.objects.get(name)
-        if self.old_answer is not None and not self._world.scheduler.in_hub():
-            found = self.old_answer(name, found)
         if found is None:
             raise ChunkNotFound(name)
         return found
@@ -116,15 +110,14 @@ class S3Backend(RequestFaults):
         found = self.objects.pop(name, None)
         if found is not None:
             self._names = None
-            if self._world.faults.weather.stale_list or self.lists_late:
+            if self._world.faults.weather.stale_list:
                 self._deleted.append((self._world.scheduler.now, name, len(found.data)))
 
     def list(self, prefix: str, after: str | None, limit: int) -> ListPage:
         world = self._world
         items: dict[str, ChunkInfo] = {}
         names = self.names()
-        stale = not world.scheduler.in_hub() and (world.faults.chance("stale_list") or self.lists_late)
-        lag_ns = _LATE_NS if self.lists_late else _LAG_NS
+        stale = not world.scheduler.in_hub() and world.faults.chance("stale_list")
         now = world.scheduler.now
         start = bisect_left(names, prefix)
         if after is not None:
@@ -133,12 +126,12 @@ class S3Backend(RequestFaults):
             if not name.startswith(prefix) or len(items) > limit:
                 break
             found = self.objects[name]
-            if stale and now - found.modified_ns < lag_ns and world.faults.random.random() < 0.7:
+            if stale and now - found.modified_ns < _LAG_NS and world.faults.random.random() < 0.7:
                 continue
             items[name] = ChunkInfo(name, len(found.data), self.clock_ms + found.modified_ns // 1_000_000)
         if stale:
             for when, name, length in self._deleted:
-                shown = name.startswith(prefix) and (after is None or name > after) and now - when < lag_ns
+                shown = name.startswith(prefix) and (after is None or name > after) and now - when < _LAG_NS
                 if shown and name not in self.objects and world.faults.random.random() < 0.7:
                     items[name] = ChunkInfo(name, length, self.clock_ms + when // 1_000_000)
         ordered = [items[name] for name in sorted(items)]
@@ -209,9 +202,6 @@ class S3ChunkStorage(BaseChunkStorage):
             data = self.do_read(name, offset, len(flat))
             flat[: len(data)] = data
             return len(data)
-
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
-        return [self.do_read(name, item.offset, item.length) for item in ranges]
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         raise AssertionError("an object store has no appends; the base refuses them")

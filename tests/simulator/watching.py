@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import CacheDamaged, Closed
-from chunkstore.metadata.port import Head
+from chunkstore.errors import Closed
 from chunkstore.replica import Replica
 from tests.judges.events import Event
 from tests.judges.step_invariants import StepInvariants, Violation
@@ -25,25 +24,15 @@ _DELETING = frozenset(("DELETE", "unlink"))
 
 
 class Watch:
-    """The invariants of one root of a world, from now on. Made right after the world, before anything happens in it.
+    """The invariants of a world, from now on. Made right after the world, before anything happens in it."""
 
-    ``side``: the folder of a copied root, whose judge begins with what ``of`` knew when it was copied.
-    """
-
-    def __init__(self, world: World, side: str = "", of: Watch | None = None) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        self._side = side
-        self.forgiven: set[int] = set()
-        """Invariants that what is wrong with the storage may break, and that nobody's answer rests on."""
-        self.paused = False
-        """What happens meanwhile is no part of this history."""
         self._owners: dict[Process, ChunkedSegmentStorage] = {}
         self._replicas: dict[Process, Replica] = {}
         self.invariants = StepInvariants(
-            world.names, world.format, self._content, self._violated, lambda: world.scheduler.now
+            world.names, world.format, world.backend.content, self._violated, lambda: world.scheduler.now
         )
-        if of is not None:
-            self.invariants.begin_like(of.invariants)
         self.invariants.kept_until = self._kept_until
         self.invariants.fence_at_tail = world.settings.read_fence == "tail"
         self.invariants.fence_by_stat = world.backend.capabilities.fence_by_stat
@@ -51,18 +40,12 @@ class Watch:
         self._cut = world.backend.power_cut
         setattr(world.backend, "power_cut", self._power_cut)  # noqa: B010  (of this one backend)
 
-    def _content(self, name: str) -> bytes | None:
-        return self._world.backend.content(self._side + name)
-
     def _violated(self, violation: Violation) -> None:
-        if violation.invariant in self.forgiven:
-            return
         self._world.fail(f"invariant {violation.invariant}: {violation.message}")
 
     def _power_cut(self) -> None:
         self._cut()
-        if not self.paused:
-            self.invariants.power_cut()
+        self.invariants.power_cut()
 
     def _kept_until(self, process: str, label_ms: int, written_ns: int) -> int:
         """Grace counts from a record's label, which is older than its write, on the clock of whoever deletes."""
@@ -73,9 +56,7 @@ class Watch:
         return labelled_ns + max(0, int(self._world.settings.gc_grace_s * 1e9 / deleting.clock_rate) - _LABEL_NS)
 
     def _observe(self, call: Call, result: Any, late: bool) -> None:
-        if call.process.side != self._side or self.paused:
-            return
-        step, name = call.step, call.name.removeprefix(self._side)
+        step, name = call.step, call.name
         if step in _WHOLE:
             if not isinstance(result, BaseException):
                 process = call.process.name
@@ -96,22 +77,9 @@ class Watch:
         self._owners[process] = store
         epoch = store.epoch
         with self._world.scheduler.atomic():
-            head: Head | None = None
-            try:
-                head = store._container.current.store.head()
-            except CacheDamaged:
-                if not self.rotten:
-                    raise
-            self.invariants.taken_over(process.name, epoch, head)
-            if self.rotten:
-                return
+            self.invariants.taken_over(process.name, epoch, store._container.current.store.head())
             with store._container.current.store.view() as view:
                 self.invariants.rows_at(process.name, view)
-
-    @property
-    def rotten(self) -> bool:
-        """Whether rows of some cache have rotted: only the product is to meet them."""
-        return self._world.rotten_caches > 0
 
     def following(self, process: Process, replica: Replica) -> None:
         """A replica has begun to follow. One that is opened anew may begin further back than the one before it stood."""
@@ -131,7 +99,7 @@ class Watch:
                     if process.dead:
                         raise Closed("its process")
                     self.invariants.cache_at(process.name, store._container.current.store.head())
-                except (Closed, CacheDamaged):
+                except Closed:
                     del self._owners[process]
             for process, replica in list(self._replicas.items()):
                 try:
@@ -142,7 +110,7 @@ class Watch:
                     if store_of_replica is None:
                         raise Closed("the replica")
                     head = store_of_replica.head()
-                except (Closed, CacheDamaged):
+                except Closed:
                     del self._replicas[process]
                     continue
                 self.invariants.replica_at(process.name, head)

@@ -49,13 +49,12 @@ def rotten_bytes(rotten: dict[str, tuple[int, int]], name: str, offset: int, dat
 class WiredProcess(SimProcessState):
     """A process as its calls see it: which of them are held (``gates``) and which are on their way."""
 
-    __slots__ = ("gates", "inflight", "side")
+    __slots__ = ("gates", "inflight")
 
     def __init__(self, name: str, number: int) -> None:
         super().__init__(name, number)
         self.gates: list[Gate] = []
         self.inflight: dict[Call, None] = {}
-        self.side = ""
         """Which root it works on: "", or the folder of a copy."""
 
     def crash(self) -> None:

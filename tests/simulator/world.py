@@ -31,22 +31,21 @@ from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.following import open_replica_on
-from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
+from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.lmdb.environment import abandon
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, _Content
-from chunkstore.metadata.port import MetadataCache
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
+from chunkstore.metadata.port import Head, MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.replica import Replica
 from chunkstore.runtime import ProcessIdentity
-from chunkstore.storage import BaseChunkStorage, ChunkStorage
-from chunkstore_bindings.probe import ServerBacked, probe_storage
+from chunkstore.storage import ChunkStorage
+from chunkstore_bindings.wrappers.probe import ServerBacked, probe_storage
 from chunkstore_journal.container import create_container
 from chunkstore_journal.objects import ContainerFormat
 from tests.simulator.bound_hdfs import BoundHdfsBackend
 from tests.simulator.bound_posix import BoundPosixBackend
 from tests.simulator.bound_s3 import BoundS3Backend
 from tests.simulator.faults import CLASSES, Faults, Weather
-from tests.simulator.folders import FolderStorage
 from tests.simulator.jobs import Job, ProcessDied
 from tests.simulator.posix import PosixBackend
 from tests.simulator.s3 import S3Backend
@@ -83,11 +82,9 @@ class Machine:
         """Those that live on it."""
         return [process for process in self.world.processes if process.machine is self and not process.dead]
 
-    def caches(self, address: str | None = None, role: str | None = None) -> list[_Content]:
-        """What its caches (of a root, of a role) in memory hold."""
-        stores = self.shelf._stores.items()
-        wanted = [held for (_, where, what), held in stores if address in (None, where) and role in (None, what)]
-        return [content for contents in wanted for content in contents]
+    def seen(self, address: str) -> Head | None:
+        """The furthest end that its owners of a root have seen, with caches in memory."""
+        return self.shelf.seen((self.world.format.uuid, address, "owner"))
 
     def power_cut(self) -> None:
         """All its processes die; on a file system, whose machines are one kernel's, those of all others, too, and what was not synced is
@@ -110,21 +107,13 @@ class Machine:
 class Process(WiredProcess):
     """A process on a machine. Everything it does begins with ``start`` (or ``run``, ``open``, ``replica``)."""
 
-    __slots__ = ("_client", "caches", "machine", "storage", "world")
+    __slots__ = ("machine", "storage", "world")
 
-    def __init__(self, world: World, machine: Machine, name: str, number: int, side: str = "") -> None:
+    def __init__(self, world: World, machine: Machine, name: str, number: int) -> None:
         super().__init__(name, number)
         self.world = world
         self.machine = machine
-        self.side = side
-        self._client = world.backend.client(self)
-        self.storage: ChunkStorage = self.at(side) if side else world.wrap(self._client)
-        self.caches: list[MemoryMetadataCache] = []
-
-    def at(self, folder: str) -> ChunkStorage:
-        """The storage whose root is a folder of the world's, ``/`` behind its name."""
-        assert isinstance(self._client, BaseChunkStorage)
-        return self.world.wrap(FolderStorage(self._client, folder))
+        self.storage: ChunkStorage = world.wrap(world.backend.client(self))
 
     # Doing something
 
@@ -285,9 +274,6 @@ class World(Closing):
             posix = BoundPosixBackend if bindings else PosixBackend
             self.backend = posix(self, append_journal=append_journal, fence_by_stat=fence_by_stat)
         self.lmdb_folder = lmdb_folder
-        if lmdb_folder is not None:
-            # Made at import, it would be a real lock: who gives way while he holds it would stop everybody.
-            environment._environments_lock = runtime.lock()
         self.on_stall: Callable[[Process], None] = Process.stall
         """Called when a process stalls in the middle of a call; sees to it that it wakes."""
         self.processes: list[Process] = []
@@ -296,8 +282,6 @@ class World(Closing):
         self.failures: list[str] = []
         self.slept = False
         """Whether some process has had more time pass than the others: for it, ages are older than they are."""
-        self.rotten_caches = 0
-        """How many rows of caches have rotted."""
         self.escaped: list[tuple[str, BaseException]] = []
         self.watching = False
         self.storage_calls = 0
@@ -316,7 +300,6 @@ class World(Closing):
         runtime.install(None)
         gc.collect()
         if self.lmdb_folder is not None:
-            environment._environments_lock = runtime.lock()
             abandon(self.lmdb_folder)
 
     def _create_container(self) -> ContainerFormat:
@@ -341,11 +324,11 @@ class World(Closing):
             found = self.machines[name] = Machine(self, name)
         return found
 
-    def process(self, name: str | None = None, machine: str | Machine = "host", side: str = "") -> Process:
-        """A new process. Its name should be unique in the run. ``side``: the folder of the copied root that it works on."""
+    def process(self, name: str | None = None, machine: str | Machine = "host") -> Process:
+        """A new process. Its name should be unique in the run."""
         host = machine if isinstance(machine, Machine) else self.machine(machine)
         number = len(self.processes) + 1
-        process = Process(self, host, name or f"p{number}", number, side)
+        process = Process(self, host, name or f"p{number}", number)
         self.processes.append(process)
         self.runtime.identities[process] = ProcessIdentity(host.name, 1000 + number, host.boot_id)
         return process
@@ -357,9 +340,7 @@ class World(Closing):
     def make_cache(self, process: Process, role: str) -> MetadataCache:
         """A machine's metadata cache: in memory, or LMDB under ``lmdb_folder``."""
         if self.lmdb_folder is None:
-            cache = MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
-            process.caches.append(cache)
-            return cache
+            return MemoryMetadataCache(self.format.uuid, process.storage.address, role, shelf=process.machine.shelf)
         folder = f"{self.lmdb_folder}/{process.machine.boot_id}"
         return LmdbMetadataCache(folder, self.format.uuid, process.storage.address, role, settings=self.settings)
 
@@ -419,11 +400,7 @@ class World(Closing):
         process.gates.clear()
         for call in inflight:
             self.backend.die_with(call)
-        try:
-            self.scheduler.kill(process)
-        finally:
-            for cache in process.caches:
-                cache.abandon()
+        self.scheduler.kill(process)
 
     def power_cut(self) -> None:
         """Power fails everywhere at once: what a file system of one kernel dies of, however many caches its processes have."""
@@ -433,12 +410,6 @@ class World(Closing):
             machine.boots += 1
             machine.shelf.clear()
         self.backend.power_cut()
-
-    def drop_requests(self) -> None:
-        """Whatever is still on its way for nobody never arrives."""
-        for _, _, item, gen in self.scheduler.heap:
-            if gen < 0 and isinstance(getattr(item.call, "__self__", None), Call):
-                item.call = _nothing
 
     def note_fault(self, fault: str, call: Call) -> None:
         """A fault happens to a call."""
@@ -497,10 +468,6 @@ class World(Closing):
         """The visible storage, for observers: calls cost no time and suffer no faults (use it outside of tasks, or within
         ``scheduler.atomic``)."""
         return self.backend.client(Process(self, Machine(self, "nowhere"), "observer", 0))
-
-
-def _nothing() -> None:
-    pass
 
 
 def _brief(result: object) -> str:

@@ -6,7 +6,6 @@ makes tomorrow lengthens every enumeration by itself.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -65,7 +64,6 @@ _SYSTEM_CALLS_FOR_SPACE = frozenset(("creat", "pwrite", "temporary", "link"))
 _SYSTEM_CALLS_THAT_LOOK = frozenset(("stat", "pread", "readdir"))
 _POWER_CUTS = tuple(item for item in Outcome if item.value.startswith("power cut"))
 _LASTING = (Outcome.OUTAGE, Outcome.STAYS_FULL)
-_WEATHER = (Outcome.ERROR_BEFORE, Outcome.ERROR_AFTER, Outcome.SHORT, Outcome.FULL)
 
 
 class Call(NamedTuple):
@@ -106,7 +104,6 @@ class Faults:
         self.fired_at = -1
         self.fired_twice = False
         self._lasting: Outcome | None = None
-        self._storm: tuple[random.Random, float] | None = None
 
     def watch(self) -> None:
         """Record calls from now on, without a fault."""
@@ -128,21 +125,10 @@ class Faults:
         with self._lock:
             self._second = (when, outcome)
 
-    def storm(self, seed: int, rate: float) -> None:
-        """From now on, ``rate`` of the calls (from 0 to 1) fail by chance, each in one of the ways a process survives."""
-        with self._lock:
-            self._storm = (random.Random(seed), rate)
-
-    def begin(self, outcome: Outcome) -> None:
-        """Begin an outage, or a time without space, now; until ``heal``."""
-        with self._lock:
-            self._lasting = outcome
-
     def heal(self) -> None:
         """No faults any more (a dead process stays dead)."""
         with self._lock:
             self._watching = False
-            self._storm = None
             self._when, self._outcome, self._lasting, self._second = -1, None, None, None
 
     def kill(self) -> None:
@@ -160,13 +146,6 @@ class Faults:
             needs_space = step in _SYSTEM_CALLS_FOR_SPACE if step else operation in _FILLING
             if self._lasting is Outcome.OUTAGE or (self._lasting is Outcome.STAYS_FULL and needs_space):
                 return self._lasting
-            if self._storm is not None:
-                chance, rate = self._storm
-                if chance.random() >= rate:
-                    return None
-                return chance.choice(
-                    [item for item in outcomes_of(Call(operation, names, tearable, step)) if item in _WEATHER]
-                )
             if not self._watching:
                 return None
             outcome = self._due(index, Call(operation, names, tearable, step))

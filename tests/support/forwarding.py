@@ -15,7 +15,6 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
 )
 
 T = TypeVar("T")
@@ -37,10 +36,6 @@ class Forwarding(ChunkStorage):
     def around(self, operation: str, names: tuple[str, ...], call: Callable[[], T]) -> T:
         return call()
 
-    def at(self, *names: str) -> ChunkStorage:
-        """Where what has such a name is asked for (``sync``, ``list`` and ``concat`` go to ``inner``)."""
-        return self.inner
-
     @property
     def capabilities(self) -> Capabilities:
         return self.inner.capabilities
@@ -57,59 +52,55 @@ class Forwarding(ChunkStorage):
         return self.inner.free_bytes()
 
     def exists(self, name: str) -> bool:
-        return self.around("exists", (name,), lambda: self.at(name).exists(name))
+        return self.around("exists", (name,), lambda: self.inner.exists(name))
 
     def create(self, name: str, data: BytesLike | None = None) -> ChunkHandle:
-        return self.around("create", (name,), lambda: self.at(name).create(name, data))
+        return self.around("create", (name,), lambda: self.inner.create(name, data))
 
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
-        return self.around("create_if_absent", (name,), lambda: self.at(name).create_if_absent(name, data))
+        return self.around("create_if_absent", (name,), lambda: self.inner.create_if_absent(name, data))
 
     def put(self, name: str, data: BytesLike) -> None:
-        self.around("put", (name,), lambda: self.at(name).put(name, data))
+        self.around("put", (name,), lambda: self.inner.put(name, data))
 
     def open_read(self, name: str) -> ChunkHandle:
-        return self.around("open_read", (name,), lambda: self.at(name).open_read(name))
+        return self.around("open_read", (name,), lambda: self.inner.open_read(name))
 
     def open_write(self, name: str) -> ChunkHandle:
-        return self.around("open_write", (name,), lambda: self.at(name).open_write(name))
+        return self.around("open_write", (name,), lambda: self.inner.open_write(name))
 
     def read(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
-        return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read(handle, offset, length))
+        return self.around("read", _names(handle), lambda: self.inner.read(handle, offset, length))
 
     def read_uncached(self, handle: ChunkHandle, offset: int, length: int) -> bytes:
-        names = _names(handle)
-        return self.around("read", names, lambda: self.at(*names).read_uncached(handle, offset, length))
+        return self.around("read", _names(handle), lambda: self.inner.read_uncached(handle, offset, length))
 
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
-        return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read_into(handle, offset, buffer))
-
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> Pieces:
-        return self.around("read", _names(handle), lambda: self.at(*_names(handle)).read_ranges(handle, ranges))
+        return self.around("read", _names(handle), lambda: self.inner.read_into(handle, offset, buffer))
 
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
-        return self.around("write", _names(handle), lambda: self.at(*_names(handle)).write(handle, offset, data))
+        return self.around("write", _names(handle), lambda: self.inner.write(handle, offset, data))
 
     def sync(self, names: Sequence[str]) -> None:
         self.around("sync", tuple(names), lambda: self.inner.sync(names))
 
     def harden(self, name: str) -> None:
-        self.around("harden", (name,), lambda: self.at(name).harden(name))
+        self.around("harden", (name,), lambda: self.inner.harden(name))
 
     def delete(self, name: str) -> None:
-        self.around("delete", (name,), lambda: self.at(name).delete(name))
+        self.around("delete", (name,), lambda: self.inner.delete(name))
 
     def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
         return self.around("list", (prefix,), lambda: self.inner.list(prefix, after=after, limit=limit))
 
     def stat(self, name: str) -> ChunkInfo:
-        return self.around("stat", (name,), lambda: self.at(name).stat(name))
+        return self.around("stat", (name,), lambda: self.inner.stat(name))
 
     def identity(self, name: str) -> bytes:
-        return self.around("identity", (name,), lambda: self.at(name).identity(name))
+        return self.around("identity", (name,), lambda: self.inner.identity(name))
 
     def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        return self.around("compose", (name,), lambda: self.at(name).compose(name, ranges))
+        return self.around("compose", (name,), lambda: self.inner.compose(name, ranges))
 
     def concat(self, arguments: Sequence[ConcatArgument]) -> int:
         return self.around(
@@ -119,10 +110,10 @@ class Forwarding(ChunkStorage):
         )
 
     def truncate(self, handle: ChunkHandle, length: int) -> None:
-        self.around("truncate", _names(handle), lambda: self.at(*_names(handle)).truncate(handle, length))
+        self.around("truncate", _names(handle), lambda: self.inner.truncate(handle, length))
 
     def set_read_only(self, handle: ChunkHandle, read_only: bool) -> None:
-        self.around("set_read_only", _names(handle), lambda: self.at(*_names(handle)).set_read_only(handle, read_only))
+        self.around("set_read_only", _names(handle), lambda: self.inner.set_read_only(handle, read_only))
 
     def close(self) -> None:
         self.inner.close()

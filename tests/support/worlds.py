@@ -25,7 +25,7 @@ from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.following import open_replica_on
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryMetadataStore, MemoryShelf
+from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
 from chunkstore.names import ContainerNames
 from chunkstore.owner import Asker
@@ -259,14 +259,6 @@ class World:
         """As if the process had stopped here: its background work ends and nothing is closed or written."""
         store._made_in = None
         store._maintenance.stopping.set()
-        rows = store._container.current.store
-        if isinstance(rows, MemoryMetadataStore):
-            rows._content.handles.clear()
-
-    def forget_files(self, replica: Replica) -> None:
-        """Let go of what it holds open: small files are opened anew at each use, but a log is large as long as its owner lives."""
-        if isinstance(replica.storage, FilesystemChunkStorage):
-            replica.storage._cache.shrink()
 
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage."""

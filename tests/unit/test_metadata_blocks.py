@@ -18,8 +18,8 @@ from chunkstore.metadata import blocks as rows
 from chunkstore.metadata.blocks import add_borders, find_borders, last_row_key
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import block_key
-from chunkstore.metadata.memory import MemoryMetadataStore
-from chunkstore.metadata.port import GENESIS, Commit
+from chunkstore.metadata.memory import memory_store
+from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,8 +32,8 @@ def record(data: bytes, length: int | None = None) -> ChunkRecord:
     return ChunkRecord("", 0, size, value(data), b"", b"", 1, 1, CLOSED, KIND_OBJECT, 0)
 
 
-def stored(found: dict[bytes, TableRecord]) -> MemoryMetadataStore:
-    store = MemoryMetadataStore()
+def stored(found: dict[bytes, TableRecord]) -> MetadataStore:
+    store = memory_store()
     changes = [(key, encode_table(TableRecord(1, row.value))) for key, row in found.items()]
     commit = Commit(
         GENESIS._replace(lsn=1, hash=b"1" * 16), GENESIS.hash, 0, [(int(OpCode.TABLE_PUT), "!blocks", b"")], changes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata import codec, lines
-from chunkstore.metadata.lmdb import store as lmdb_store
+from chunkstore.metadata import store as metadata_store
 from chunkstore.records import (
     ChunkRecord,
     GarbageRecord,
@@ -67,7 +67,7 @@ def test_format_tables_say_what_the_code_does(name: str) -> None:
     assert {field.rule for field in FIELDS[name]} <= rules
 
 
-@pytest.mark.parametrize(("name", "size_bytes"), [("head", lmdb_store._HEAD.size), ("writer", lines._EVENT.size)])
+@pytest.mark.parametrize(("name", "size_bytes"), [("head", metadata_store._HEAD.size), ("writer", lines._EVENT.size)])
 def test_format_tables_of_packed_values(name: str, size_bytes: int) -> None:
     position = 0
     for row in table(name):
@@ -78,7 +78,7 @@ def test_format_tables_of_packed_values(name: str, size_bytes: int) -> None:
 
 def test_the_head_has_its_key_and_writers_their_version() -> None:
     assert lines.encode_writer_row(lines.WriterEvent(1, 2, 3, 4)).hex() == "02" + f"{1:016x}{2:016x}{3:016x}{4:08x}"
-    assert bytes.fromhex("0068656164") == lmdb_store.HEAD_KEY
+    assert bytes.fromhex("0068656164") == metadata_store.HEAD_KEY
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.errors import BadOffset, Damaged, SegmentTruncated
-from chunkstore.handles import SegmentHandle
 from chunkstore.reader import StorageReader
 from chunkstore.records import SegmentInfo
 from tests.support.data import pattern

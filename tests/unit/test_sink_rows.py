@@ -11,7 +11,7 @@ import pytest
 
 from chunkstore.arguments import check_namespace
 from chunkstore.errors import Damaged
-from chunkstore.metadata.keys import SINKS_NAMESPACE, table_key
+from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.sinks import (
     _HEADER,
     JOB,
@@ -22,6 +22,7 @@ from chunkstore.metadata.sinks import (
     sink_key,
     unnamed_key,
 )
+from chunkstore.names import SINKS_NAMESPACE
 
 FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from chunkstore import runtime
 from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike
-from chunkstore.deadline import left_s
+from chunkstore.deadline import Deadline, left_s
 from chunkstore.errors import AccessDenied, InvalidArgument, RootUnavailable, StorageUnavailable, Unsupported
 from chunkstore.names import utf8_bytes
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, check_key, check_range
@@ -28,7 +28,6 @@ from chunkstore_bindings.hdfs.held import HeldFolders
 from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs
 from chunkstore_bindings.hdfs.root import TokenFile, parse_root
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["HdfsBucket"]
 

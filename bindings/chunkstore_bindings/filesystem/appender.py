@@ -1,7 +1,7 @@
 """Appending to one file, and looking at two names, by descriptors that are held: one system call each.
 
 Promises: as ``LogAppender``. ``absent`` is looked for in the directory that is held, ``present`` by its path, as ``exists`` and
-``identity`` do it. The file is longer than what was written, until ``close``: zeros follow, which take no space. Behind a sync that
+``identity`` do it. The file is longer than what was written, until ``close``: zeros follow, which take no space. After a sync that
 finds another size, the file system writes its own journal, too.
 Leaves out: file systems that other machines change, too (there the storage's own calls are made).
 """

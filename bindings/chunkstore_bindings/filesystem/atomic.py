@@ -1,6 +1,6 @@
 """Files whose name and content appear together: a synced temporary, then link(2) or rename(2), then the folder's sync.
 
-Promises: a crash at any point leaves either the whole file under its name or nothing but a temporary, which lies in
+Promises: a crash at any point leaves either the whole file under its name or nothing but a temporary, which is in
 ``<root>/.chunkstore-tmp``, is never listed, and is swept a day later. ``create_if_absent`` never replaces; its answer is
 durable both ways. Leaves out: file systems without hard links (``Unsupported``: a rename would replace silently).
 """
@@ -160,7 +160,7 @@ class AtomicFiles:
             return
         self._swept = True
         limit_ms = runtime.now_ms() - _STALE_MS
-        # Another process may sweep at the same time, or own what lies there.
+        # Another process may sweep at the same time, or own what is there.
         with contextlib.suppress(OSError):
             root = self._folders.held.root()
             fd = posix.open_directory(TEMPORARY_FOLDER, self._make_room, root.fd)

@@ -28,7 +28,7 @@ class Copier:
         self._files = files
 
     def copy(self, ranges: Sequence[ChunkRange], target: int, target_offset: int) -> int:
-        """Copy them, one behind the other, to ``target`` from ``target_offset`` on; the bytes that went through this process.
+        """Copy them, one after the other, to ``target`` from ``target_offset`` on; the bytes that went through this process.
 
         Raises ``ChunkNotFound``, ``InvalidArgument`` (a range beyond its chunk's end), what opening raises, and ``OSError`` of the
         copying itself; a part may be copied then.

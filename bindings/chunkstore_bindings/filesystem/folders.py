@@ -1,8 +1,8 @@
-"""The folders under a root: where a name lies, made durable once, and never a symbolic link.
+"""The folders under a root: where a name is, made durable once, and never a symbolic link.
 
 Promises: after ``make(folder)`` the folder exists and its name, and the names of all its parents up to the root, survive
 a power cut; each folder costs that once. The root and the first folder of a name are made only if this object has never
-held them. ``verify(folder)`` refuses a folder that is, or lies behind, a symbolic link.
+held them. ``verify(folder)`` refuses a folder that is a symbolic link, or is reached through one.
 Leaves out: removing folders.
 """
 
@@ -38,7 +38,7 @@ _KNOWN_MAX = 1 << 17
 
 
 def kind_of(held: Held, rest: str) -> Literal["chunk", "folder", "link", "other", "absent"]:
-    """What lies at ``rest`` in a directory itself; "absent" also when it cannot be looked at."""
+    """What is at ``rest`` in a directory itself; "absent" also when it cannot be looked at."""
     try:
         mode = os.stat(rest, dir_fd=held.fd, follow_symlinks=False).st_mode
     except OSError:
@@ -154,7 +154,7 @@ class Folders:
     def make_again(self, folder: str) -> None:
         """As ``make``, without trusting what is remembered: something has removed the folder or a parent.
 
-        What lies at or above the container's folder is not made again: it was moved or replaced, and is another's by now.
+        What is at or above the container's folder is not made again: it was moved or replaced, and is another's by now.
         """
         lost = folder
         while lost and (lost == TEMPORARY_FOLDER or "/" in lost):

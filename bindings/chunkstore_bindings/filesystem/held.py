@@ -1,7 +1,7 @@
 """The directories that a storage works in: its root, and the first folder of each name, held open from their first use on.
 
-A path leads to whatever lies there at the moment; a descriptor stays with the directory that was opened. So a root or a
-container's folder that is renamed, unmounted or replaced under its owner is never mixed up with what lies in its place:
+A path leads to whatever is there at the moment; a descriptor stays with the directory that was opened. So a root or a
+container's folder that is renamed, unmounted or replaced under its owner is never mixed up with what is in its place:
 the owner goes on in the tree that it knows, where a successor's claim is seen, or meets an error.
 
 Promises: once open, neither the root nor a folder that was held is ever looked up or made by name again, but for folders

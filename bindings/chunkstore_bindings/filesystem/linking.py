@@ -1,4 +1,4 @@
-"""What backups ask of a file system: hard links, second names for chunks of one storage in another one; and that nobody else may read.
+"""What backups ask of a file system: hard links, second names for chunks of one storage in another one; and that no one else may read.
 
 Promises: a name is never replaced; what was linked is durable when ``link_all`` returns. Both names mean the same bytes on the disk: a link
 saves a chunk from deletion, and from nothing else. Leaves out: other file systems (``Unsupported``).

@@ -1,4 +1,4 @@
-"""Which file system a path lies on, and whether a journal may be appended to there (protocol A13).
+"""Which file system a path is on, and whether a journal may be appended to there (protocol A13).
 
 Promises: ``parse_mountinfo`` reads the text of ``/proc/self/mountinfo`` and skips lines it does not understand;
 ``is_local`` answers True only for file systems on the allow-list. What cannot be found out is "unknown", and unknown is
@@ -71,7 +71,7 @@ def _covers(point: str, path: str) -> bool:
 def find_mount(mounts: Sequence[Mount], path: str, device: str) -> Mount | None:
     """The mount that holds the absolute ``path``, whose device is ``device`` ("major:minor").
 
-    The longest mount point wins, among equals the latest. A mount of the same device goes first: a mount point may lie
+    The longest mount point wins, among equals the latest. A mount of the same device goes first: a mount point may be
     hidden under a later mount of one of its parents. (On btrfs a file's device is not the mount's; then length decides.)
     """
     covering = [mount for mount in mounts if _covers(mount.point, path)]

@@ -237,7 +237,7 @@ def in_doubt(name: str, error: OSError | None = None) -> StorageUnavailable:
 
 
 def refused(error: OSError, name: str, doing: str, root: str) -> ChunkstoreError:
-    """As ``translate``, of a change that certainly did not happen: who may not make it is told at once."""
+    """As ``translate``, of a change that certainly did not happen: a caller that may not make it gets that answer at once."""
     if error.errno not in _DENIED:
         return translate(error, name, doing)
     text = f"{doing} {name!r} under {root}: {error.strerror}; {_REMEDY[error.errno]}"

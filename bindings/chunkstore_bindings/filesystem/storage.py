@@ -17,8 +17,8 @@ Layout: chunk ``a/b/c`` is the file ``<root>/a/b/c``; temporaries lie in ``<root
 A name cannot be a chunk and a folder at once. Empty folders stay.
 
 Leaves out: telling readers that the tree they read was moved (``identity`` tells). A chunk that *another process* deletes or
-replaces may stay readable here in short reads, while its file is open and nobody opens the name (its bytes cannot have changed: names are
-never reused, but by whoever puts another state in the root's place). Deletion is not synced: after
+replaces may stay readable here in short reads, while its file is open and no one opens the name (its bytes cannot have changed: names are
+never reused, but by a caller that puts another state in the root's place). Deletion is not synced: after
 a power cut a deleted chunk may be back.
 """
 
@@ -153,7 +153,7 @@ class FilesystemChunkStorage(BaseChunkStorage):
         return ChunkInfo(name, info.st_size, runtime.label_ms(info.st_mtime_ns))
 
     def do_identity(self, name: str) -> bytes:
-        """Of the chunk in the tree that was opened, and only if the path leads there, too: whoever opens the root now, or
+        """Of the chunk in the tree that was opened, and only if the path leads there, too: a caller that opens the root now, or
         opened it a moment ago, found the same tree. (A copy that consists of hard links counts as the same.)"""
         try:
             seen: tuple[int, int, int] | None = posix.identity_of(

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
+from chunkstore.deadline import Backoff, Deadline
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageFull, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import NAME_TAKEN, is_absent, translate
 from chunkstore_bindings.hdfs.held import HeldFolders, Place, moved
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, WebHdfs, content_size
-from chunkstore_bindings.in_time import Deadline
 
-__all__ = ["AtomicCreates", "Temporary", "pauses"]
+__all__ = ["AtomicCreates", "Temporary", "backoff_until"]
 
 _BLOCK_BYTES = 128 << 20
 """Hadoop's default."""
@@ -48,22 +48,9 @@ class Temporary(NamedTuple):
     source: str
 
 
-class pauses:  # noqa: N801  (reads as a verb: ``pauses(deadline)``)
-    """Growing pauses with jitter until a deadline; calling it sleeps, or answers False where no time for a request is left."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-        self._pause_s = _FIRST_PAUSE_S
-
-    def __call__(self) -> bool:
-        left_s = self._deadline.left_s()
-        # So the caller's error is what it has met, and not that there was no time to ask once more.
-        if left_s <= 2 * _FIRST_PAUSE_S:
-            return False
-        chance = runtime.token(1)[0] / 255
-        runtime.sleep_s(min(left_s / 2, self._pause_s * (0.5 + 0.5 * chance)))
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2)
-        return True
+def backoff_until(deadline: Deadline) -> Backoff:
+    """The pauses of an operation that waits for what the servers say, until its deadline."""
+    return Backoff(deadline.left_s(), pause_s_first=_FIRST_PAUSE_S, pause_s_max=_LONGEST_PAUSE_S)
 
 
 class AtomicCreates:
@@ -162,7 +149,7 @@ class AtomicCreates:
         what became of its own attempt: after one whose answer was lost, that one may still happen.
         """
         option = "OVERWRITE" if replace else "NONE"
-        pause = pauses(deadline)
+        backoff = backoff_until(deadline)
         lost: Lost | None = None
         made_folder = False
         while True:
@@ -215,7 +202,7 @@ class AtomicCreates:
                 )
             if missing and not made_folder:
                 made_folder = True
-            elif not pause():
+            elif not backoff.pause():
                 raise lost if lost is not None else Lost(f"{name!r} could not be decided in time", sent=True)
 
     def _explain(self, refused: Refused, name: str, path: str, deadline: Deadline) -> NoReturn:
@@ -245,7 +232,7 @@ class AtomicCreates:
         return None
 
     def _has_moved(self, temporary: Temporary, deadline: Deadline) -> bool:
-        """Whether the path from which a temporary is renamed leads elsewhere by now. (A look behind a refusal; it decides nothing.)"""
+        """Whether the path from which a temporary is renamed leads elsewhere by now. (A look after a refusal; it decides nothing.)"""
         if temporary.source == temporary.path:
             return False
         status = self._status(temporary.source, deadline)
@@ -307,5 +294,5 @@ class AtomicCreates:
 
 
 def _in_doubt(lost: Lost, refused: Refused) -> Lost:
-    """A refusal behind an attempt whose answer was lost: that one may still happen."""
+    """A refusal after an attempt whose answer was lost: that one may still happen."""
     return Lost(f"{lost}; asked again, it was refused ({refused})", sent=True)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
+from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.hdfs.errors import is_absent, translate
 from chunkstore_bindings.hdfs.held import HeldFolders
 from chunkstore_bindings.hdfs.names import Page
 from chunkstore_bindings.hdfs.rest import Lost, Refused, WebHdfs
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["WRITABLE", "Files", "is_writable"]
 
@@ -37,7 +37,7 @@ class Files:
         raise translate(error, name, doing) from error
 
     def status(self, name: str, deadline: Deadline, path: str = "") -> dict[str, Any] | None:
-        """What the name node says of a chunk (of what lies at ``path``, if given); None if there is none, or a folder."""
+        """What the name node says of a chunk (of what is at ``path``, if given); None if there is none, or a folder."""
         try:
             found = self._rest.question("GET", path or self.path(name, deadline), "GETFILESTATUS", deadline).get(
                 "FileStatus"
@@ -84,7 +84,7 @@ class Files:
         try:
             yield met
         except StorageUnavailable:
-            if met and deadline.passed():
+            if met and not deadline.left_s():
                 self.fail(met[-1], name, doing)
             raise
 

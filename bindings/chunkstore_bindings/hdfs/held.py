@@ -7,15 +7,15 @@ successor. No number is given twice, so a folder that was removed is an error, a
 Promises
 * The number is asked for when a name of the container is first used, and kept for this object's life.
 * A temporary is *written* by number and *renamed* from its path. A rename looks up both ends at once, so it succeeds only while
-  the path leads to the folder that was opened: not where that one lies in the trash, and a copy has its place.
+  the path leads to the folder that was opened: not where that one is in the trash, and a copy has its place.
 * A container's folder is made for its first names only, and never once it was seen.
 * Whether the name node does all this is tried, with every operation that is used, before anything is written; whether numbers lead
-  to their folders, before anything is read. Where it does not, paths are used, and the folder's number is looked at before and behind
+  to their folders, before anything is read. Where it does not, paths are used, and the folder's number is looked at before and after
   every write: two requests more.
 
 Leaves out: a server that stops knowing numbers while this object is used; a copy of the folder, with the temporary in it, that takes
 the folder's place between the writing and the renaming of that temporary; where paths are used, a folder that is away while one write
-is under way, and then is back. The number of a removed folder that a snapshot keeps leads to what lies at its old path; nothing is made
+is under way, and then is back. The number of a removed folder that a snapshot keeps leads to what is at its old path; nothing is made
 there, but what somebody else has put there is found.
 """
 
@@ -26,11 +26,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
+from chunkstore.deadline import Deadline
 from chunkstore.errors import StorageFull, StorageUnavailable, Unsupported
 from chunkstore_bindings.hdfs.errors import is_absent, translate
 from chunkstore_bindings.hdfs.names import TEMPORARY_FOLDER, to_path
 from chunkstore_bindings.hdfs.rest import GONE, INODES, Lost, Refused, WebHdfs
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["HeldFolders", "Place", "moved"]
 
@@ -49,7 +49,7 @@ object, because a server that knows no numbers, in the place of one that did, wo
 class Place(NamedTuple):
     """Where a chunk is written: ``path``, the folder of its temporaries, and that folder by name (for renames).
 
-    ``makes_folders``: a CREATE may make the temporaries' folder; it lies directly in the root.
+    ``makes_folders``: a CREATE may make the temporaries' folder; it is directly in the root.
     """
 
     path: str
@@ -73,7 +73,7 @@ class HeldFolders:
     def __init__(self, rest: WebHdfs, root: str, *, guarded: bool) -> None:
         self._rest = rest
         self._root = root
-        # What lies in a snapshot has the number of what lives, and never changes.
+        # What is in a snapshot has the number of what lives, and never changes.
         parts = root.split("/")
         self.shared_temporaries = f"{root}/{TEMPORARY_FOLDER}"
         """Of names that are in no container; former versions used it for all."""
@@ -141,7 +141,7 @@ class HeldFolders:
             self._ready.discard(first)
 
     def check_server(self, deadline: Deadline) -> None:
-        """Raise ``Unsupported`` where files and folders have no numbers, so that no folder can be told from a copy of it."""
+        """Raise ``Unsupported`` where files and folders have no numbers, so that no folder can be distinguished from a copy of it."""
         if not self._guarded:
             return
         if not _number(self._status("/", "/", deadline)):

@@ -7,7 +7,7 @@ are not listed.
 
     :  ;0        ;  ;1        ~  ~0        DEL  ~1        beyond ASCII  ~2 and six hex digits of the code point
 
-Leaves out: temporaries, which lie in a hidden folder directly below a container's folder (and below the root).
+Leaves out: temporaries, which are in a hidden folder directly below a container's folder (and below the root).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Page(NamedTuple):
 
 
 Fetch = Callable[[str, str], Page]
-"""Called with a folder's name ("" or ending in a slash, not escaped) and the escaped entry to begin behind ("" for the first)."""
+"""Called with a folder's name ("" or ending in a slash, not escaped) and the escaped entry to begin after ("" for the first)."""
 
 
 def walk(fetch: Fetch, *, prefix: str, after: str | None) -> Iterator[Entry]:
@@ -110,7 +110,7 @@ def walk(fetch: Fetch, *, prefix: str, after: str | None) -> Iterator[Entry]:
         path = folder + key
         if not path.startswith(prefix):
             if path > prefix:
-                # Everything that follows lies behind the prefix, too.
+                # Everything that follows follows the prefix, too.
                 stack.pop()
             continue
         if key.endswith("/"):
@@ -124,7 +124,7 @@ def walk(fetch: Fetch, *, prefix: str, after: str | None) -> Iterator[Entry]:
 def _children(fetch: Fetch, folder: str, prefix: str, after: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of ``folder`` in the order of the paths below them; a folder's key ends in a slash.
 
-    The name node sorts "a" (a folder) before "a-b", but what lies in it comes behind: "a-b" < "a/x". So a folder waits
+    The name node sorts "a" (a folder) before "a-b", but what is in it comes after: "a-b" < "a/x". So a folder waits
     until nothing can come that belongs before it.
     """
     waiting: list[tuple[str, int, dict[str, Any]]] = []
@@ -162,5 +162,5 @@ def _begin_behind(folder: str, prefix: str, after: str | None) -> str:
         # A folder "a" holds names above "a-b": wherever a character sorts before the slash, begin earlier.
         cut = next((index for index, letter in enumerate(part) if letter < "/"), len(part))
         lowest = max(lowest, part[:cut])
-    # The name node begins behind the name it is given, so give it a shorter one.
+    # The name node begins after the name it is given, so give it a shorter one.
     return escape(lowest[:-1])

@@ -30,15 +30,16 @@ import urllib3
 from hdfs.client import InsecureClient, TokenClient
 
 from chunkstore.checksum import BytesLike
+from chunkstore.deadline import Deadline
 from chunkstore_bindings.hdfs.connections import InTimeAdapter
-from chunkstore_bindings.in_time import Deadline, bounded
+from chunkstore_bindings.in_time import bounded
 
 __all__ = ["GONE", "INODES", "Body", "Lost", "Pieces", "Refused", "Stream", "WebHdfs", "content_size", "redacted"]
 
 T = TypeVar("T")
 
 INODES: Final = "/.reserved/.inodes/"
-"""Behind it the name node takes the number of a file or folder for its path."""
+"""After it the name node takes the number of a file or folder for its path."""
 GONE: Final = "NumberGone"
 """The kind of a refusal of such a path whose number nothing has any more; Hadoop calls it a file that is not found."""
 _PREFIX: Final = "/webhdfs/v1"
@@ -122,7 +123,7 @@ class Body:
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
         for piece in self._pieces():
-            if self._deadline.passed():
+            if not self._deadline.left_s():
                 raise OSError("the deadline passed while the body was sent")
             yield piece
 
@@ -165,7 +166,7 @@ class Stream:
                 if self._size_max is not None and self.taken > self._size_max:
                     raise OSError(f"the answer is longer than {self._size_max} bytes")
                 yield piece
-                if self._deadline.passed():
+                if not self._deadline.left_s():
                     raise OSError("the deadline passed while the body was read")
             # Only this tells the library that the body is complete and the connection can be used again.
             self._raw.read(1)
@@ -198,7 +199,7 @@ class WebHdfs:
         self.base_url = base_url.rstrip("/")
         self._base = self.base_url + _PREFIX
         self.numbered: dict[int, str] = {}
-        """The paths that numbers stand for, so that messages say them."""
+        """The paths that numbers mean, so that messages say them."""
         self._answer_s = answer_s
         self._token = token
         self.session = requests.Session()
@@ -383,7 +384,7 @@ def _asked_again(ask: Callable[[], T], deadline: Deadline) -> T:
         return ask()
     except Lost as lost:
         # One that cannot be opened will not open now either.
-        if not lost.sent or deadline.passed():
+        if not lost.sent or not deadline.left_s():
             raise
     return ask()
 

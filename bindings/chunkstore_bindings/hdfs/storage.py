@@ -30,7 +30,7 @@ from chunkstore import runtime
 from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
-from chunkstore.deadline import left_s, until
+from chunkstore.deadline import Deadline, left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.storage import (
     BaseChunkStorage,
@@ -40,16 +40,14 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
 )
-from chunkstore_bindings.hdfs.atomic import AtomicCreates, pauses
+from chunkstore_bindings.hdfs.atomic import AtomicCreates, backoff_until
 from chunkstore_bindings.hdfs.errors import is_absent, is_unfinished
 from chunkstore_bindings.hdfs.files import WRITABLE, Files, is_writable
 from chunkstore_bindings.hdfs.held import HeldFolders
 from chunkstore_bindings.hdfs.names import to_path, walk
 from chunkstore_bindings.hdfs.rest import Lost, Pieces, Refused, Stream, WebHdfs
 from chunkstore_bindings.hdfs.root import HdfsRoot, TokenFile, parse_root
-from chunkstore_bindings.in_time import Deadline
 
 __all__ = ["HdfsChunkStorage", "open_hdfs"]
 
@@ -57,7 +55,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 _READ_ATTEMPTS: Final = 3
 _RANGE_WORKERS: Final = 8
 _CONNECTIONS_SPARE: Final = 32
-"""Kept for each server beside the engine's own workers: callers' threads, and the probe's."""
+"""Kept for each server next to the engine's own workers: callers' threads, and the probe's."""
 _COPY_BYTES: Final = 8 << 20
 _READ_ONLY: Final = "444"
 
@@ -119,14 +117,14 @@ class HdfsChunkStorage(BaseChunkStorage):
     def url(self) -> str:
         return self._root.url
 
-    # For the probe (chunkstore_bindings.probe) ------------------------------------------------------------------------
+    # For the probe (chunkstore_bindings.wrappers.probe) ------------------------------------------------------------------------
 
     def server_identity(self) -> dict[str, str]:
         """The address that is asked: a gateway, or another cluster, has another one. Nothing in it changes at a restart."""
         return {"endpoint": self._root.base_url}
 
     def check_root(self) -> str:
-        """HDFS has no rules by which files expire. Raises ``Unsupported`` where a folder cannot be told from a copy of it."""
+        """HDFS has no rules by which files expire. Raises ``Unsupported`` where a folder cannot be distinguished from a copy of it."""
         self._held.check_server(self._deadline())
         return "none"
 
@@ -198,13 +196,6 @@ class HdfsChunkStorage(BaseChunkStorage):
 
             return self._read(name, offset, len(flat), take)
 
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> list[bytes]:
-        if not ranges:
-            return []
-        # One deadline for all of them: they may wait for each other, eight at a time.
-        with until(runtime.monotonic_s() + self._deadline_s):
-            return self._pool.run_all([partial(self.do_read, name, item.offset, item.length) for item in ranges])
-
     def _read(self, name: str, offset: int, length: int, take: Callable[[Stream], int]) -> int:
         """Pass the bytes to ``take``, anew for each attempt; not at all where there are none. It returns their number, and so
         does this: 0 also where what an earlier attempt has taken is there no longer."""
@@ -227,7 +218,7 @@ class HdfsChunkStorage(BaseChunkStorage):
         deadline: Deadline,
         met: list[Refused | Lost],
     ) -> int:
-        pause = pauses(deadline)
+        backoff = backoff_until(deadline)
         failures = 0
         needed: int | None = None
         while True:
@@ -262,10 +253,10 @@ class HdfsChunkStorage(BaseChunkStorage):
             if waits:
                 met.append(error)
             else:
-                # Counted apart: a lease that was waited for may end between a refusal and the look behind it.
+                # Counted apart: a lease that was waited for may end between a refusal and the look after it.
                 failures += 1
             # A hint may be replaced, and a data node may stop, while it is read: then the whole read is done again.
-            if failures >= _READ_ATTEMPTS or not pause():
+            if failures >= _READ_ATTEMPTS or not backoff.pause():
                 self._files.fail(error, name, "reading")
 
     # Durable -----------------------------------------------------------------------------------------------------------
@@ -279,9 +270,9 @@ class HdfsChunkStorage(BaseChunkStorage):
     def do_harden(self, name: str) -> None:
         """Wait until the file has no writer: what is visible then stays (the length of an open one is not yet agreed on)."""
         deadline = self._deadline()
-        pause = pauses(deadline)
+        backoff = backoff_until(deadline)
         while self._files.closed_length(name, deadline) is None:
-            if not pause():
+            if not backoff.pause():
                 raise StorageUnavailable(
                     f"hardening {name!r}: its last writer died and the name node has not closed the file yet "
                     "(dfs.namenode.lease-hard-limit-sec); retry later",

@@ -3,5 +3,5 @@
 * ``options``: what a root says. ``session``: the SDK, wired. ``client``: requests, deadlines, pacing, counts.
 * ``refusals``: what answers mean.
 * ``sending``: put-if-absent and puts. ``multipart``, ``joining``: large and joined objects. ``reading``, ``listing``.
-* ``lifecycle``: the bucket's own rules. ``storage``: all of it behind the port.
+* ``lifecycle``: the bucket's own rules. ``storage``: all of the port.
 """

@@ -2,7 +2,7 @@
 
 Promises
 * The SDK never repeats a request by itself: what is sent twice is sent by this package, which knows when that is safe.
-* ``send`` makes one attempt and raises ``Refusal``. ``repeat`` is for requests that may be carried out twice: it sends
+* ``send`` makes one attempt and raises ``Refusal``. ``repeat`` is for requests that may be performed twice: it sends
   them again, with pauses that double and are half chance, until the tries or the operation's time are used up.
 * *Adaptive back-off*: while 503 and 429 are more than half of the answers, every request waits before it is sent, half a second
   at most (``pacing``). ``Retry-After`` is kept by the call that it is said to.
@@ -21,10 +21,10 @@ from typing import Any, Final, TypeVar
 from botocore.parsers import ResponseParserError
 
 from chunkstore import runtime
-from chunkstore.deadline import left_s
-from chunkstore_bindings.in_time import Deadline, bounded
+from chunkstore.deadline import Backoff, Deadline, left_s
+from chunkstore_bindings.in_time import bounded
 from chunkstore_bindings.s3.options import S3Options
-from chunkstore_bindings.s3.pacing import Pacer, Patience
+from chunkstore_bindings.s3.pacing import Pacer, may_repeat
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
 from chunkstore_bindings.s3.session import LEAST_WAIT_S, sdk_client
 
@@ -93,9 +93,9 @@ class S3Client:
         """How long each request waits at present before it is sent; 0 unless the server refuses most of them."""
         return self._pacer.pause_s
 
-    def patience(self, tries_max: int | None = None) -> Patience:
-        """The tries that one request has, unless it is said otherwise."""
-        return Patience(tries_max or self.options.tries_max)
+    def backoff(self, tries_max: int | None = None) -> Backoff:
+        """The tries of one request; by default as many as the options say."""
+        return Backoff(tries_max=tries_max or self.options.tries_max)
 
     def send(self, operation: str, *, sent_bytes: int = 0, wanted_bytes: int = 0, **parameters: Any) -> dict[str, Any]:
         """One attempt at one request, which ends within the call's time, its answer's body included; ``wanted_bytes``: how
@@ -151,24 +151,24 @@ class S3Client:
         operation: str,
         *,
         sent_bytes: int = 0,
-        patience: Patience | None = None,
+        backoff: Backoff | None = None,
         fresh: Callable[[], dict[str, Any]] | None = None,
         **parameters: Any,
     ) -> dict[str, Any]:
         """As ``send``, repeated while it may help. ``fresh`` makes parameters that are used up by an attempt (a body)."""
-        return self.patiently(
+        return self.repeated(
             lambda: self.send(operation, sent_bytes=sent_bytes, **parameters, **(fresh() if fresh is not None else {})),
-            patience,
+            backoff,
         )
 
-    def patiently(self, attempt: Callable[[], T], patience: Patience | None = None) -> T:
+    def repeated(self, attempt: Callable[[], T], backoff: Backoff | None = None) -> T:
         """What ``attempt`` brings, which is called again while it may help. Raises its last ``Refusal``."""
-        patience = patience if patience is not None else self.patience()
+        backoff = backoff if backoff is not None else self.backoff()
         while True:
             try:
                 return attempt()
             except Refusal as refusal:
-                if not refusal.may_pass or not patience.pause(refusal):
+                if not may_repeat(refusal, backoff):
                     raise
 
     def received(self, size_bytes: int) -> None:

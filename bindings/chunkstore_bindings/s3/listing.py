@@ -50,8 +50,8 @@ def list_page(client: S3Client, prefix: str, after: str | None, limit: int, *, e
             return ListPage(tuple(items), after)
         if not page["IsTruncated"]:
             return ListPage(tuple(items), None)
-        # Names, not tokens: some servers lose keys behind their own continuation tokens. But a page may have no names, where
-        # other things than objects lie between the keys.
+        # Names, not tokens: some servers lose keys after their own continuation tokens. But a page may have no names, where
+        # other things than objects are between the keys.
         before, token = token, None if found else page.get("NextContinuationToken")
         gained = len(items) > had
         if (not found and token in (None, before)) or (not gained and not left_s(1.0)):

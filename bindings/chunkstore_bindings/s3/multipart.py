@@ -26,6 +26,7 @@ from chunkstore.checksum import BytesLike, crc32c, crc32c_extend
 from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, crc_text, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.options import PARTS_MAX
+from chunkstore_bindings.s3.pacing import may_repeat
 from chunkstore_bindings.s3.reading import exists, head
 from chunkstore_bindings.s3.refusals import Kind, Refusal, nonsense
 
@@ -159,7 +160,7 @@ def aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
         with contextlib.suppress(Refusal):
             client.repeat(
                 "abort_multipart_upload",
-                patience=client.patience(_ABORT_TRIES),
+                backoff=client.backoff(_ABORT_TRIES),
                 Key=client.options.key(upload.name),
                 UploadId=upload.id,
             )
@@ -168,7 +169,7 @@ def aborted_on_failure(client: S3Client, upload: Upload) -> Iterator[None]:
 
 def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], length: int) -> None:
     """Let the object appear. Raises ``Refusal``; ``TAKEN`` when the name exists and the upload is exclusive."""
-    patience = client.patience()
+    backoff = client.backoff()
     condition: dict[str, Any] = {"IfNoneMatch": "*"} if upload.exclusive else {}
     in_doubt = False
     while True:
@@ -192,7 +193,7 @@ def complete(client: S3Client, upload: Upload, parts: Sequence[dict[str, Any]], 
                     refusal.conclude(in_doubt)
                 raise
             in_doubt = in_doubt or refusal.is_doubtful
-            if not refusal.may_pass or not patience.pause(refusal):
+            if not may_repeat(refusal, backoff):
                 refusal.conclude(in_doubt)
         else:
             return
@@ -244,7 +245,7 @@ def _stale(page: dict[str, Any], prefix: str, older_than_s: float) -> list[dict[
 
 
 def _next_marker(page: dict[str, Any]) -> dict[str, Any]:
-    """Where the next page begins; empty behind the last one. Raises ``KeyError``."""
+    """Where the next page begins; empty after the last one. Raises ``KeyError``."""
     if not page.get("IsTruncated"):
         return {}
     return {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}

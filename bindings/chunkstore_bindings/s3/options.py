@@ -40,7 +40,7 @@ class S3Options:
     """One root and how to reach it.
 
     Attributes:
-      bucket, prefix: where objects lie; the prefix has no slash at its ends and may be empty.
+      bucket, prefix: where objects are; the prefix has no slash at its ends and may be empty.
       endpoint_url: another server than AWS; its look-alikes want ``path_style`` (the default with an endpoint).
       region, profile: as the SDK knows them; None leaves them to its own configuration.
       storage_class, sse ("AES256", "aws:kms", "aws:kms:dsse"), sse_kms_key_id: for every object that is written.
@@ -97,7 +97,7 @@ class S3Options:
 
     @property
     def use_path_style(self) -> bool:
-        """Whether the bucket stands in the path of a request; look-alikes rarely have a name for every bucket."""
+        """Whether the bucket is in the path of a request; look-alikes rarely have a name for every bucket."""
         return self.path_style if self.path_style is not None else self.endpoint_url is not None
 
     @property

@@ -123,11 +123,11 @@ def read_into(client: S3Client, name: str, offset: int, view: memoryview, pool: 
 
 
 def _verified(client: S3Client, name: str, attempt: Callable[[], Found]) -> Found:
-    """Call ``attempt`` until what it brings matches its CRC, or the patience ends."""
-    patience = client.patience()
+    """Call ``attempt`` until what it brings matches its CRC, or its tries end."""
+    backoff = client.backoff()
     damaged: Damaged | None = None
     while True:
-        found = client.patiently(attempt, patience)
+        found = client.repeated(attempt, backoff)
         if found.expected_crc is None or found.size < found.length or found.crc == found.expected_crc:
             return found
         if damaged is not None:
@@ -163,13 +163,13 @@ def _fill_once(client: S3Client, name: str, offset: int, view: memoryview) -> Fo
 
 
 def _fill_split(client: S3Client, name: str, offset: int, view: memoryview, ways: int, pool: runtime.Pool) -> Found:
-    """The ranges of one view at once, each with its own patience. They are verified together, if together they are the object."""
+    """The ranges of one view at once, each with its own tries. They are verified together, if together they are the object."""
     size = -(-len(view) // ways)
     attempts = [
         partial(_fill_once, client, name, offset + start, view[start : start + size])
         for start in range(0, len(view), size)
     ]
-    pieces = pool.run_all([partial(client.patiently, attempt) for attempt in attempts])
+    pieces = pool.run_all([partial(client.repeated, attempt) for attempt in attempts])
     present = [piece for piece in pieces if piece.size]
     if not present:
         return _NOTHING
@@ -183,7 +183,7 @@ def _fill_split(client: S3Client, name: str, offset: int, view: memoryview, ways
 
 
 def _ask(client: S3Client, name: str, offset: int, length: int) -> dict[str, Any] | None:
-    """One ranged GET; None where the range lies beyond the end."""
+    """One ranged GET; None where the range is beyond the end."""
     end = min(offset + length, _END_MAX)
     try:
         return client.send(

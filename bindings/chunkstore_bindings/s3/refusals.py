@@ -59,11 +59,11 @@ class Kind(Enum):
     BEYOND_END = "beyond the end"
     NO_UPLOAD = "no such upload"
     THROTTLED = "throttled"
-    """Not carried out, because there is too much to do."""
+    """Not performed, because there is too much to do."""
     UNSENT = "unsent"
     """No connection: nothing has reached the server."""
     TRANSIENT = "transient"
-    """No answer, or one that says nothing: may have been carried out, or may still be."""
+    """No answer, or one that says nothing: may have been performed, or may still be."""
     DAMAGED_ON_THE_WAY = "damaged on the way"
     """The server received other bytes than were sent; it kept nothing."""
     FULL = "full"
@@ -156,7 +156,7 @@ class Refusal(Exception):
 
     @property
     def leaves_doubt(self) -> bool:
-        """Whether a changing request may have been carried out, or may still be."""
+        """Whether a changing request may have been performed, or may still be."""
         return self.kind is Kind.TRANSIENT
 
     @property
@@ -237,7 +237,7 @@ def refusal_of(error: BaseException, *, understood: bool = False) -> Refusal:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What lies below the wrappings of the SDK and of urllib3."""
+    """What is below the wrappings of the SDK and of urllib3."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return error

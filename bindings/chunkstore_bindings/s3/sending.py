@@ -15,6 +15,7 @@ from typing import Final
 from chunkstore.checksum import BytesLike, crc32c
 from chunkstore_bindings.s3.checksums import META_TOKEN, Body, Integrity, new_token, object_headers
 from chunkstore_bindings.s3.client import S3Client
+from chunkstore_bindings.s3.pacing import may_repeat
 from chunkstore_bindings.s3.reading import get_range
 from chunkstore_bindings.s3.refusals import Kind, Refusal
 
@@ -57,7 +58,7 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
     crc, token = crc32c(body), new_token()
     # Once for all attempts: what a checksum made anew would let through has not the CRC that goes with the object.
     headers = {**object_headers(client, crc, token), **integrity.headers(memoryview(body), crc)}
-    patience = client.patience()
+    backoff = client.backoff()
     in_doubt = False
     while True:
         try:
@@ -78,7 +79,7 @@ def put_if_absent(client: S3Client, integrity: Integrity, name: str, data: Bytes
                 except Refusal as unread:
                     unread.conclude(in_doubt)
             in_doubt = in_doubt or refusal.is_doubtful
-            if not refusal.may_pass or not patience.pause(refusal):
+            if not may_repeat(refusal, backoff):
                 refusal.conclude(in_doubt)
         else:
             integrity.learn(answer)

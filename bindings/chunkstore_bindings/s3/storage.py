@@ -3,7 +3,7 @@
 Promises
 * A chunk is one immutable object; what a call has written when it returns is durable, as far as the server is.
 * ``create_if_absent`` is decided by the server alone (protocol 2.3). Whether a server can be trusted with that is probed
-  before a container is made, and asked again at every open (``chunkstore_bindings.probe``).
+  before a container is made, and asked again at every open (``chunkstore_bindings.wrappers.probe``).
 * A call, with all its requests, ends after ``deadline_s``, or with the operation that it is made for.
 * Every error of the SDK is translated; none names a credential.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final, TypeVar
 
 from chunkstore import runtime
@@ -36,7 +35,6 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
 )
 from chunkstore_bindings.s3.checksums import Integrity
 from chunkstore_bindings.s3.client import S3Client
@@ -139,7 +137,7 @@ class S3ChunkStorage(BaseChunkStorage):
                 raise Unsupported(f"not copied on the server: {error.message}", feature="copy") from error
             raise
 
-    # For the probe (chunkstore_bindings.probe)
+    # For the probe (chunkstore_bindings.wrappers.probe)
 
     def server_identity(self) -> dict[str, str]:
         """What must not change under a container without a new probe."""
@@ -165,7 +163,7 @@ class S3ChunkStorage(BaseChunkStorage):
         self._sweep_once()
 
     def _sweep_once(self) -> None:
-        """Look once, beside the first upload in parts, for what earlier processes left behind."""
+        """Look once, next to the first upload in parts, for what earlier processes left behind."""
         if not self._swept:
             self._swept = True
             runtime.spawn(self._sweep_quietly, "chunkstore-s3-sweep")
@@ -194,12 +192,6 @@ class S3ChunkStorage(BaseChunkStorage):
     def do_read_into(self, name: str, offset: int, buffer: bytearray | memoryview) -> int:
         with memoryview(buffer) as whole, whole.cast("B") as view:
             return self._do(name, lambda: read_into(self._client, name, offset, view, self._pool))
-
-    def do_read_ranges(self, name: str, ranges: Sequence[ReadRange]) -> _Pieces:
-        calls = [partial(self.do_read, name, item.offset, item.length) for item in ranges]
-        # One end for all of them: those that wait for a connection do not begin their time anew.
-        with until(runtime.monotonic_s() + self.options.deadline_s):
-            return self._pool.run_all(calls) if calls else []
 
     def do_write(self, name: str, offset: int, data: BytesLike) -> int:
         raise Unsupported(f"{self.url} cannot append to {name!r}", feature="append")

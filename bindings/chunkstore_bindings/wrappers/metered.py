@@ -92,7 +92,7 @@ class MeteredChunkStorage(WrappingChunkStorage):
     @contextmanager
     def counting(self) -> Iterator[Counting]:
         """What the block costs: all calls that end meanwhile, in whatever thread (the work of one operation is spread over
-        several; so let nothing else run beside it)."""
+        several; so let nothing else run next to it)."""
         counting = Counting(self.snapshot)
         try:
             yield counting

@@ -1,9 +1,8 @@
 """A storage that asks again where that is safe, and finds out what happened where it is not.
 
 Promises
-* Only ``StorageUnavailable`` and ``DeadlineExceeded`` are asked again: everything else is an answer. The pauses double and
-  are wholly chance ("full jitter"), so that many clients of a storage that comes back do not meet again in step. A pause is as
-  long as the server asks (``retry_after_s``), at most half of the time that is left.
+* Only ``StorageUnavailable`` and ``DeadlineExceeded`` are asked again: everything else is an answer. Pauses are those of
+  ``chunkstore.deadline.Backoff``.
 * *Looking* (exists, stat, list, open, read) is repeated as it is. So are ``put``, ``delete`` and ``set_read_only``: doing them
   twice is doing them once. ``sync`` and ``harden`` are repeated only where ``Capabilities.sync_repeatable``.
 * *Creating* sends the very same bytes again. "Exists" after an attempt whose reply was lost is not believed: what is there
@@ -11,8 +10,8 @@ Promises
 * *Appending and cutting* are never sent twice, because the first may still arrive (protocol A2). The length is looked up
   instead: exactly right, with our bytes at its end, means that only the reply was lost; anything else is the error. Above
   a page cache (``append`` without ``sync_repeatable``) not even that: bytes that can be read there may never reach the disk.
-* ``concat`` is not repeated: nothing cheap tells whether it happened. Nor is ``compose``: behind a lost reply "exists" may mean
-  our own chunk or somebody else's, and only reading all of it would tell. Whoever composes takes another name instead.
+* ``concat`` is not repeated: nothing cheap tells whether it happened. Nor is ``compose``: after a lost reply "exists" may mean
+  our own chunk or somebody else's, and only reading all of it would tell. A caller that composes takes another name instead.
 * It gives up when the budget of tries or seconds is used up, or when the operation under way (``chunkstore.deadline``) has no
   time left; the last error is raised, and means "may have happened" for changing calls.
 
@@ -30,7 +29,7 @@ from typing import Final, NamedTuple, TypeVar
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB
-from chunkstore.deadline import left_s
+from chunkstore.deadline import Backoff
 from chunkstore.errors import (
     AccessDenied,
     ChunkExists,
@@ -57,7 +56,7 @@ _COMPARE_BYTES: Final = 8 * MIB
 
 class RetryPolicy(NamedTuple):
     """How often and how long. ``tries_max``: calls in all; ``budget_s``: no try begins later than this after the first;
-    pause number n is chance between 0 and the smaller of ``pause_s_first * 2**n`` and ``pause_s_max``."""
+    pause number n is the smaller of ``pause_s_first * 2**n`` and ``pause_s_max``, half of it chance."""
 
     tries_max: int = 8
     budget_s: float = 20.0
@@ -74,32 +73,6 @@ class RetryCounts(NamedTuple):
     recovered: dict[str, int]
     given_up: dict[str, int]
     recognised: dict[str, int]
-
-
-class _Patience:
-    """The budget of one call."""
-
-    __slots__ = ("_end_s", "_pause_s", "_policy", "tries")
-
-    def __init__(self, policy: RetryPolicy) -> None:
-        self._policy = policy
-        self.tries = 1
-        self._pause_s = policy.pause_s_first
-        self._end_s = runtime.monotonic_s() + policy.budget_s
-
-    def pause(self, retry_after_s: float) -> bool:
-        """Sleep before the next try, ``retry_after_s`` if half of the time allows it; False, without sleeping, when there is to be none."""
-        if self.tries >= self._policy.tries_max:
-            return False
-        chance = int.from_bytes(runtime.token(4), "big") / 0xFFFF_FFFF
-        left = left_s(self._end_s - runtime.monotonic_s())
-        pause_s = max(chance * min(self._pause_s, self._policy.pause_s_max), min(retry_after_s, left / 2))
-        if pause_s >= left:
-            return False
-        runtime.sleep_s(pause_s)
-        self.tries += 1
-        self._pause_s *= 2
-        return True
 
 
 class RetryingChunkStorage(WrappingChunkStorage):
@@ -130,27 +103,35 @@ class RetryingChunkStorage(WrappingChunkStorage):
         return self._repeat(operation, lambda _: call())
 
     def _repeat(self, operation: str, attempt: Callable[[bool], T]) -> T:
-        """Call ``attempt(whether one before it may still take effect)`` until it answers or the patience ends."""
-        patience: _Patience | None = None
+        """Call ``attempt(whether one before it may still take effect)`` until it answers or its tries end."""
+        backoff: Backoff | None = None
+        tries = 1
         while True:
             try:
-                answer = attempt(patience is not None)
+                answer = attempt(backoff is not None)
             except AccessDenied:
                 raise  # waiting mends nothing
             except _TRANSIENT as error:
-                if patience is None:
-                    patience = _Patience(self._policy)
-                if not patience.pause(getattr(error, "retry_after_s", 0.0)):
+                if backoff is None:
+                    policy = self._policy
+                    backoff = Backoff(
+                        policy.budget_s,
+                        tries_max=policy.tries_max,
+                        pause_s_first=policy.pause_s_first,
+                        pause_s_max=policy.pause_s_max,
+                    )
+                if not backoff.pause(retry_after_s=getattr(error, "retry_after_s", 0.0)):
                     self._count(self._given_up, operation)
                     name = getattr(error, "object", None) or ""
                     log_event(
                         "storage", WARNING, f"{operation} given up", root=without_credentials(self.inner.url),
-                        container=name.partition("/")[0], tries=patience.tries, object=name, message=error.message,
+                        container=name.partition("/")[0], tries=tries, object=name, message=error.message,
                     )  # fmt: skip
                     raise
+                tries += 1
                 self._count(self._retries, operation)
             else:
-                if patience is not None:
+                if backoff is not None:
                     self._count(self._recovered, operation)
                 return answer
 
@@ -161,7 +142,7 @@ class RetryingChunkStorage(WrappingChunkStorage):
     # Creating
 
     def create_if_absent(self, name: str, data: BytesLike) -> bool:
-        # First, so that behind an attempt in doubt every other refusal leaves it in doubt.
+        # First, so that after an attempt in doubt every other refusal leaves it in doubt.
         check_object_name(name)
         creation = _Creation(self.inner, name, data)
 
@@ -294,7 +275,7 @@ class _Creation:
 
 
 def _ends_with(storage: ChunkStorage, name: str, offset: int, data: BytesLike) -> bool:
-    """Whether the chunk holds ``data`` at ``offset`` and nothing behind it. One read, where ``data`` is not large."""
+    """Whether the chunk holds ``data`` at ``offset`` and nothing after it. One read, where ``data`` is not large."""
     handle = ChunkHandle(name, False)
     with memoryview(data) as given, given.cast("B") as whole:
         position = 0

@@ -2,7 +2,7 @@
 
 Promises
 * In the long run no limit is exceeded; for a moment by at most a burst (one second's worth) and one request. A request
-  goes whole, however large: the calls behind it wait for it. What a read brings, and what a ``compose`` carries in and out
+  goes whole, however large: the calls after it wait for it. What a read brings, and what a ``compose`` carries in and out
   again, is known only afterwards and is paid then.
 * First come, first served: no call overtakes another within reads, or within writes.
 * Limits can be changed at any time, also while calls wait for them.
@@ -84,7 +84,7 @@ class TokenBucket:
                     return True
                 left = end_s - runtime.monotonic_s()
                 if missing_s > left:
-                    # The rate was lowered meanwhile, or others had to pay more than they knew: our share goes to those behind.
+                    # The rate was lowered meanwhile, or others had to pay more than they knew: our share goes to those that follow.
                     self._filled += amount
                     self._changed.notify_all()
                     return False

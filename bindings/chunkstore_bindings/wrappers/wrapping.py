@@ -3,7 +3,7 @@
 Promises: capabilities, URL and address are those of what is wrapped; arguments and answers are passed on untouched; wrappers may be
 stacked in any order, and ``layers`` finds one of them again. What a binding raises that is not an error of chunkstore's own becomes
 one, chained (``guarded``): bindings that are built on ``BaseChunkStorage`` translate at their own border and are left as they are,
-also behind other wrappers; everything else gets one more wrapper.
+also inside other wrappers; everything else gets one more wrapper.
 Leaves out: what other wrappers do at their gate; ``AssertionError`` and ``MemoryError``, which say nothing about the storage.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkstoreError
@@ -25,7 +25,6 @@ from chunkstore.storage import (
     Composed,
     ConcatArgument,
     ListPage,
-    ReadRange,
     translated,
 )
 
@@ -43,11 +42,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_Pieces: TypeAlias = list[bytes]
-"""Named here because ``list`` means the listing inside the class."""
 
 READING: Final = ("exists", "open_read", "open_write", "read", "list", "stat", "identity")
-"""Calls that only look; ``read_uncached``, ``read_into`` and ``read_ranges`` count as ``read``."""
+"""Calls that only look; ``read_uncached`` and ``read_into`` count as ``read``."""
 WRITING: Final = (
     "create",
     "create_if_absent",
@@ -71,7 +68,7 @@ def size_of(data: BytesLike | None) -> int:
 
 
 def bytes_read(answer: object) -> int:
-    """Bytes in what ``read``, ``read_into`` or ``read_ranges`` returned."""
+    """Bytes in what ``read`` or ``read_into`` returned."""
     if isinstance(answer, int):
         return answer
     if isinstance(answer, bytes):
@@ -147,9 +144,6 @@ class WrappingChunkStorage(ChunkStorage):
     def read_into(self, handle: ChunkHandle, offset: int, buffer: bytearray | memoryview) -> int:
         return self.around("read", _names(handle), 0, lambda: self.inner.read_into(handle, offset, buffer))
 
-    def read_ranges(self, handle: ChunkHandle, ranges: Sequence[ReadRange]) -> _Pieces:
-        return self.around("read", _names(handle), 0, lambda: self.inner.read_ranges(handle, ranges))
-
     def write(self, handle: ChunkHandle, offset: int, data: BytesLike) -> int:
         return self.around("write", _names(handle), _sent(data), lambda: self.inner.write(handle, offset, data))
 
@@ -210,7 +204,7 @@ class GuardedChunkStorage(WrappingChunkStorage):
 
 
 def guarded(storage: ChunkStorage) -> ChunkStorage:
-    """``storage``, behind a guard unless it has one. Doing it twice is doing it once."""
+    """``storage``, inside a guard unless it has one. Doing it twice is doing it once."""
     for layer in layers(storage):
         if isinstance(layer, (BaseChunkStorage, GuardedChunkStorage)):
             return storage

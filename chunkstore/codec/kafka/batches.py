@@ -41,7 +41,7 @@ class ReadOptions(NamedTuple):
     or was when its broker died: it may end with a part of a batch, or with zeros. ``dense``: offsets have no gaps, as of topics that are
     not compacted. ``batch_bytes_max``: longest batch that is read; brokers take 1 MiB by default. ``records_bytes_max``: of its records
     after decompression. ``window_bytes``: asked for in one read: by default what stays in the processor's cache; of a remote object more is
-    faster. ``summary`` is told what was read, as far as it was.
+    faster. ``summary`` learns what was read, as far as it was.
     """
 
     position: int = 0

@@ -192,7 +192,7 @@ def entry_id_at(data: BytesLike, mark: int) -> int:
 
 
 def scan_entries(data: BytesLike, start: int, limit: int) -> list[int]:
-    """Where the entries in ``data[start:limit]`` begin, and behind them where the last one ends: n + 1 marks.
+    """Where the entries in ``data[start:limit]`` begin, and after them where the last one ends: n + 1 marks.
 
     Only entries that end at or before ``limit`` are in; the last mark is where an entry cut off by ``limit``, padding, or
     ``limit`` itself begins. Lengths are not judged otherwise, and ids not at all.

@@ -85,7 +85,7 @@ class Pairs(NamedTuple):
 
 
 def step(data: bytes, begins: Ints, ends: Ints, counts: Ints, wanted: frozenset[int]) -> Stepped:
-    """Takes apart the batches that lie at ``begins`` to ``ends`` in ``data``, which ends with ``PAD_BYTES`` zeros.
+    """Takes apart the batches that are at ``begins`` to ``ends`` in ``data``, which ends with ``PAD_BYTES`` zeros.
 
     ``counts``: messages in each, at least 1; ``wanted``: fields whose values are looked at later.
     """

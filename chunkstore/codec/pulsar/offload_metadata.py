@@ -4,7 +4,7 @@ The messages are described below instead of being generated (``protobuf``). Fiel
 the text of PIP-76 differs.
 
 Promises: bytes are canonical (fields by number); decoding is bounded and raises ``Damaged``. Leaves out: fields that are not
-in FORMAT.md are skipped when decoding, so encode again only what was made here; an index keeps the raw bytes beside.
+in FORMAT.md are skipped when decoding, so encode again only what was made here; an index keeps the raw bytes as well.
 """
 
 from __future__ import annotations

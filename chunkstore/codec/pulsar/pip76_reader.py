@@ -88,7 +88,7 @@ class SegmentReader(BlockReader):
         return None
 
     def _surplus(self, start: int, position: int, most: int, follower: BlockSpan | None) -> int | None:
-        """How far behind ``position``, 0 to ``most``, the block ``follower`` begins; without one, where the object ends, if
+        """How far after ``position``, 0 to ``most``, the block ``follower`` begins; without one, where the object ends, if
         the entries of the block at ``start`` go on up to there.
         """
         if follower is None:

@@ -94,7 +94,7 @@ class SegmentEncoder(BlockEncoder):
         known.info = info
 
     def adopt(self, ledger: int, first_entry: int, last_entry: int, length: int) -> None:
-        """Count a block that the data object holds already, behind those known so far: to go on with a segment after a crash.
+        """Count a block that the data object holds already, after those known so far: to go on with a segment after a crash.
 
         ``last_entry`` is the last id of the ledger in this block or a later one; ``length`` is the block's, in bytes, header and
         padding included. Call it for every stored block, in order, before the first ``append``.

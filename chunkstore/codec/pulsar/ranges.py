@@ -1,4 +1,4 @@
-"""Where a ledger's entries lie: plain data that can be sent to processes without the codec's other needs (protobuf)."""
+"""Where a ledger's entries are: plain data that can be sent to processes without the codec's other needs (protobuf)."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _MANY_ENTRIES = 256
 
 
 class Window(NamedTuple):
-    """Some whole entries of one block, as they lie in ``data`` (valid until the next window is asked for).
+    """Some whole entries of one block, as they are in ``data`` (valid until the next window is asked for).
 
     Entry i is ``data[marks[i]:marks[i + 1]]``, its header's 12 bytes included. ``floor`` is the least id the first one may
     have; that ids ascend inside the window, without gaps if it is ``dense``, is for its user to check (``ascending``).
@@ -100,7 +100,7 @@ class BlockReader(ABC):
         self._spans = spans
         if source.length != data_length:
             if source.length >= BLOCK_HEADER_BYTES and data_length:
-                # Objects of the two formats are told from each other by what they begin with, not by their lengths.
+                # Objects of the two formats are distinguished from each other by what they begin with, not by their lengths.
                 self._header(self._read(0, BLOCK_HEADER_BYTES), 0)
             self._fail(
                 f"the object has {source.length} bytes, its index says {data_length}", min(source.length, data_length)
@@ -126,7 +126,7 @@ class BlockReader(ABC):
     def windows(self, ledger: int, first: int = 0, last: int | None = None) -> Iterator[Window]:
         """Windows with the entries ``first`` to ``last`` (both included; ``None``: to the end) of ``ledger``, ascending.
 
-        Reads from the beginning of the block that ``first`` lies in. Raises ``InvalidArgument`` for a ledger that is not
+        Reads from the beginning of the block that ``first`` is in. Raises ``InvalidArgument`` for a ledger that is not
         here or a wrong range, ``Damaged`` at the first byte that is wrong, and whatever ``source.read`` raises.
         """
         stop = ENTRY_ID_MAX if last is None else last

@@ -1,7 +1,6 @@
 """The metadata store in LMDB: one environment per store directory and process, on local disk, never synced while in use.
 
-Promises: the port's. A commit costs its row puts and one more for the head. A store belongs to the cache object that
-holds its WRITER; others make their own.
+A commit costs its row puts and one more for the head. A store belongs to the cache object that holds its lock; others make their own.
 The map grows by itself where it is too small; a full disk is ``StorageFull`` and leaves the last commit as it was.
 
 Handles of one process on the same directory share an environment, by reference count, because LMDB forbids a second
@@ -12,6 +11,5 @@ Limits: LMDB 0.9 has no checksums: a cache whose pages rot on disk may crash the
 """
 
 from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, seen_end
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore, LmdbMetadataView
 
-__all__ = ["LmdbMetadataCache", "LmdbMetadataStore", "LmdbMetadataView", "seen_end"]
+__all__ = ["LmdbMetadataCache", "seen_end"]

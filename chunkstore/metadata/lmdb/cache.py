@@ -1,8 +1,7 @@
-"""Opening LMDB stores: which one is ours, whether it can be trusted, and making new ones.
+"""Opening LMDB stores: one that was closed cleanly is used again, and made anew otherwise.
 
-Promises: ``open_current`` answers None rather than a store that might be torn, foreign, of another address or another format, or
-that somebody holds: no store is ever written to by two cache objects. Leaves out: directories and their locks
-(``chunkstore.metadata.cachedir``).
+``open_current`` answers None rather than a store that might be torn, foreign, of another address or another format, or that is
+held: no store is ever written to by two cache objects. Directories and their locks are in ``chunkstore.metadata.cachedir``.
 """
 
 from __future__ import annotations
@@ -15,23 +14,18 @@ from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.metadata.cachedir import (
     CacheDirectory,
-    StoreState,
-    UsersLock,
-    WriterLock,
+    StoreLock,
     delete_unused,
     forget,
     is_local,
-    is_this_boot,
-    read_state,
+    is_unchanged,
     role_path,
-    stores_of,
     translate_os,
 )
-from chunkstore.metadata.lmdb.environment import Environment, acquire, share, translate
-from chunkstore.metadata.lmdb.proof import file_mark, is_well_formed
-from chunkstore.metadata.lmdb.store import LmdbMetadataStore
+from chunkstore.metadata.lmdb.environment import Environment, acquire, translate
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, furthest
 from chunkstore.metadata.seen_end import EndFile, end_path, read_end, sweep_ends
+from chunkstore.metadata.store import RowStore
 
 __all__ = ["LmdbMetadataCache", "seen_end"]
 
@@ -71,31 +65,28 @@ class LmdbMetadataCache(MetadataCache):
         if self._closed:
             raise Closed("this metadata cache")
 
-    def _handle(self, environment: Environment) -> LmdbMetadataStore:
-        return LmdbMetadataStore(environment, self._uuid, deadline_s=self._settings.op_deadline_s)
+    def _handle(self, environment: Environment) -> RowStore:
+        return RowStore(environment, self._uuid, deadline_s=self._settings.op_deadline_s)
 
     def open_current(self) -> MetadataStore | None:
         self._check()
-        if self._current is not None and share(self._current):
+        if self._current is not None and self._current.share():
             return self._handle(self._current)
-        best: LmdbMetadataStore | None = None
-        for path, state in stores_of(self._directory.path, self._directory.address):
-            found = self._open_free(path, state)
-            if best is not None and found is not None:
-                best, found = sorted((best, found), key=lambda store: -store.head().position.lsn)
-                found.close(clean=False)
-            best = best or found
-        return None if best is None else self._take(best)
+        for path in self._directory.stores():
+            if (found := self._open_free(path)) is not None:
+                return self._take(found)
+        return None
 
-    def _take(self, store: LmdbMetadataStore) -> LmdbMetadataStore | None:
+    def _take(self, store: MetadataStore) -> MetadataStore | None:
+        environment = _environment_of(store)
         try:
             # Before the first write: what is written from now on is not synced.
-            self._directory.mark(store.path)
-            self._record_end(store.environment, furthest(store.head(), self.seen()))
+            self._directory.mark(environment.path)
+            self._record_end(environment, furthest(store.head(), self.seen()))
         except OSError:
             store.close(clean=False)
             return None
-        self._current = store.environment
+        self._current = environment
         return store
 
     def seen(self) -> Head | None:
@@ -106,47 +97,42 @@ class LmdbMetadataCache(MetadataCache):
         if self._end_path is not None and head is not None:
             environment.record_end(EndFile(self._end_path, head))
 
-    def _open_free(self, path: str, state: StoreState) -> LmdbMetadataStore | None:
-        """The store, ours from now on, if nobody holds it and it can be trusted."""
+    def _open_free(self, path: str) -> MetadataStore | None:
+        """The store, ours from now on, if it is not held and was closed cleanly; else it is deleted."""
         try:
-            users = UsersLock(path, create=False)
+            held = StoreLock(path)
         except OSError:
-            return None  # being deleted
-        try:
-            writer = WriterLock(path)
-        except OSError:
-            users.release()
-            return None  # somebody holds it
-        state = read_state(path) or state._replace(boot_id="", clean=None)  # it may have been closed in between
-        found = None
-        if _is_proven(path, state):
-            # Rows are sound, each for itself, in a file that is well formed: whether all are there only reading them tells.
-            found = self._open(path, users, writer, audit=state.clean is None)
-        else:
-            writer.release()
-            users.release()
+            return None  # held, or being deleted
+        found = self._open(path, held)
         if found is None:
             forget(path)
             delete_unused(path)
         return found
 
-    def _open(self, path: str, users: UsersLock, writer: WriterLock, *, audit: bool) -> LmdbMetadataStore | None:
+    def _open(self, path: str, held: StoreLock) -> MetadataStore | None:
         try:
-            environment = acquire(path, self._settings.tuning.lmdb_map_bytes, users, writer)
+            unchanged = is_unchanged(path)
+        except OSError:
+            unchanged = False
+        if not unchanged:
+            held.release()
+            return None
+        try:
+            store = self._handle(acquire(path, self._settings.tuning.lmdb_map_bytes, held))
         except (OSError, lmdb.Error):
-            return None  # damaged, or no room: a new one is made, or says why it cannot be
-        store = self._handle(environment)
-        if _is_sound(store, audit=audit):
-            return store
-        store.close(clean=False)
-        return None
+            return None  # no room: a new one is made, or says why it cannot be
+        try:
+            store.head()
+        except ChunkstoreError:  # of another container or version
+            store.close(clean=False)
+            return None
+        return store
 
     def create(self) -> MetadataStore:
         self._check()
         try:
-            path, users = self._directory.make_store()
-            writer = WriterLock(path)
-            environment = acquire(path, self._settings.tuning.lmdb_map_bytes, users, writer)
+            path, held = self._directory.make_store()
+            environment = acquire(path, self._settings.tuning.lmdb_map_bytes, held)
         except OSError as error:
             raise translate_os(error, self.path) from error
         except lmdb.Error as error:
@@ -161,23 +147,23 @@ class LmdbMetadataCache(MetadataCache):
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
-        made = _ours(store)
+        made = _environment_of(store)
         try:
             self._directory.mark(made.path)
-            # What was seen before is behind this store's head, or was given up.
-            self._record_end(made.environment, made.head())
+            # What was seen before is part of this store's history, or was given up.
+            self._record_end(made, store.head())
         except OSError as error:
             raise translate_os(error, self.path) from error
-        self._current = made.environment
+        self._current = made
         self._directory.supersede(made.path)
         sweep_ends(self._directory.path)
 
     def discard(self, store: MetadataStore) -> None:
-        given_up = _ours(store)
-        if given_up.environment is self._current:
+        given_up = _environment_of(store)
+        if given_up is self._current:
             self._current = None
         forget(given_up.path)
-        given_up.close(clean=False)
+        store.close(clean=False)
         delete_unused(given_up.path)
 
     def close(self) -> None:
@@ -191,30 +177,7 @@ def seen_end(cache_dir: str, container_uuid: bytes, address: str) -> Head | None
     return read_end(end_path(role_path(cache_dir, container_uuid, "owner"), address))
 
 
-def _is_proven(path: str, state: StoreState) -> bool:
-    """Whether the file is what a clean close left, or no danger to LMDB: its pages are well formed."""
-    try:
-        if state.clean is not None:
-            return file_mark(path) == state.clean
-        return is_this_boot(state) and is_well_formed(path)
-    except OSError:
-        return False
-
-
-def _is_sound(store: LmdbMetadataStore, *, audit: bool) -> bool:
-    """Whether it is whole, of this container and version, and if asked, has every row."""
-    try:
-        if not store.environment.is_whole():
-            return False
-        with store.view() as view:
-            if audit:
-                view.audit()
-            return view.head.position.lsn >= 0
-    except (ChunkstoreError, OSError, lmdb.Error):
-        return False
-
-
-def _ours(store: MetadataStore) -> LmdbMetadataStore:
-    if not isinstance(store, LmdbMetadataStore):
+def _environment_of(store: MetadataStore) -> Environment:
+    if not isinstance(store, RowStore) or not isinstance(store.environment, Environment):
         raise InvalidArgument("this store is not of this cache", argument="store")
-    return store
+    return store.environment

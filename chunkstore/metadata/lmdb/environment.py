@@ -1,9 +1,8 @@
 """LMDB environments: one per store directory and process, shared by reference count, growing where they are too small.
 
-Promises: an environment that this process must not use (a parent's, a closed one, a damaged one) is refused by name. The map is
-changed only while no view of this process is open, or after waiting for those that are. WRITER is held as long as any handle may
-write, so that nobody ever waits for LMDB's own lock. LMDB's errors end here (``translate``).
-Leaves out: what is stored (``store``), which directory (``chunkstore.metadata.cachedir``).
+An environment that this process must not use (a parent's, a closed one, a damaged one) is refused by name. The map is changed only
+while no view of this process is open, or after waiting for those that are. The store's lock is held while any handle is open, so that
+no one waits for LMDB's own lock. LMDB's errors end here (``translate``).
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from chunkstore.config import KIB, MIB
 from chunkstore.errors import (
     CacheDamaged,
     ChunkstoreError,
-    Closed,
     DeadlineExceeded,
     InvalidArgument,
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.metadata.cachedir import UsersLock, WriterLock, forget, read_state, write_state
-from chunkstore.metadata.lmdb.behind import Behind, StoredHead
-from chunkstore.metadata.lmdb.proof import file_mark
-from chunkstore.metadata.port import Position
+from chunkstore.metadata.cachedir import StoreLock, forget, mark_clean, translate_os
+from chunkstore.metadata.ordered_map import OrderedMap, Transaction
+from chunkstore.metadata.rows import RowDamaged
 from chunkstore.metadata.seen_end import EndFile
-from chunkstore.runtime import Lock, defer_interrupt, lock, monotonic_s, sleep_s
+from chunkstore.metadata.write_buffer import StoredHead
+from chunkstore.runtime import defer_interrupt, monotonic_s, sleep_s
 
-__all__ = ["Environment", "abandon", "acquire", "release", "share", "translate"]
+__all__ = ["Environment", "abandon", "acquire", "translate"]
 
 T = TypeVar("T")
 
@@ -45,6 +43,7 @@ _VIEWS_WAIT_S = 5.0
 _ROOM_BYTES = 256 * MIB
 _LAST_WRITE_S = 2.0
 _DAMAGED_ERRORS = (
+    RowDamaged,
     lmdb.CorruptedError,
     lmdb.CursorFullError,
     lmdb.IncompatibleError,
@@ -56,14 +55,15 @@ _DAMAGED_ERRORS = (
 )
 
 
-def translate(error: lmdb.Error, path: str) -> ChunkstoreError:
-    """The error that says what an LMDB error means to the caller."""
+def translate(error: Exception, path: str) -> ChunkstoreError:
+    """The error that says what an error of LMDB or of a row means to the caller."""
     if isinstance(error, _DAMAGED_ERRORS):
         forget(path)  # so that it is not trusted again
         return CacheDamaged(
             f"the metadata cache {path} is damaged ({error}); it is rebuilt from the journal", object=path
         )
-    if isinstance(error, lmdb.DiskError) or error.code in (ENOSPC, EDQUOT) or (error.code == EIO and _is_full(path)):
+    code = error.code if isinstance(error, lmdb.Error) else 0
+    if isinstance(error, lmdb.DiskError) or code in (ENOSPC, EDQUOT) or (code == EIO and _is_full(path)):
         return StorageFull(f"no space left for the metadata cache {path}; free some, or set cache_dir", object=path)
     if isinstance(error, lmdb.ReadersFullError | lmdb.MapFullError):
         return StorageFull(
@@ -86,48 +86,36 @@ def _is_full(path: str) -> bool:
     return found.f_bavail * found.f_frsize < MIB
 
 
-class Environment:
-    """An LMDB environment, its users in this process, and the gate that lets the map be changed."""
+class Environment(OrderedMap):
+    """An LMDB environment, and the gate that lets its map be changed."""
 
-    def __init__(self, path: str, map_bytes: int, users: UsersLock) -> None:
-        self.path = path
+    errors = (AttributeError, lmdb.Error, RowDamaged)
+
+    def __init__(self, path: str, map_bytes: int, held: StoreLock) -> None:
+        super().__init__(path)
         self.handle: lmdb.Environment = _open_handle(path, map_bytes)
-        self.users = users
-        self.count = 1
-        """Handles of this process; while there are any, ``writer`` is held."""
-        self.writer: WriterLock | None = None
-        self.end: EndFile | None = None
+        self._held = held
+        self._end_file: EndFile | None = None
         """Where the head that is written is recorded, beside the rows; of a writing owner's. Used with ``writing`` held."""
-        self.writing: Lock = lock()
-        self.behind: Behind = Behind()
-        """Commits that no transaction has yet; whoever writes takes them along. Changed with ``writing`` held."""
-        self.last_head: StoredHead | None = None
-        """What the last transaction left as the head, if that is known; in a transaction ``written_head`` is what it will leave."""
-        self.written_head: StoredHead | None = None
-        self.at: Position | None = None
-        """Where the state stands; None while it moves, and where this is not known. Set with ``writing`` held."""
-        self.views: set[int] = set()
-        self.gate_open: bool = True
-        self.inherited: bool = False
-        self.damage: CacheDamaged | None = None
+        self._gate_open: bool = True
 
-    def translate(self, error: lmdb.Error) -> ChunkstoreError:
-        """As the function; after damage nothing begins here any more."""
-        translated = translate(error, self.path)
-        if isinstance(translated, CacheDamaged) and self.damage is None:
-            self.damage = translated
-            self.at = None
-            self.gate_open = False  # sends every reader to check()
+    def meaning(self, error: Exception) -> ChunkstoreError:
+        return translate(error, self.path)
+
+    def translate(self, error: Exception) -> ChunkstoreError:
+        translated = super().translate(error)
+        if self.damage is not None:
+            self._gate_open = False  # sends every reader to check()
         return translated
 
-    def begin_read(self, ticket: int) -> lmdb.Transaction[bytes]:
-        """A read transaction, counted as long as ``ticket`` is in ``views``.
+    def begin_read(self, ticket: int) -> Transaction:
+        """See ``OrderedMap``.
 
         The ticket is entered before the gate is looked at, and ``_remap`` closes the gate before it looks at the tickets:
         whichever is second sees the other.
         """
         self.views.add(ticket)
-        if self.gate_open:
+        if self._gate_open:
             try:
                 return self.handle.begin()
             except lmdb.Error:
@@ -135,13 +123,13 @@ class Environment:
         self.views.discard(ticket)
         return self._begin_read_slowly(ticket)
 
-    def _begin_read_slowly(self, ticket: int) -> lmdb.Transaction[bytes]:
+    def _begin_read_slowly(self, ticket: int) -> Transaction:
         deadline = monotonic_s() + 2 * _VIEWS_WAIT_S
         while monotonic_s() < deadline:
             self.check()
             self.views.add(ticket)
             try:
-                if self.gate_open:
+                if self._gate_open:
                     return self.handle.begin()
             except lmdb.ReadersFullError as error:
                 if not self.handle.reader_check():  # no slot of a dead process was freed
@@ -154,69 +142,50 @@ class Environment:
             sleep_s(0.001)
         raise DeadlineExceeded("opening a metadata view", deadline_s=2 * _VIEWS_WAIT_S)
 
-    def check(self) -> None:
-        """Raise if this process may not use the environment."""
-        if self.inherited:
-            raise StorageUnavailable(
-                f"the metadata cache {self.path} was opened before this process was forked; open the store again here, "
-                "or start processes with the 'spawn' method",
-                object=self.path,
-            )
-        if self.count <= 0:
-            raise Closed("this metadata store")
-        if self.damage is not None:
-            raise self.damage.copy()
-
-    def write(self, body: Callable[[lmdb.Transaction[bytes]], T], deadline_s: float) -> T:
-        """Run ``body``, which applies what is ``behind``, in a write transaction and commit it; once more from the start whenever the
-        map had to change."""
-        if self.inherited or self.count <= 0 or self.damage is not None:
-            self.check()
-        with defer_interrupt():
-            self._take(deadline_s)
+    def transact(self, body: Callable[[Transaction], T]) -> T:
+        while True:
             try:
-                while True:
-                    try:
-                        self.written_head = self.at = None
-                        with self.handle.begin(write=True) as txn:
-                            done = body(txn)
-                        known = self.last_head = self.written_head
-                        if self.end is not None and known is not None:
-                            self.end.note(known.head)
-                        self.behind = Behind()
-                        if known is not None:
-                            self.at = known.head.position
-                            if self._has_room():
-                                self.behind = Behind(known.head.position, known.tallied.totals)
-                        return done
-                    except lmdb.MapFullError as error:
-                        size_bytes = 2 * self.handle.info()["map_size"]
-                        if size_bytes > _MAP_BYTES_MAX:
-                            raise self.translate(error) from error
-                        self._remap(size_bytes)
-                    except lmdb.Error as error:
-                        raise self.translate(error) from error
-            finally:
-                self.writing.release()
+                with self.handle.begin(write=True) as txn:
+                    return body(txn)
+            except lmdb.MapFullError as error:
+                size_bytes = 2 * self.handle.info()["map_size"]
+                if size_bytes > _MAP_BYTES_MAX:
+                    raise self.translate(error) from error
+                self.written_head = None
+                self._remap(size_bytes)
+            except (lmdb.Error, RowDamaged) as error:
+                raise self.translate(error) from error
 
-    def _has_room(self) -> bool:
-        """Whether what is put off now can surely be written later: what was acknowledged must be there on a full disk, too."""
+    def recorded(self, known: StoredHead) -> None:
+        if self._end_file is not None:
+            self._end_file.note(known.head)
+
+    def has_room(self) -> bool:
         try:
             found = os.statvfs(self.path)
         except OSError:
             return False  # the directory was deleted, say
         return found.f_bavail * found.f_frsize >= _ROOM_BYTES
 
-    def _take(self, wait_s: float) -> None:
-        if not self.writing.acquire(False) and not self.writing.acquire(timeout=wait_s):
-            raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=wait_s)
+    def free_bytes(self) -> int | None:
+        try:
+            found = os.statvfs(self.path)
+        except FileNotFoundError:
+            # The cache was deleted, which is always allowed: the open environment stays usable, its path is unknown.
+            return None
+        except OSError as error:
+            raise translate_os(error, self.path) from error
+        return found.f_bavail * found.f_frsize
+
+    def entry_count(self) -> int:
+        return int(self.handle.stat()["entries"])
 
     def _remap(self, size_bytes: int) -> None:
         """Change the size of the map. The caller holds ``_writing``.
 
         Views in progress are waited for; one that outlasts the wait is ended, and says so when it is used next.
         """
-        self.gate_open = False
+        self._gate_open = False
         try:
             deadline = monotonic_s() + _VIEWS_WAIT_S
             while self.views and monotonic_s() < deadline:
@@ -225,75 +194,52 @@ class Environment:
         except lmdb.Error as error:
             raise self.translate(error) from error
         finally:
-            self.gate_open = self.damage is None
+            self._gate_open = self.damage is None
 
     def record_end(self, end: EndFile) -> None:
         """Record in ``end`` from now on what is written."""
         with defer_interrupt(), self.writing:
-            if self.end is not None:
-                self.end.close(clean=False)
-            self.end = end
+            if self._end_file is not None:
+                self._end_file.close(clean=False)
+            self._end_file = end
 
-    def end_writing(self, *, clean: bool) -> bool:
-        """Give WRITER back, after the last handle; ``clean``: synced and marked so. False, with no effect, while a thread
-        of ours does not end its writing."""
-        assert self.writer is not None
+    def end(self, *, clean: bool) -> bool:
+        """See ``OrderedMap``; ``clean``: synced and marked so. False while a thread of ours does not end its writing."""
         with defer_interrupt():
             if not self.writing.acquire(timeout=_LAST_WRITE_S):
                 return False
             try:
-                # Not marked then: a restart of the machine costs a rebuild.
+                # Without the mark the store is made anew.
                 with suppress(lmdb.Error, OSError):
                     if clean:
-                        self._mark_clean()
+                        self.handle.sync(True)
+                        mark_clean(self.path)
             finally:
-                self._close_end(clean=clean)
+                self.close(clean=clean)
                 self.writing.release()
-                self.writer.release()
-                self.writer = None
         return True
 
-    def _mark_clean(self) -> None:
-        state = read_state(self.path)
-        if state is not None:
-            self.handle.sync(True)
-            write_state(self.path, state._replace(clean=file_mark(self.path)))
-
-    def _close_end(self, *, clean: bool) -> None:
-        if self.end is not None:
-            self.end.close(clean=clean)
-            self.end = None
-
-    def close(self) -> None:
+    def close(self, *, clean: bool = False) -> None:
         """Release everything. Not while it is in use."""
+        _environments.pop(self.path, None)
         self.handle.close()
-        self._close_end(clean=False)
-        if self.writer is not None:
-            self.writer.release()
-            self.writer = None
-        self.users.release()
+        if self._end_file is not None:
+            self._end_file.close(clean=clean)
+            self._end_file = None
+        self._held.release()
 
     def leave_to_parent(self) -> None:
         """In a forked child: closing LMDB would release reader slots that the parent uses."""
         self.inherited = True
-        self.gate_open = False  # sends every reader to check()
-        if self.writer is not None:
-            self.writer.leave_to_parent()
-
-    def is_whole(self) -> bool:
-        """Whether the file has all the pages that its newest commit knows of (a page beyond the end kills the process)."""
-        pages = self.handle.info()["last_pgno"] + 1
-        return os.stat(os.path.join(self.path, "data.mdb")).st_size >= pages * self.handle.stat()["psize"]
+        self._gate_open = False  # sends every reader to check()
+        self._held.leave_to_parent()
 
 
 _environments: dict[str, Environment] = {}
-_environments_lock = lock()
 
 
 def _after_fork_in_child() -> None:
     """Leave the parent's environments alone."""
-    global _environments_lock  # noqa: PLW0603  (another thread may have held it when the process was forked)
-    _environments_lock = lock()
     for environment in _environments.values():
         environment.leave_to_parent()
     _environments.clear()
@@ -333,47 +279,18 @@ def _open_handle(path: str, map_bytes: int) -> lmdb.Environment:
         return attempt(min(map_bytes, _MAP_BYTES_FALLBACK))  # little address space: the map grows on demand
 
 
-def acquire(path: str, map_bytes: int, users: UsersLock, writer: WriterLock) -> Environment:
-    """The environment of a store directory that this process has not open; the locks are given back with it.
+def acquire(path: str, map_bytes: int, held: StoreLock) -> Environment:
+    """The environment of a store directory that this process has not open; the lock is given back with it.
 
-    Raises ``OSError`` or ``lmdb.Error``; then both are released.
+    Raises ``OSError`` or ``lmdb.Error``; then the lock is released.
     """
     path = os.path.realpath(path)
-    with _environments_lock:
-        try:
-            environment = _environments[path] = Environment(path, map_bytes, users)
-        except BaseException:
-            users.release()
-            writer.release()
-            raise
-        environment.writer = writer
-        with suppress(lmdb.Error):
-            environment.handle.reader_check()
-        return environment
-
-
-def share(environment: Environment) -> bool:
-    """Count one more handle; False if there is none any more, or it is damaged."""
-    with _environments_lock:
-        if environment.inherited or environment.count <= 0 or environment.damage is not None:
-            return False
-        environment.count += 1
-        return True
-
-
-def release(environment: Environment, *, clean: bool) -> None:
-    """Give a handle back. The last one gives WRITER back, the store being marked if it is ``clean``, and closes."""
-    if environment.inherited:
-        return
-    with _environments_lock:
-        environment.count -= 1
-        if environment.count > 0:
-            return
-        if environment.end_writing(clean=clean):
-            del _environments[environment.path]
-            environment.close()
-        else:
-            environment.count = 1  # the thread that is writing keeps it, and WRITER, for ever
+    try:
+        environment = _environments[path] = Environment(path, map_bytes, held)
+    except BaseException:
+        held.release()
+        raise
+    return environment
 
 
 def abandon(folder: str) -> None:
@@ -382,8 +299,6 @@ def abandon(folder: str) -> None:
     Nothing of it may be used afterwards.
     """
     below = os.path.realpath(folder) + os.sep
-    with _environments_lock:
-        for path in [path for path in _environments if path.startswith(below)]:
-            environment = _environments.pop(path)
-            environment.count = 0
-            environment.close()
+    for environment in [environment for path, environment in _environments.items() if path.startswith(below)]:
+        environment.count = 0
+        environment.close()

@@ -1,4 +1,4 @@
-"""Appends that wait for company in the LMDB store: they are seen at once, written before anything else is shown, and lost without harm."""
+"""Appends that wait for company in the store: they are seen at once, written before anything else is shown, and lost without harm."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 
 from chunkstore.journal import OpCode
 from chunkstore.metadata.fold import fold
-from chunkstore.metadata.lmdb import LmdbMetadataCache, LmdbMetadataStore
-from chunkstore.metadata.lmdb import store as lmdb_store
-from chunkstore.metadata.lmdb.behind import Behind
-from chunkstore.metadata.port import GENESIS, Commit
+from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
+from chunkstore.metadata.write_buffer import WriteBuffer
 from chunkstore.testing.metadata_history import History
-from tests.support.lmdb_caches import CONTAINER
+from tests.support.lmdb_caches import CONTAINER, lmdb_of
 
 
 @pytest.fixture
@@ -26,10 +25,9 @@ def cache(tmp_path: Path) -> Iterator[LmdbMetadataCache]:
 
 
 @pytest.fixture
-def store(cache: LmdbMetadataCache, history: History) -> LmdbMetadataStore:
+def store(cache: LmdbMetadataCache, history: History) -> MetadataStore:
     """A store that knows where it stands: it has written a commit."""
     store = cache.create()
-    assert isinstance(store, LmdbMetadataStore)
     assert store.apply([history.commit([(b"Ca", b"0")])], verify=True)
     return store
 
@@ -44,13 +42,13 @@ def appended(history: History, number: int) -> Commit:
     return history.commit([(b"Ca", b"%d" % number)], [(int(OpCode.APPEND), 1, number, 0, ())])
 
 
-def stored(store: LmdbMetadataStore) -> int:
+def stored(store: MetadataStore) -> int:
     """The lsn that another process would find in the store."""
-    with store.environment.handle.begin() as txn:
+    with lmdb_of(store).begin() as txn:
         return int.from_bytes(txn.get(b"\0head", b"")[17:25], "big")
 
 
-def test_what_waits_is_seen_and_a_view_has_it_written(store: LmdbMetadataStore, history: History) -> None:
+def test_what_waits_is_seen_and_a_view_has_it_written(store: MetadataStore, history: History) -> None:
     assert store.apply([appended(history, 1)], verify=False)
     assert store.apply([appended(history, 2)], verify=False)
     assert stored(store) == 1, "it waits"
@@ -65,7 +63,7 @@ def test_what_waits_is_seen_and_a_view_has_it_written(store: LmdbMetadataStore, 
     store.close(clean=True)
 
 
-def test_any_other_change_goes_behind_them(store: LmdbMetadataStore, history: History) -> None:
+def test_any_other_change_comes_after_them(store: MetadataStore, history: History) -> None:
     assert store.apply([appended(history, 1)], verify=False)
     assert store.apply([history.commit([(b"Cb", b"x")], [(int(OpCode.SEAL), 1)])], verify=False)
     assert stored(store) == 3
@@ -78,7 +76,7 @@ def test_any_other_change_goes_behind_them(store: LmdbMetadataStore, history: Hi
 
 
 def test_another_handle_sees_what_waits_and_a_close_writes_it(
-    cache: LmdbMetadataCache, store: LmdbMetadataStore, history: History
+    cache: LmdbMetadataCache, store: MetadataStore, history: History
 ) -> None:
     cache.make_current(store)
     assert store.apply([appended(history, 1)], verify=False)
@@ -97,7 +95,7 @@ def test_another_handle_sees_what_waits_and_a_close_writes_it(
 
 
 def test_the_position_is_known_unless_it_moves(
-    store: LmdbMetadataStore, cache: LmdbMetadataCache, history: History, monkeypatch: pytest.MonkeyPatch
+    store: MetadataStore, cache: LmdbMetadataCache, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that has seen a commit never finds the position before it."""
     seen: list[object] = []
@@ -109,8 +107,8 @@ def test_the_position_is_known_unless_it_moves(
 
         return call
 
-    monkeypatch.setattr(Behind, "add", spied(Behind.add))
-    monkeypatch.setattr(lmdb_store, "fold", spied(fold))
+    monkeypatch.setattr(WriteBuffer, "add", spied(WriteBuffer.add))
+    monkeypatch.setattr("chunkstore.metadata.store.fold", spied(fold))
     assert store.apply([appended(history, 1)], verify=False)
     assert (store.position, seen) == (history.position, [None])
     with store.view() as view:

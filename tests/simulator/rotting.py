@@ -12,11 +12,10 @@ from random import Random
 from chunkstore.errors import ChunkstoreError
 from tests.judges.stored_records import record_size
 from tests.simulator.posix import PosixBackend
-from tests.simulator.roots import RootRun
 from tests.simulator.s3 import S3Backend
 from tests.simulator.world import World
 
-__all__ = ["RottenObject", "rot_a_chunk", "rot_the_journal"]
+__all__ = ["RottenObject", "rot"]
 
 
 class RottenObject:
@@ -45,28 +44,14 @@ class RottenObject:
         return self._name in str(error)
 
 
-def rot_a_chunk(run: RootRun, random: Random) -> RottenObject | None:
-    """A bit of any chunk; somebody looks."""
-    lie = _rot(run.world, random, run.checks.referenced_chunks())
-    run.look_around()
-    return lie
-
-
-def rot_the_journal(run: RootRun, random: Random) -> RottenObject | None:
-    """A bit of any object beside the chunks: records, snapshots, claims, hints, FORMAT."""
-    world = run.world
-    container, prefix = f"{world.names.container}/", world.names.data_prefix()
-    names = [name for name in world.backend.names() if name.startswith(container) and not name.startswith(prefix)]
-    return _rot(world, random, names)
-
-
 def _backend(world: World) -> S3Backend | PosixBackend:
     backend = world.backend
     assert isinstance(backend, S3Backend | PosixBackend)
     return backend
 
 
-def _rot(world: World, random: Random, names: list[str]) -> RottenObject | None:
+def rot(world: World, random: Random, names: list[str]) -> RottenObject | None:
+    """A bit of one of these objects; None where it has none that is certain to be there."""
     if not names:
         return None
     name = random.choice(names)

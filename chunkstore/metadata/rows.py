@@ -1,16 +1,13 @@
-"""Rows as LMDB keeps them: each value ends in the CRC32C of its key and itself (FORMAT.md, section 3).
+"""Rows as stores keep them: each value ends in the CRC32C of its key and itself (FORMAT.md, section 3).
 
-Promises: what ``unsealed`` gives is what ``sealed`` was given for this very key. A ``Tally`` over all entries but the head stands
-in the head, so that rows that vanished, or come from an older page, are noticed by reading everything once (``tally``).
-Leaves out: what follows from damage (``environment``).
+``unsealed`` gives what ``sealed`` was given for this very key. The head holds a ``Tally`` over all entries but itself, so that rows that
+vanished, or come from an older page, are noticed by reading everything once (``tally``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
-
-import lmdb
 
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.metadata.port import NO_TOTALS, Totals
@@ -24,11 +21,11 @@ RESIDUE: Final = 0x48674BC7
 SUM_MODULUS: Final = 1 << 64
 
 
-class RowDamaged(lmdb.CorruptedError):
+class RowDamaged(Exception):
     """A row is not what was written, or not there."""
 
-    def __init__(self, key: bytes) -> None:
-        super().__init__(f"row {key!r} is not what was written")
+    def __init__(self, key: bytes, found: str = "is not what was written") -> None:
+        super().__init__(f"row {key!r} {found}")
 
 
 class Tally(NamedTuple):

@@ -1,7 +1,6 @@
-"""What goes on at one root: owners claim, serve and leave, replicas follow, and somebody strikes, stalls and wakes them.
+"""The lives in a run: owners claim, serve and leave, replicas follow, and a nemesis strikes, stalls and wakes them.
 
-A run (``runs``) is that at a root of its own; a copy (``copies``) is the same at a copy of it, in the same world. Here is also what lies
-and the ending may ask of either. Leaves out: the world, the order of things, and the end (``runs``).
+Leaves out: the world, the order of things, and the end (``runs``).
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Final, Literal, NamedTuple
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Damaged
 from tests.judges.events import Event
-from tests.simulator.checks import Checks, Level
+from tests.simulator.checks import Checks
 from tests.simulator.clients import Client, EventWriter, follow
 from tests.simulator.drawing import Plan
+from tests.simulator.lies import Lies
 from tests.simulator.recorder import Recorder
 from tests.simulator.result import RunResult
 from tests.simulator.scheduler import Scheduler, Task
-from tests.simulator.told import ToldLies
-from tests.simulator.world import Machine, Process, World
+from tests.simulator.world import Process, World
 
-__all__ = ["RootRun"]
+__all__ = ["Lives"]
 
 _NEVER: Final = 1 << 62
 _VERBS_MIN: Final = 3
@@ -42,39 +41,30 @@ class _Stalled(NamedTuple):
     ending: _Ending = "wake"
 
 
-class RootRun:
-    """One root's part of a run; who derives from it says what it begins with, and calls ``_start``."""
+class Lives:
+    """See the module. ``Run`` derives from it, and calls ``_start`` when all of this is there."""
 
-    side = ""
-    """Which root this is: "", or a copy of it."""
     plan: Plan
-    level: Level
     world: World
     scheduler: Scheduler
     random: Random
     result: RunResult
     writers: list[EventWriter]
-    distrust: ToldLies
+    lies: Lies
     unit_ns: int
-    copies: list[RootRun]
-    accepting: list[Machine]
-    """Machines that have seen more than the root holds: who opens it there mostly accepts the loss."""
 
     def _start(self) -> None:
+        self.recorder = Recorder(self.world)
+        self.checks = Checks(self.world)
+        self.recorder.listener = self.checks.told
+        self.recorder.on_damage = self._damaged
         self.ending = False
         self.lives: list[Task] = []
         self._stalled: list[_Stalled] = []
         self._serving: dict[Process, tuple[Client, ChunkedSegmentStorage]] = {}
 
-    def go_on_as(self, recorder: Recorder, checks: Checks) -> None:
-        """From now on this is the history, and who judges it."""
-        self.recorder = recorder
-        self.checks = checks
-        recorder.listener = checks.told
-        recorder.on_damage = self._damaged
-
     def _damaged(self, error: Damaged, since: int) -> bool:
-        return self.distrust.excuses(error, since) or self.checks.damaged(error)
+        return self.lies.excuses(error, since) or self.checks.damaged(error)
 
     @property
     def events(self) -> list[Event]:
@@ -89,17 +79,9 @@ class RootRun:
         while self._stalled:
             self._wake(self._stalled[0].process)
 
-    def turn(self) -> None:
-        """A turn of the nemesis at a copy: part of the original's."""
-        if self.result.claims < self.plan.claims:
-            owners = self.begin_somebody()
-            self.strike(owners)
-        self.wake_some()
-
     def begin_somebody(self) -> list[Process]:
         """Another owner, if it is time for one. Returns those that were there before."""
         owners = [process for process in self.world.processes if not process.dead and process.name.startswith("o")]
-        owners = [process for process in owners if process.side == self.side]
         # A process may outlive what it had to do; it is nobody to wait for.
         awake = [life for life in self.lives if not life.finished and life.process in owners]
         awake = [life for life in awake if life.process.frozen is None]
@@ -112,19 +94,6 @@ class RootRun:
     def process(self, name: str, machine: str) -> Process:
         """A new process that works on this root."""
         return self.world.process(name, machine)
-
-    def shut_down(self, machine: Machine | None = None) -> int:
-        """Every owner and replica of this root (or everybody on one machine) dies. Returns how many replicas there were."""
-        victims = [process for process in self.world.processes if not process.dead]
-        victims = [
-            process
-            for process in victims
-            if (process.side == self.side if machine is None else process.machine is machine)
-        ]
-        for process in victims:
-            self.forget_stall(process)
-            process.crash()
-        return sum(process.name.startswith("r") for process in victims)
 
     def _machine_name(self) -> str:
         return f"host{self.random.randrange(self.plan.machines)}"
@@ -281,16 +250,6 @@ class RootRun:
             if random.random() < 0.6:
                 return
 
-    def serve_and_close(self, process: Process) -> None:
-        """The life of an owner that does a few things and closes."""
-        name = f"{process.name}.1"
-        store = self.claim(process, Random(f"life {self.plan.seed} {process.name}"), name)
-        if store is not None:
-            seed = Random(f"client {self.plan.seed} {name}")
-            client = self._client(seed, f"{name}.0", name)
-            _working(client, store, lambda done: done >= _VERBS_MIN)()
-            self.recorder.call(name, "close", "", (), lambda: store.epoch, store.close)
-
     def _client(self, random: Random, name: str, owner: str) -> Client:
         return Client(self.world, self.plan, self.recorder, random, name, self.writers, owner=owner)
 
@@ -298,8 +257,7 @@ class RootRun:
         """Ask for the container; None: not won."""
         self.result.claims += 1
         wait_s = 0 if self.plan.settings.lease_s and random.random() < 0.3 else None
-        accept = process.machine in self.accepting and random.random() < 0.7
-        opening = process.opening(wait_s=wait_s, accept_rollback=accept)
+        opening = process.opening(wait_s=wait_s)
         opened: list[ChunkedSegmentStorage] = []
 
         def claim() -> int:

@@ -1,30 +1,25 @@
-"""The store and its views on an LMDB environment: rows and index entries, each with its CRC (``rows``), and one row for the head.
+"""The store and its views on an ordered map (``ordered_map``): rows and index entries, each with its CRC, and one row for the head.
 
-Promises: the port's. A commit costs its row puts and one more; it is applied in one write transaction, conditional on the
-head read inside it. An owner's appends wait for company (``behind``). Every value that is read is checked, in write
-transactions, too; ``audit`` finds what a look-up cannot see.
-Leaves out: opening and trust (``cache``), errors of LMDB (``environment``).
+A commit is applied in one write transaction, conditional on the head read inside it, and costs its row puts and one more. An owner's
+appends wait for company (``write_buffer``). Every value that is read is checked (``rows``), in write transactions, too; ``audit`` finds
+what a look-up cannot see.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import TypeVar
 
-import lmdb
-
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailable
-from chunkstore.metadata.cachedir import translate_os
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
-from chunkstore.metadata.lmdb.behind import StoredHead
-from chunkstore.metadata.lmdb.environment import Environment, release
-from chunkstore.metadata.lmdb.rows import (
+from chunkstore.metadata.ordered_map import FIRST_ROW, Cursor, OrderedMap, Transaction
+from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position, Totals
+from chunkstore.metadata.rows import (
     NOTHING,
     RESIDUE,
     SEAL_BYTES,
@@ -35,16 +30,15 @@ from chunkstore.metadata.lmdb.rows import (
     tally,
     unsealed,
 )
-from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position, Totals
 from chunkstore.metadata.totals import COUNTED, RowPair, changed, grown
+from chunkstore.metadata.write_buffer import StoredHead
 from chunkstore.runtime import defer_interrupt
 
-__all__ = ["HEAD_KEY", "LmdbMetadataStore", "LmdbMetadataView", "pack_head"]
+__all__ = ["HEAD_KEY", "RowStore", "RowView", "pack_head", "read_head"]
 
 T = TypeVar("T")
 
 HEAD_KEY = b"\0head"
-_FIRST_ROW = b"\x01"  # every key of a row or index entry is above it, the store's own below
 _HEAD = Struct(">B16sQ16sQQQ32sQQQQQQQ")
 _HEAD_VERSION = 4
 _LOAD_PAIRS = 32_768
@@ -62,9 +56,8 @@ def pack_head(container_uuid: bytes, head: Head, tallied: Tally) -> bytes:
     return value + crc32c_of_bytes(HEAD_KEY + value).to_bytes(SEAL_BYTES, "little")
 
 
-def _read_head(
-    txn: lmdb.Transaction[bytes], container_uuid: bytes, known: StoredHead | None = None
-) -> tuple[Head, Tally]:
+def read_head(txn: Transaction, container_uuid: bytes, known: StoredHead | None = None) -> tuple[Head, Tally]:
+    """The head row of a store. Raises ``RowDamaged``, ``StorageUnavailable``."""
     raw = txn.get(HEAD_KEY)
     if raw is None:
         raise RowDamaged(HEAD_KEY)
@@ -84,7 +77,7 @@ def _sound(item: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
     return key, unsealed(key, raw)
 
 
-def _floor(cursor: lmdb.Cursor[bytes], key: bytes) -> tuple[bytes, bytes] | None:
+def _floor(cursor: Cursor, key: bytes) -> tuple[bytes, bytes] | None:
     if cursor.set_range(key):
         if cursor.key() == key:
             return _sound(cursor.item())
@@ -92,12 +85,12 @@ def _floor(cursor: lmdb.Cursor[bytes], key: bytes) -> tuple[bytes, bytes] | None
     return _sound(cursor.item()) if cursor.last() else None
 
 
-def _scan_stored(txn: lmdb.Transaction[bytes], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _scan_stored(txn: Transaction, start: bytes) -> Iterator[tuple[bytes, bytes]]:
     cursor = txn.cursor()
-    return cursor.iternext() if cursor.set_range(max(start, _FIRST_ROW)) else iter(())
+    return cursor.iternext() if cursor.set_range(max(start, FIRST_ROW)) else iter(())
 
 
-def _scan(txn: lmdb.Transaction[bytes], start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _scan(txn: Transaction, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
     for key, raw in _scan_stored(txn, start):
         if key >= stop:
             return
@@ -108,14 +101,14 @@ def _scan(txn: lmdb.Transaction[bytes], start: bytes, stop: bytes) -> Iterator[t
 
 
 class _WriteTransaction:
-    """LMDB's transaction as the index and the fold want it. ``entries`` and ``crcs``: what it adds to the tally; ``counted``: the rows
+    """The map's transaction as the index and the fold want it. ``entries`` and ``crcs``: what it adds to the tally; ``counted``: the rows
     that totals are made of, each as it was and as it is, if ``counts``."""
 
     __slots__ = ("_cursor", "_pop", "_read", "_replace", "_txn", "counted", "counts", "crcs", "entries")
 
-    def __init__(self, txn: lmdb.Transaction[bytes], *, counts: bool) -> None:
+    def __init__(self, txn: Transaction, *, counts: bool) -> None:
         self._txn = txn
-        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._cursor: Cursor | None = None
         self.crcs = self.entries = 0
         self.counts = counts
         self.counted: list[RowPair] = []
@@ -169,25 +162,25 @@ class _WriteTransaction:
         return _scan(self._txn, start, stop)
 
 
-class LmdbMetadataView(MetadataView):
+class RowView(MetadataView):
     """One read transaction; opened as ``_OpenView``."""
 
     __slots__ = ("_cursor", "_environment", "_head", "_tallied", "_txn", "_uuid")
 
-    def __init__(self, environment: Environment, container_uuid: bytes) -> None:
+    def __init__(self, environment: OrderedMap, container_uuid: bytes) -> None:
         self._environment = environment
-        self._txn: lmdb.Transaction[bytes] | None = None
+        self._txn: Transaction | None = None
         self._txn = environment.begin_read(id(self))
         self._uuid = container_uuid
-        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._cursor: Cursor | None = None
         self._head: Head | None = None
         self._tallied = NOTHING
 
     def _error(self, error: Exception) -> ChunkstoreError:
         if self._txn is None:
             return Closed("this metadata view")
+        assert not isinstance(error, AttributeError)
         self._environment.check()
-        assert isinstance(error, lmdb.Error)
         return self._environment.translate(error)
 
     @property
@@ -195,8 +188,8 @@ class LmdbMetadataView(MetadataView):
         if self._head is None:
             try:
                 known = self._environment.last_head
-                self._head, self._tallied = _read_head(self._txn, self._uuid, known)  # type: ignore[arg-type]
-            except (AttributeError, lmdb.Error) as error:
+                self._head, self._tallied = read_head(self._txn, self._uuid, known)  # type: ignore[arg-type]
+            except self._environment.errors as error:
                 raise self._error(error) from error
         return self._head
 
@@ -209,13 +202,13 @@ class LmdbMetadataView(MetadataView):
         try:
             raw = self._txn.get(key)  # type: ignore[union-attr]
             return None if raw is None else unsealed(key, raw)
-        except (AttributeError, lmdb.Error) as error:
+        except self._environment.errors as error:
             raise self._error(error) from error
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         try:
             yield from _scan(self._txn, start, stop)  # type: ignore[arg-type]
-        except (AttributeError, lmdb.Error) as error:
+        except self._environment.errors as error:
             raise self._error(error) from error
 
     def _find(self, key: bytes) -> tuple[bytes, bytes] | None:
@@ -226,29 +219,29 @@ class LmdbMetadataView(MetadataView):
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         try:
             found = self._find(key)
-        except (AttributeError, lmdb.Error) as error:
+        except self._environment.errors as error:
             raise self._error(error) from error
-        return found if found is not None and found[0] >= _FIRST_ROW else None
+        return found if found is not None and found[0] >= FIRST_ROW else None
 
     def locate(self, segment_id: int, offset: int) -> tuple[bytes, int] | None:
         try:
             return locate(self._find, segment_id, offset)
-        except (AttributeError, lmdb.Error) as error:
+        except self._environment.errors as error:
             raise self._error(error) from error
 
     def count_chunks(self, segment_id: int, start: int, stop: int) -> int:
         try:
             return count_chunks(self.scan, self._find, segment_id, start, stop)
-        except (AttributeError, lmdb.Error) as error:
+        except self._environment.errors as error:
             raise self._error(error) from error
 
     def audit(self) -> None:
         try:
-            _, expected = _read_head(self._txn, self._uuid)  # type: ignore[arg-type]
-            found = tally(_scan_stored(self._txn, _FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
+            _, expected = read_head(self._txn, self._uuid)  # type: ignore[arg-type]
+            found = tally(_scan_stored(self._txn, FIRST_ROW), self._txn.get)  # type: ignore[arg-type, union-attr]
             if found != expected:
-                raise lmdb.CorruptedError(f"{found} is stored, {expected} was written")
-        except (AttributeError, lmdb.Error) as error:
+                raise RowDamaged(HEAD_KEY, f"says {expected}, and {found} is stored")
+        except self._environment.errors as error:
             raise self._error(error) from error
 
     def close(self) -> None:
@@ -258,10 +251,10 @@ class LmdbMetadataView(MetadataView):
             if not self._environment.inherited:
                 txn.abort()
                 self._environment.views.discard(id(self))
-        self.__class__ = LmdbMetadataView
+        self.__class__ = RowView
 
 
-class _OpenView(LmdbMetadataView):
+class _OpenView(RowView):
     """A view that is not closed yet. Only it has a finalizer, because Python drops an interrupt that it raises inside one."""
 
     __slots__ = ()
@@ -272,10 +265,10 @@ class _OpenView(LmdbMetadataView):
             self.close()
 
 
-class LmdbMetadataStore(MetadataStore):
-    """See the module's text. Made by ``LmdbMetadataCache``."""
+class RowStore(MetadataStore):
+    """See the module's text. Made by a ``MetadataCache``."""
 
-    def __init__(self, environment: Environment, container_uuid: bytes, *, deadline_s: float) -> None:
+    def __init__(self, environment: OrderedMap, container_uuid: bytes, *, deadline_s: float) -> None:
         self._environment = environment
         self._uuid = container_uuid
         self._deadline_s = deadline_s
@@ -283,52 +276,52 @@ class LmdbMetadataStore(MetadataStore):
         self._loaded = NOTHING
 
     @property
-    def environment(self) -> Environment:
+    def environment(self) -> OrderedMap:
         """What it is a handle on; other handles may share it."""
         return self._environment
 
     @property
     def path(self) -> str:
-        """The store's directory."""
+        """The store's directory, or a name."""
         return self._environment.path
 
-    def _check(self) -> Environment:
+    def _check(self) -> OrderedMap:
         if not self._open:
             raise Closed("this metadata store")
         return self._environment
 
-    def _write(self, body: Callable[[lmdb.Transaction[bytes]], T]) -> T:
+    def _write(self, body: Callable[[Transaction], T]) -> T:
         environment = self._check()
 
-        def whole(txn: lmdb.Transaction[bytes]) -> T:
-            self._apply_behind(txn)
+        def whole(txn: Transaction) -> T:
+            self._apply_buffer(txn)
             return body(txn)
 
         return environment.write(whole, self._deadline_s)
 
-    def _apply_behind(self, txn: lmdb.Transaction[bytes]) -> None:
-        behind = self._environment.behind
-        if behind.commits and not self._apply(txn, behind.commits, False, behind.totals):
+    def _apply_buffer(self, txn: Transaction) -> None:
+        buffer = self._environment.buffer
+        if buffer.commits and not self._apply(txn, buffer.commits, False, buffer.totals):
             raise StorageUnavailable("the metadata cache differs from its last state; it is rebuilt", object="head")
 
     def settle(self) -> None:
-        """Write what is behind, for views. Raises as ``apply``."""
+        """Write what waits, for views. Raises as ``apply``."""
         environment = self._check()
-        if environment.behind.commits:
-            environment.write(self._apply_behind, self._deadline_s)
+        if environment.buffer.commits:
+            environment.write(self._apply_buffer, self._deadline_s)
 
     def head(self) -> Head:
         environment = self._check()
         environment.check()
-        behind = environment.behind
-        if behind.commits:
+        buffer = environment.buffer
+        if buffer.commits:
             # Asked of one commit: others may come meanwhile.
-            if (head := behind.head) is not None:
+            if (head := buffer.head) is not None:
                 return head
             self.settle()
         if environment.at is None:
             with defer_interrupt(), environment.writing, _OpenView(environment, self._uuid) as view:
-                if not environment.behind.commits:
+                if not environment.buffer.commits:
                     environment.at = view.head.position
         with _OpenView(environment, self._uuid) as view:
             return view.head
@@ -343,10 +336,10 @@ class LmdbMetadataStore(MetadataStore):
 
     def get(self, key: bytes) -> bytes | None:
         environment = self._check()
-        # Looked at first: what is not behind any more when the transaction begins is in it.
-        if environment.behind.lines:
+        # Looked at first: what does not wait any more when the transaction begins is in it.
+        if environment.buffer.lines:
             self.settle()
-        rows = environment.behind.rows
+        rows = environment.buffer.rows
         if key in rows:
             environment.check()
             return rows[key]
@@ -357,21 +350,19 @@ class LmdbMetadataStore(MetadataStore):
         environment = self._environment
         if len(commits) == 1 and not verify and self._open and not environment.inherited and environment.damage is None:
             # Appends wait for others, if the store is where they follow.
-            if environment.behind.full:
+            if environment.buffer.full:
                 self.settle()
             with environment.writing:
                 environment.at = None
-                if environment.behind.add(commits[0]):
+                if environment.buffer.add(commits[0]):
                     environment.at = commits[0].position
                     return True
         return not commits or self._write(lambda txn: self._apply(txn, commits, verify, None))
 
-    def _apply(
-        self, txn: lmdb.Transaction[bytes], commits: Sequence[Commit], verify: bool, after: Totals | None
-    ) -> bool:
-        """``after``: the totals behind them, if they are known."""
+    def _apply(self, txn: Transaction, commits: Sequence[Commit], verify: bool, after: Totals | None) -> bool:
+        """``after``: the totals after them, if they are known."""
         environment = self._environment
-        head, tallied = _read_head(txn, self._uuid, environment.written_head or environment.last_head)
+        head, tallied = read_head(txn, self._uuid, environment.written_head or environment.last_head)
         if not may_follow(head, commits):
             return False
         entries, crc_sum, totals = tallied
@@ -382,23 +373,23 @@ class LmdbMetadataStore(MetadataStore):
         head = fold(changes, head, commits, verify=verify)
         totals = changed(totals, changes.counted) if after is None else after
         tallied = Tally(entries + changes.entries, (crc_sum + changes.crcs) % SUM_MODULUS, totals)
-        raw = pack_head(self._uuid, head, tallied)
-        txn.put(HEAD_KEY, raw)
-        environment.written_head = StoredHead(raw, head, tallied)
+        self._put_head(txn, head, tallied)
         return True
 
     def jump(self, position: Position, digest: int) -> bool:
-        def body(txn: lmdb.Transaction[bytes]) -> bool:
-            head, tallied = _read_head(txn, self._uuid)
+        def body(txn: Transaction) -> bool:
+            head, tallied = read_head(txn, self._uuid)
             if head.digest != digest or position.lsn < head.position.lsn:
                 return False
-            head = head._replace(position=position)
-            raw = pack_head(self._uuid, head, tallied)
-            txn.put(HEAD_KEY, raw)
-            self._environment.written_head = StoredHead(raw, head, tallied)
+            self._put_head(txn, head._replace(position=position), tallied)
             return True
 
         return self._write(body)
+
+    def _put_head(self, txn: Transaction, head: Head, tallied: Tally) -> None:
+        raw = pack_head(self._uuid, head, tallied)
+        txn.put(HEAD_KEY, raw)
+        self._environment.written_head = StoredHead(raw, head, tallied)
 
     def load(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         batch: list[tuple[bytes, bytes]] = []
@@ -414,8 +405,8 @@ class LmdbMetadataStore(MetadataStore):
             self._load_batch(batch)
 
     def _load_batch(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
-        def body(txn: lmdb.Transaction[bytes]) -> None:
-            if batch[0][0] < _FIRST_ROW or txn.cursor().putmulti(batch, append=True)[1] != len(batch):
+        def body(txn: Transaction) -> None:
+            if batch[0][0] < FIRST_ROW or txn.cursor().putmulti(batch, append=True)[1] != len(batch):
                 raise Damaged(
                     "rows to load are not in ascending key order, or the store is not empty",
                     object=f"metadata row {batch[0][0]!r} and the following ones",
@@ -428,26 +419,19 @@ class LmdbMetadataStore(MetadataStore):
         self._write(lambda txn: txn.put(HEAD_KEY, pack_head(self._uuid, head, self._loaded)))
 
     def entry_count(self) -> int:
-        return int(self._check().handle.stat()["entries"])
+        return self._check().entry_count()
 
     def free_bytes(self) -> int | None:
-        path = self._check().path
-        if self._environment.behind.commits:
+        environment = self._check()
+        if environment.buffer.commits:
             with suppress(ChunkstoreError):
                 self.settle()  # asked now and then: what waits takes its room while there is some
-        try:
-            found = os.statvfs(path)
-        except FileNotFoundError:
-            # The cache was deleted, which is always allowed: the open environment stays usable, its path is unknown.
-            return None
-        except OSError as error:
-            raise translate_os(error, path) from error
-        return found.f_bavail * found.f_frsize
+        return environment.free_bytes()
 
     def close(self, *, clean: bool) -> None:
         if self._open:
             self._open = False
-            if self._environment.behind.commits and not self._environment.inherited:
+            if self._environment.buffer.commits and not self._environment.inherited:
                 with suppress(ChunkstoreError):
-                    self._environment.write(self._apply_behind, self._deadline_s)
-            release(self._environment, clean=clean)
+                    self._environment.write(self._apply_buffer, self._deadline_s)
+            self._environment.release(clean=clean)

@@ -110,7 +110,7 @@ class Elsewhere:
 @contextmanager
 def readers_elsewhere(root: str, cache: Path, count: int, pause_s: float) -> Iterator[Elsewhere]:
     """Start them; they read once this is entered."""
-    command = [sys.executable, "-m", "tests.support.merged_readers", root, str(cache), str(count), str(pause_s)]
+    command = [sys.executable, "-m", "benchmarks.merged_readers", root, str(cache), str(count), str(pause_s)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:

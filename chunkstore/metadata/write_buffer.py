@@ -1,19 +1,18 @@
 """Appends that are part of the state and in no write transaction yet: one transaction takes many of them (decision 0003).
 
-Promises: only what an owner's own appends make waits here, and what waits is seen: a look at one row finds it here, and before a view is
-opened it is written. A process that dies with some loses nothing but the time to replay them: the store is behind its journal then, as it
-may be anyhow. Leaves out: the transaction (``store``).
+Only appends of an owner's own wait here, and they are seen: a look at one row finds it here, and before a view is opened they are
+written. A process that dies with some loses nothing but the time to replay them: its store lacks them, as after any kill.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from chunkstore.metadata.lmdb.rows import Tally
 from chunkstore.metadata.port import NO_TOTALS, Commit, Head, Position, Totals
+from chunkstore.metadata.rows import Tally
 from chunkstore.metadata.totals import grown
 
-__all__ = ["Behind", "StoredHead"]
+__all__ = ["StoredHead", "WriteBuffer"]
 
 _COMMITS_MAX: Final = 128
 _ROWS_MAX: Final = 1024
@@ -27,14 +26,14 @@ class StoredHead(NamedTuple):
     tallied: Tally
 
 
-class Behind:
-    """Commits behind the head that is stored, in order, their rows, and the totals after them (None: to be counted). ``rows`` may be read
+class WriteBuffer:
+    """Commits after the head that is stored, in order, their rows, and the totals after them (None: to be counted). ``rows`` may be read
     without a lock, unless there are ``lines``: their rows are derived when they are written."""
 
     __slots__ = ("commits", "full", "lines", "position", "rows", "totals")
 
     def __init__(self, position: Position | None = None, totals: Totals = NO_TOTALS) -> None:
-        """``position``: where the store stands, None: nobody knows, and nothing waits; ``totals``: there."""
+        """``position``: where the store is, None: that is not known, and nothing waits; ``totals``: there."""
         self.commits: list[Commit] = []
         self.rows: dict[bytes, bytes | None] = {}
         self.position = position
@@ -46,7 +45,7 @@ class Behind:
 
     @property
     def head(self) -> Head | None:
-        """Where the state stands with them; there is one at least. None: the last one does not state its digest."""
+        """Where the state is with them; there is one at least. None: the last one does not state its digest."""
         last = self.commits[-1]
         return None if last.digest is None else Head(last.position, last.digest)
 

@@ -1,7 +1,7 @@
 """Does this storage really have put-if-absent? Asked before a container is made, never assumed (protocol 2.2, A13, A15).
 
 Promises: every check goes through the storage's own calls, with 16 creates racing for one name; what fails is named in
-``Unsupported``; the two probe objects are removed again. The result is plain data for FORMAT. A storage behind a server is
+``Unsupported``; the two probe objects are removed again. The result is plain data for FORMAT. A storage on a server is
 asked again at every open, with one conditional put of FORMAT's own bytes, and probed in full when it is another server or
 another way to it than the one that FORMAT names.
 Leaves out: proof. A storage that passes may still break its promise under faults; one that fails must not be trusted.
@@ -72,7 +72,7 @@ def _server_of(storage: ChunkStorage) -> ServerBacked | None:
 
 
 def probe_storage(storage: ChunkStorage, name_prefix: str) -> dict[str, int | str]:
-    """Everything there is to know before a container is made: ``probe_create_if_absent``, and what stands behind a server.
+    """Everything there is to know before a container is made: ``probe_create_if_absent``, and what is on a server.
 
     Raises as ``probe_create_if_absent``. Returns plain data for FORMAT.
     """
@@ -119,7 +119,7 @@ def probe_create_if_absent(storage: ChunkStorage, name_prefix: str) -> ProbeResu
         _check_listing(storage, stem, [first, raced])
     finally:
         for name in (first, raced):
-            # A leftover lies among the temporaries and is swept with them; the probe's own verdict counts.
+            # A leftover is among the temporaries and is swept with them; the probe's own verdict counts.
             with contextlib.suppress(ChunkstoreError):
                 storage.delete(name)
     return ProbeResult(

@@ -1,0 +1,185 @@
+"""The ordered map under a metadata store: keys to values in key order, with consistent views and one write transaction at a time.
+
+Transactions and cursors are a subset of LMDB's, so that the store calls LMDB without anything between (``lmdb``); ``memory`` has the
+same in lists. An ``OrderedMap`` is shared by the handles of one cache object on one store. It keeps what they know of it: commits that
+wait to be written, and where the state is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, Protocol, TypeVar
+
+from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, StorageUnavailable
+from chunkstore.metadata.port import Position
+from chunkstore.metadata.rows import RowDamaged
+from chunkstore.metadata.write_buffer import StoredHead, WriteBuffer
+from chunkstore.runtime import Lock, defer_interrupt, lock
+
+__all__ = ["FIRST_ROW", "Cursor", "OrderedMap", "Transaction"]
+
+T = TypeVar("T")
+
+FIRST_ROW: Final = b"\x01"
+"""Every key of a row or index entry is above it, the store's own below."""
+
+
+class Cursor(Protocol):
+    """A place among the entries. After a move that answers False there is no entry at it."""
+
+    def set_range(self, key: bytes, /) -> bool:
+        """Go to the first entry at or above ``key``."""
+        ...
+
+    def last(self) -> bool: ...
+    def prev(self) -> bool: ...
+    def key(self) -> bytes: ...
+    def item(self) -> tuple[bytes, bytes]: ...
+
+    def iternext(self) -> Iterator[tuple[bytes, bytes]]:
+        """This entry and those above it. Nothing is changed meanwhile."""
+        ...
+
+    def putmulti(
+        self, items: Sequence[tuple[bytes, bytes]], /, *, overwrite: bool = True, append: bool = False
+    ) -> tuple[int, int]:
+        """Put entries; the second number says how many. ``append``: only in ascending order above all others."""
+        ...
+
+
+class Transaction(Protocol):
+    """A consistent view, or with the three in the middle the one write transaction, which sees its own changes."""
+
+    def get(self, key: bytes, /) -> bytes | None: ...
+    def cursor(self) -> Cursor: ...
+
+    def put(self, key: bytes, value: bytes, /) -> object: ...
+
+    def replace(self, key: bytes, value: bytes, /) -> bytes | None:
+        """Put an entry; the value that was there."""
+        ...
+
+    def pop(self, key: bytes, /) -> bytes | None:
+        """Delete an entry; the value that was there."""
+        ...
+
+    def abort(self) -> object: ...
+
+
+class OrderedMap(ABC):
+    """The port. ``path`` is its name in messages. ``errors``: what its transactions raise, and a view that has none any more
+    (``AttributeError``); ``translate`` says what that means."""
+
+    errors: ClassVar[tuple[type[Exception], ...]] = (AttributeError, RowDamaged)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.writing: Lock = lock()
+        self.buffer: WriteBuffer = WriteBuffer()
+        """Commits that no transaction has yet; the next write takes them along. Changed with ``writing`` held."""
+        self.last_head: StoredHead | None = None
+        """What the last transaction left as the head, if that is known; in a transaction ``written_head`` is what it will leave."""
+        self.written_head: StoredHead | None = None
+        self.at: Position | None = None
+        """Where the state is; None while it moves, and where this is not known. Set with ``writing`` held."""
+        self.views: set[int] = set()
+        """Tickets of the views that are open."""
+        self.inherited: bool = False
+        """Whether it was opened by the process that this one was forked from."""
+        self.damage: CacheDamaged | None = None
+        self.count = 1
+        """Open handles."""
+        self._counting: Lock = lock()
+
+    @abstractmethod
+    def begin_read(self, ticket: int) -> Transaction:
+        """A consistent view, counted as long as ``ticket`` is in ``views``."""
+
+    @abstractmethod
+    def transact(self, body: Callable[[Transaction], T]) -> T:
+        """Run ``body`` in a write transaction and commit it, or nothing of it; it may run again from the start. Only for ``write``."""
+
+    @abstractmethod
+    def entry_count(self) -> int:
+        """O(1)."""
+
+    @abstractmethod
+    def free_bytes(self) -> int | None:
+        """Free space for it; None: unknown, or without meaning."""
+
+    @abstractmethod
+    def has_room(self) -> bool:
+        """Whether what is put off now can surely be written later: what was acknowledged must be there on a full disk, too."""
+
+    @abstractmethod
+    def end(self, *, clean: bool) -> bool:
+        """Release everything, after the last handle. False, with no effect, if that cannot be."""
+
+    def recorded(self, known: StoredHead) -> None:  # noqa: B027  (not every map records it)
+        """A transaction left this head."""
+
+    def meaning(self, error: Exception) -> ChunkstoreError:
+        """The error that says what one of ``errors`` means to the caller."""
+        return CacheDamaged(
+            f"the metadata cache {self.path} is damaged ({error}); it is rebuilt from the journal", object=self.path
+        )
+
+    def translate(self, error: Exception) -> ChunkstoreError:
+        """As ``meaning``; after damage nothing begins here any more."""
+        translated = self.meaning(error)
+        if isinstance(translated, CacheDamaged) and self.damage is None:
+            self.damage = translated
+            self.at = None
+        return translated
+
+    def check(self) -> None:
+        """Raise if this process may not use it."""
+        if self.inherited:
+            raise StorageUnavailable(
+                f"the metadata cache {self.path} was opened before this process was forked; open the store again here, "
+                "or start processes with the 'spawn' method",
+                object=self.path,
+            )
+        if self.count <= 0:
+            raise Closed("this metadata store")
+        if self.damage is not None:
+            raise self.damage.copy()
+
+    def write(self, body: Callable[[Transaction], T], deadline_s: float) -> T:
+        """Run ``body``, which applies what is in the buffer, in a write transaction and commit it."""
+        if self.inherited or self.count <= 0 or self.damage is not None:
+            self.check()
+        with defer_interrupt():
+            if not self.writing.acquire(False) and not self.writing.acquire(timeout=deadline_s):
+                raise DeadlineExceeded("waiting for the metadata store's writer", deadline_s=deadline_s)
+            try:
+                self.written_head = self.at = None
+                done = self.transact(body)
+                known = self.last_head = self.written_head
+                self.buffer = WriteBuffer()
+                if known is not None:
+                    self.recorded(known)
+                    self.at = known.head.position
+                    if self.has_room():
+                        self.buffer = WriteBuffer(known.head.position, known.tallied.totals)
+                return done
+            finally:
+                self.writing.release()
+
+    def share(self) -> bool:
+        """Count one more handle; False if there is none any more, or it is damaged."""
+        with self._counting:
+            if self.inherited or self.count <= 0 or self.damage is not None:
+                return False
+            self.count += 1
+            return True
+
+    def release(self, *, clean: bool) -> None:
+        """Give a handle back. The last one closes it, and with ``clean`` it may be opened again."""
+        if self.inherited:
+            return
+        with self._counting:
+            self.count -= 1
+            if self.count == 0 and not self.end(clean=clean):
+                self.count = 1  # the thread that is writing keeps it, and its lock, for ever
