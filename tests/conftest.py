@@ -56,7 +56,6 @@ _IN_MEMORY = {"bucket", "engine", "faults", "hdfs", "journal", "offload", "regre
 _ON_DISK = {
     "engine/test_basic.py",
     "engine/test_concurrency.py",
-    "engine/test_every_world.py",
     "regressions/test_hangs.py",
 }
 

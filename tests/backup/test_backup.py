@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import chunkstore
-from chunkstore import backup, errors, parts
-from chunkstore.backup import exporting, rounds, runs
+from chunkstore import backup, errors
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
-from chunkstore.names import BackupNames
 from chunkstore.reading import context_of
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkHandle
 from tests.backup.conftest import SMALL, Place
-from tests.support.backups import drop_old
-from tests.support.forwarding import Hook, Hooked
-
-NAMES = BackupNames("default")
-
-
-def hooked(inner: ChunkStorage, before: Hook) -> Hooked:
-    storage = Hooked(inner)
-    storage.before = before
-    return storage
 
 
 def test_a_backup_is_read_like_a_root(place: Place) -> None:
@@ -78,49 +64,11 @@ def test_only_what_is_new_is_copied(place: Place) -> None:
     place.assert_sound()
 
 
-def test_an_unchanged_container_costs_no_listing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.backup()
-    calls: list[str] = []
-
-    def watched(url: str, settings: Any) -> ChunkStorage:
-        return hooked(place.target(), lambda operation, names: calls.append(operation))
-
-    monkeypatch.setattr(parts, "open_storage", watched)
-    assert place.backup().backup.copied_bytes == 0
-    assert "list" not in calls and len(calls) < 40, calls
-
-
-def test_a_replica_takes_up_the_next_backup(place: Place) -> None:
-    place.backup()
-    with place.replica() as replica:
-        begun = replica.reader("c")
-        place.store.append("c", b"new" * 100)
-        place.backup()
-        drop_old(place.url, settings=place.settings)
-        replica.refresh()
-        assert place.content(replica) == place.content()
-        assert b"".join(map(bytes, begun)).startswith(b"c" * 250)
-        place.backup()
-        place.backup()
-        replica.refresh()
-        assert place.content(replica) == place.content() and replica.check("deep") == []
-
-
 def test_a_backup_root_is_no_root_to_write_to(place: Place) -> None:
     place.backup()
     with pytest.raises(errors.Unsupported, match="backups of container"):
         chunkstore.assembly.open_store_on(place.target(), settings=place.settings, close_storage=True)
     assert not any(name == "FORMAT" or name.startswith(("epoch", "j/")) for name in place.names())
-
-
-def test_roots_that_are_refused(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.backup()
-    source = Hooked(context_of(place.store).storage)
-    monkeypatch.setattr(source, "close", lambda: None)
-    monkeypatch.setattr(parts, "open_storage", lambda url, settings: source)
-    with pytest.raises(errors.InvalidArgument, match="a container 'default' is stored at"):
-        place.backup()
-    monkeypatch.undo()
 
 
 def test_a_root_inside_the_containers_own_tree_is_refused_and_nothing_made(tmp_path: Path) -> None:
@@ -144,24 +92,6 @@ def test_a_root_inside_the_containers_own_tree_is_refused_and_nothing_made(tmp_p
         backup.backup(store, (root / "default-backups").as_uri())
 
 
-@pytest.mark.parametrize(
-    ("root", "other", "apart"),
-    [
-        ("s3://b", "s3://b/c", False),
-        ("s3://b?endpoint_url=http://h:1", "s3://b/c/x?endpoint_url=http://h:1/", False),
-        ("s3://b/c/x", "s3://b", False),
-        ("s3://b/p", "s3://b/p/cc", True),
-        ("s3://b/p?endpoint_url=http://h:1", "s3://b/p?endpoint_url=http://g:1", True),
-        ("hdfs://h:9870/p", "hdfs://h:9870/p/c/x", False),
-        ("hdfs://h:9870/p", "hdfs://g:9870/p", True),
-    ],
-)
-def test_roots_with_prefixes_are_compared_by_whole_names(root: str, other: str, apart: bool) -> None:
-    with nullcontext() if apart else pytest.raises(errors.InvalidArgument, match="own tree"):
-        ends: list[Any] = [SimpleNamespace(url=url) for url in (root, other)]
-        runs.require_apart(ends[0], "c", ends[1], "c", "backup_root")
-
-
 def test_a_root_of_another_container_is_refused(tmp_path: Path) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
     url = (tmp_path / "backup").as_uri()
@@ -180,33 +110,6 @@ def test_a_root_of_another_container_is_refused(tmp_path: Path) -> None:
     assert len(list(backup.list_backups(url, container="x"))) == 1
 
 
-def test_links_on_one_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
-    with chunkstore.open((tmp_path / "root").as_uri(), settings=settings) as store:
-        store.create("a", rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=100))
-        store.append("a", os.urandom(250))
-        made = backup.backup(store, (tmp_path / "linked").as_uri(), link=True)
-        assert (made.linked_chunks, made.linked_bytes) == (2, 200)
-        assert (made.backup.copied_chunks, made.backup.copied_bytes) == (1, 50)
-        *closed, growing = [chunk.name for chunk in store.layout("a")]
-        for name in closed:
-            assert os.path.samefile(tmp_path / "root" / name, tmp_path / "linked" / name)
-        assert not (tmp_path / "linked" / growing).exists(), "what may grow is copied, under another name"
-        monkeypatch.setattr("chunkstore_bindings.filesystem.linking.os.link", _across)
-        again = backup.backup(store, (tmp_path / "copied").as_uri(), link=True)
-        assert (again.backup.copied_chunks, again.linked_chunks) == (3, 0), (
-            "they are copied where they cannot be linked"
-        )
-        assert not os.path.samefile(tmp_path / "root" / closed[0], tmp_path / "copied" / closed[0])
-        monkeypatch.undo()
-        plain = backup.backup(store, (tmp_path / "plain").as_uri())
-        assert (plain.backup.copied_chunks, plain.linked_chunks) == (3, 0), "without being asked nothing is linked"
-        (tmp_path / "root" / closed[0]).write_bytes(b"short")
-        with pytest.raises(errors.Damaged, match="5 bytes"):
-            backup.backup(store, (tmp_path / "other").as_uri(), link=True)
-        assert list(backup.list_backups((tmp_path / "other").as_uri())) == [] and store.pins() == []
-
-
 def test_nobody_else_reads_a_backup_on_a_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
     mask = os.umask(0o022)
@@ -223,16 +126,6 @@ def test_nobody_else_reads_a_backup_on_a_file_system(tmp_path: Path, monkeypatch
     # What is closed may be read-only besides.
     assert {path.stat().st_mode & 0o577 for path in found if path.is_file()} == {0o400}
     assert (tmp_path / "root").stat().st_mode & 0o777 == 0o755, "the container's own modes stay"
-
-
-_link = os.link
-
-
-def _across(source: str, target: str, **more: Any) -> None:
-    """As if the two roots lay on two file systems; within one of them the binding links what it creates."""
-    if not source.startswith(".chunkstore-tmp"):
-        raise OSError(18, "Invalid cross-device link")
-    _link(source, target, **more)
 
 
 def test_a_damaged_chunk_is_named_and_all_else_is_copied(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,18 +174,3 @@ def test_without_a_pin_it_fails_where_a_chunk_is_collected(place: Place, monkeyp
     place.store.append("b", b"bytes")
     place.backup(before=meanwhile)
     place.assert_sound()
-
-
-def test_a_state_before_the_last_backup_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = place.backup().backup
-    real = exporting.write_rows_of
-
-    def earlier(*arguments: Any) -> Any:
-        header, *rest = real(*arguments)
-        return (header._replace(position=header.position._replace(lsn=made.lsn - 1)), *rest)
-
-    monkeypatch.setattr(rounds, "write_rows_of", earlier)
-    with pytest.raises(errors.RolledBack) as caught:
-        place.backup()
-    assert (caught.value.lsn_seen, caught.value.lsn_now) == (made.lsn, made.lsn - 1)
-    assert place.store.pins() == []

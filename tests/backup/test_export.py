@@ -157,56 +157,6 @@ def test_verify_finds_short_and_other_chunks(store: Any, tmp_path: Path) -> None
     assert {finding.object for finding in backup.verify(path, deep=True).findings} == {first, second}
 
 
-def test_verify_looks_at_the_same_container_only(store: Any, tmp_path: Path) -> None:
-    path = tmp_path / "x.cks"
-    backup.export(store, path)
-    other = (tmp_path / "other").as_uri()
-    with pytest.raises(errors.ContainerNotFound):
-        backup.verify(path, other)
-    chunkstore.open(other, settings=store.settings).close()
-    with pytest.raises(errors.InvalidArgument, match="another one"):
-        backup.verify(path, other)
-
-
-def test_nothing_happens_where_it_is_refused(store: Any, root: str, tmp_path: Path) -> None:
-    (tmp_path / "there.cks").write_bytes(b"mine")
-    lsn = context_of(store).store().head().position.lsn
-    for path, chosen, more, error in (
-        (tmp_path / "there.cks", [], {}, errors.InvalidArgument),
-        (tmp_path / "no" / "folder.cks", [], {}, errors.InvalidArgument),
-        (tmp_path / "x.cks", "orders-0", {}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [""], {}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [], {"topic": ""}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [], {"expires_s": -1}, errors.InvalidArgument),
-        (tmp_path / "x.cks", [], {"pin_name": "a\0b"}, errors.InvalidArgument),
-    ):
-        with pytest.raises(error):
-            backup.export(store, path, chosen, **more)
-    assert context_of(store).store().head().position.lsn == lsn
-    for chosen in (["orders-0", "none"], ["none-*"]):
-        with pytest.raises(errors.SegmentNotFound):
-            backup.export(store, tmp_path / "x.cks", chosen)
-    assert store.pins() == [] and (tmp_path / "there.cks").read_bytes() == b"mine"
-    assert sorted(item.name for item in tmp_path.iterdir()) == ["cache", "root", "there.cks"]
-    store.pin("export-x.cks", "another's")
-    with pytest.raises(errors.Conflict):
-        backup.export(store, tmp_path / "x.cks")
-    assert [pin.note for pin in store.pins()] == ["another's"], "another's pin is not taken back"
-
-
-def test_a_replica_exports_under_a_pin_that_somebody_else_makes(store: Any, root: str, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"))
-    with chunkstore.open_replica(root, settings=settings) as replica:
-        with pytest.raises(errors.InvalidArgument, match="a replica makes no pins"):
-            backup.export(replica, tmp_path / "x.cks")
-        store.append("logs", b"news")
-        report = backup.export(replica, tmp_path / "x.cks", pins=store, expires_s=60)
-        assert report.pin is not None and report.pin == store.pins()[0] and report.lsn >= report.pin.lsn
-        loose = backup.export(replica, tmp_path / "y.cks", pin=False)
-        assert loose.pin is None and loose.rows == report.rows
-    assert rows_of(tmp_path / "x.cks") == rows_of(tmp_path / "y.cks")
-
-
 def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
     settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"))
     with chunkstore.open(root, settings=settings) as store:
@@ -217,13 +167,6 @@ def test_a_live_owner_is_asked_for_the_pin(root: str, tmp_path: Path) -> None:
             made = backup.backup(asker.replica, (tmp_path / "backup").as_uri(), pins=asker).backup
         assert [pin.name for pin in store.pins()] == ["export-x.cks"] and made.lsn > report.lsn
         assert segments_of(tmp_path / "x.cks") == ["a"]
-
-
-def test_the_view_is_not_of_a_deposed_owner(store: Any, root: str, tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache2"), lease_s=0)
-    with chunkstore.open(root, settings=settings), pytest.raises(errors.NotOwner):
-        backup.export(store, tmp_path / "x.cks", pin=False)
-    assert not list(tmp_path.glob("*.cks*"))
 
 
 # ---- bytes

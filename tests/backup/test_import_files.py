@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,16 @@ from chunkstore.backup.files import write_export
 from chunkstore.config import Tuning
 from chunkstore.errors import (
     ChunksMissing,
-    ContainerBusy,
     ContainerNotFound,
     Damaged,
     InvalidArgument,
     SegmentNotFound,
-    Unsupported,
 )
 from chunkstore.metadata.codec import decode_chunk, decode_segment, encode_chunk, encode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import iter_contexts
-from tests.support.data import problems, refused
+from tests.support.data import refused
 
 SMALL = chunkstore.RollingPolicy(chunk_size_bytes_max=100)
 TOPIC = "persistent://a/b"
@@ -99,45 +96,6 @@ def test_everything_and_its_ledgers(root: str, file: Path, tmp_path: Path, setti
     with chunkstore.open_replica(root, settings=settings) as replica:
         data = iter_contexts(replica, TOPIC)[0].data
     assert backup.import_(part, file, [data], settings=settings).rows == 0, "a ledger comes whole or not at all"
-
-
-def test_roots_in_the_place_of_what_is_open(
-    root: str, tmp_path: Path, settings: chunkstore.Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the commands of these names: opened for it, politely, and closed behind it."""
-    file, other, backups = tmp_path / "a.cks", (tmp_path / "other").as_uri(), (tmp_path / "backups").as_uri()
-    settings = replace(settings, lease_s=0.2)
-    # Who is asked whether it lives may take its time. Nobody waits for those that have released the container.
-    monkeypatch.setattr("chunkstore_journal.lease._LEASES_WATCHED", 1000.0)
-    with chunkstore.open(root, settings=settings) as store:
-        expected, epoch = content(store), store.epoch
-        alive = [
-            lambda: backup.export(root, file, settings=settings),
-            lambda: backup.backup(root, backups, settings=settings),
-        ]
-        assert backup.export(root, file, pin=False, settings=settings).pin is None
-        backup.backup(root, backups, pin=False, settings=settings)
-        file.unlink()
-        refused(ContainerBusy, *alive)
-    report = backup.export(root, file, settings=settings)
-    assert report.pin is not None and report.pin.name == "export-a.cks"
-    assert backup.backup(root, backups, settings=settings).backup.lsn > report.lsn
-    assert backup.import_(other, file, ["orders-*"], settings=settings, dry_run=True).segments == 2
-    backup.import_(other, file, settings=settings)
-    assert not backup.import_(other, backups, ["orders-0"], container="second", settings=settings).dry_run
-    refused(
-        InvalidArgument,
-        lambda: backup.import_(other, file, settings=settings),
-        lambda: backup.import_(other, backups, ["orders-*"], settings=settings),
-        lambda: backup.import_(str(file), other, settings=settings),
-        lambda: backup.export(7, tmp_path / "b.cks"),  # type: ignore[arg-type]
-    )
-    with chunkstore.open(other, settings=settings) as store:
-        assert content(store) == expected
-    with chunkstore.open(other, container="second", settings=settings) as store:
-        assert content(store) == {"orders-0": expected["orders-0"]}
-    with chunkstore.open(root, settings=settings) as store:
-        assert store.epoch == epoch + 3, "export, backup, and this one"
 
 
 def test_from_a_backup_root_and_from_the_past(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
@@ -218,21 +176,6 @@ def test_rows_that_do_not_add_up_change_nothing(
     assert not (tmp_path / "other" / "default").exists()
 
 
-def test_files_of_others_are_refused(root: str, file: Path, tmp_path: Path, settings: chunkstore.Settings) -> None:
-    other = (tmp_path / "other").as_uri()
-    call = partial(backup.import_, other, settings=settings)
-    nothing: Callable[[dict[bytes, bytes]], object] = lambda rows: None  # noqa: E731
-    stranger = rewritten(file, nothing, {"container": bytes(16)})
-    refused(InvalidArgument, lambda: call(stranger), lambda: call(file, lsn=3), lambda: call(file, time=3))
-    moved = rewritten(file, nothing, {"root": (tmp_path / "moved").as_uri()})
-    refused(ContainerNotFound, lambda: call(moved))
-    newer = file.read_bytes().replace(b"CKSE\1", b"CKSE\2", 1)
-    (tmp_path / "newer.cks").write_bytes(newer)
-    refused(Damaged, lambda: call(tmp_path / "newer.cks"))
-    assert not (tmp_path / "other" / "default").exists()
-    assert call(moved, from_=root).segments == 4
-
-
 def test_chunks_that_were_collected_since_are_listed(root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
     other = (tmp_path / "other").as_uri()
     with chunkstore.open(root, settings=settings) as store:
@@ -244,20 +187,3 @@ def test_chunks_that_were_collected_since_are_listed(root: str, tmp_path: Path, 
         assert {item["segment"] for item in caught.value.missing} == {"orders-0"}
         assert not (tmp_path / "other" / "default").exists()
         assert backup.import_(other, tmp_path / "all.cks", ["orders-1"], settings=settings).segments == 1
-
-
-def test_a_part_is_another_import(file: Path, root: str, tmp_path: Path, settings: chunkstore.Settings) -> None:
-    """What one plan has copied is nothing to another, which may make the container, as nobody has yet: all of it, and of it only."""
-    other = (tmp_path / "other").as_uri()
-
-    def stops(_: int) -> None:
-        raise KeyboardInterrupt
-
-    call = partial(backup.import_, other, file, settings=settings)
-    with pytest.raises(KeyboardInterrupt):
-        call(["orders-*"], progress=stops)
-    refused(Unsupported, lambda: chunkstore.open(other, settings=settings))
-    assert call().segments == 4
-    refused(InvalidArgument, call, lambda: call(["orders-*"]))
-    with chunkstore.open(root, settings=settings) as source, chunkstore.open(other, settings=settings) as store:
-        assert content(store) == content(source) and problems(store.check("deep")) == []

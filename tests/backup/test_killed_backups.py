@@ -14,62 +14,14 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import backup, parts, runtime
-from chunkstore.storage import ChunkStorage
-from tests.backup.conftest import Place
+from chunkstore import backup, runtime
 from tests.cli.conftest import start
 from tests.faults.ground import FULL_RUN
 from tests.support.backups import drop_old
-from tests.support.forwarding import Hooked
 
 pytestmark = pytest.mark.proof
 
 __all__ = ["start"]
-
-CHANGES = {"create", "create_if_absent", "put", "write", "delete", "compose"}
-
-
-class Killed(BaseException):
-    """The process is gone: nothing that it does takes effect any more."""
-
-
-class Mortal(Hooked):
-    """Dies in front of, or behind, its change number ``dies_at``."""
-
-    def __init__(self, inner: ChunkStorage, dies_at: int, *, behind: bool) -> None:
-        super().__init__(inner)
-        self.dies_at = dies_at
-        self.behind = behind
-        self.changes = 0
-
-    def around(self, operation: str, names: tuple[str, ...], call: Callable[[], Any]) -> Any:
-        if self.changes > self.dies_at:
-            raise Killed
-        if operation not in CHANGES:
-            return call()
-        self.changes += 1
-        if self.changes > self.dies_at and not self.behind:
-            raise Killed
-        result = call()
-        if self.changes > self.dies_at:
-            raise Killed
-        return result
-
-    def close(self) -> None:
-        pass
-
-
-def test_what_was_copied_is_not_copied_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = vars(parts)["open_storage"]
-    mortal = Mortal(place.target(), 6, behind=True)
-    monkeypatch.setattr(parts, "open_storage", lambda url, settings: mortal)
-    with pytest.raises(Killed):
-        place.backup()
-    monkeypatch.setattr(parts, "open_storage", opened)
-    there = sum(name.startswith(("d/", "o/")) for name in place.names())
-    made = place.backup().backup
-    assert there > 0 and made.copied_chunks == made.chunks - there
-    place.assert_sound()
 
 
 def entries(folder: Path) -> set[Path]:

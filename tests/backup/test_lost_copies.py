@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore import backup, errors, runtime
-from chunkstore.backup import files, runs
+from chunkstore import backup, errors
+from chunkstore.backup import runs
 from chunkstore.names import BackupNames
 from chunkstore.storage import ChunkHandle
 from tests.backup.conftest import Place
 
 NAMES = BackupNames("default")
-DAY_MS = 86_400_000
 
 
 def lose(place: Place, prefix: str, left: int | None = None) -> str:
@@ -63,63 +62,3 @@ def test_an_export_that_is_gone_is_damage_and_says_how_to_go_on(place: Place) ->
     assert caught.value.object == second.stored(NAMES)
     with place.replica(at_lsn=first.lsn) as past:
         assert place.content(past) == {**expected, "c": expected["c"][:-4]}
-
-
-def test_a_dead_run_whose_clock_ran_ahead_holds_nothing_up_for_ever(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = place.backup().backup
-    target, now_ms = place.target(), runtime.now_ms()
-    mark = files.small_object(files.RUNNING, (first.lsn, now_ms + 3650 * DAY_MS, "host", 1))
-    target.put(NAMES.running("ab" * 16), mark)
-    place.store.delete("b")
-    place.backup()
-    with pytest.raises(errors.Conflict):
-        place.drop(first.run)
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 2 * DAY_MS)
-    assert place.drop(first.run).chunks > 0
-    target.close()
-    place.assert_sound()
-
-
-def test_a_check_reads_the_stored_metadata_whatever_the_cache_holds(place: Place) -> None:
-    made = place.backup().backup
-    with place.replica() as replica:
-        assert replica.check() == []
-        target = place.target()
-        name = made.stored(NAMES)
-        raw = target.read(ChunkHandle(name, False), 0, 1 << 20)
-        target.delete(name)
-        (found,) = replica.check()
-        assert (found.severity, found.object) == ("damage", name)
-        target.put(name, raw[:-1] + bytes((raw[-1] ^ 1,)))
-        (found,) = replica.check("deep")
-        assert (found.severity, found.object) == ("damage", name) and found.position > 0
-        target.close()
-
-
-def test_a_backup_of_a_clock_far_ahead_has_no_age_and_hides_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ms = runtime.now_ms()
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 3650 * DAY_MS)
-    place.backup()
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms)
-    assert "age_s" not in backup.backup_figures(place.url)
-    first = place.backup().backup
-    assert backup.backup_figures(place.url) == {"count": 2, "age_s": 0}
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 3650 * DAY_MS)
-    place.store.delete("b")
-    ahead = place.backup().backup
-    monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + DAY_MS)
-    with pytest.raises(errors.InvalidArgument, match=f"after lsn {first.lsn} .* by its lsn"):
-        place.replica(at_time=now_ms + DAY_MS)
-    with place.replica(at_lsn=ahead.lsn) as replica:
-        assert replica.lsn == ahead.lsn
-
-
-def test_a_time_in_the_future_is_refused_as_for_a_root(place: Place) -> None:
-    made = place.backup().backup
-    with place.replica(at_time=made.time_ms) as replica:
-        assert replica.lsn == made.lsn
-    with pytest.raises(errors.InvalidArgument, match="is in the future") as caught:
-        place.replica(at_time=made.time_ms + 365 * DAY_MS)
-    assert caught.value.argument == "at_time"

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import chunkstore
-from chunkstore import backup, errors, parts, runtime
-from chunkstore.backup import copies, files, removing, runs
+from chunkstore import backup, errors
+from chunkstore.backup import runs
 from chunkstore.names import BackupNames
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkStorage
 from tests.backup.conftest import Place
-from tests.support.forwarding import Hook, Hooked
 
 NAMES = BackupNames("default")
-
-
-def hooked(inner: ChunkStorage, before: Hook) -> Hooked:
-    storage = Hooked(inner)
-    storage.before = before
-    return storage
 
 
 def test_a_backup_goes_with_what_only_it_names(place: Place) -> None:
@@ -38,31 +30,6 @@ def test_a_backup_goes_with_what_only_it_names(place: Place) -> None:
     listed = [item.run for item, _ in backup.list_backups(place.url, settings=place.settings)]
     assert listed == [second.run, third.run]
     assert backup.verify_copies(place.url, settings=place.settings).backups == 2
-    place.assert_sound()
-
-
-def test_two_that_drop_at_the_same_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other one has dropped meanwhile is not called damaged."""
-    first, second = place.backup().backup, place.backup().backup
-    place.store.delete("a")
-    place.backup()
-    target = place.target()
-    real = copies.named_copies
-
-    def late(storage: ChunkStorage, names: BackupNames, lsn: int, run: str) -> Any:
-        if run == second.run:
-            runs.withdraw(target, NAMES, second.run)
-            target.delete(second.stored(NAMES))
-        return real(storage, names, lsn, run)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(removing, "named_copies", late)
-        with pytest.raises(errors.Conflict, match="run it again"):
-            place.drop(first.run)
-    target.close()
-    place.drop(first.run)
-    assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
-    assert len(copies_of(place)) == place.store.usage().chunks
     place.assert_sound()
 
 
@@ -92,44 +59,6 @@ def test_a_run_that_begins_while_its_base_is_dropped(place: Place, monkeypatch: 
     with pytest.raises(errors.InvalidArgument, match="no backup"):
         place.drop(first.run)
     place.assert_sound()
-
-
-def test_a_silent_run_is_given_up_and_notices(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = place.backup().backup
-    now_ms = runtime.now_ms()
-    others = []
-
-    def meanwhile(_plan: Any) -> None:
-        monkeypatch.setattr(runtime, "now_ms", lambda: now_ms + 25 * 3_600_000)
-        place.store.delete("a")
-        place.store.append("c", b"new" * 100)
-        others.append(place.backup().backup.run)
-        assert place.drop(first.run).chunks > 0
-
-    with pytest.raises(errors.Conflict, match="compare the clocks") as caught:
-        place.backup(before=meanwhile)
-    assert f"withdrawn by run {others[0]} on " in str(caught.value)
-    assert f"({now_ms + 25 * 3_600_000} ms since 1970)" in str(caught.value)
-    assert len(list(backup.list_backups(place.url, settings=place.settings))) == 1
-    place.assert_sound()
-
-
-def test_what_cannot_be_deleted_is_told_and_tried_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = place.backup().backup
-    place.store.delete("a")
-    place.backup()
-
-    def hook(operation: str, names: Any) -> None:
-        if operation == "delete" and "/d/" in names[0]:
-            raise errors.AccessDenied("object lock", object=names[0], until_ms=len(names[0]))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "open_storage", lambda url, settings: hooked(place.target(), hook))
-        with pytest.raises(errors.AccessDenied):
-            place.drop(first.run)
-    place.assert_sound()
-    assert place.drop(first.run).chunks > 0
-    assert len(copies_of(place)) == place.store.usage().chunks
 
 
 def copies_of(place: Place) -> set[str]:
@@ -225,24 +154,3 @@ def test_what_is_damaged_is_put_back_from_a_backup(tmp_path: Path) -> None:
         made = backup.backup(store, url).backup
         assert made.copied_chunks == 2, "the new chunk, and the tail of the former epoch, which grows no more"
     assert backup.verify_copies(url).ok
-
-
-@pytest.mark.parametrize("what", ["other state", "flipped", "gone", "another container"])
-def test_an_export_that_is_not_what_counts_is_not_shown(place: Place, what: str) -> None:
-    made = place.backup().backup
-    target, name = place.target(), made.stored(NAMES)
-    size = target.stat(name).length
-    raw = target.read(ChunkHandle(name, False), 0, size)
-    target.delete(name)
-    if what == "flipped":
-        target.put(name, raw[: size // 2] + bytes((raw[size // 2] ^ 1,)) + raw[size // 2 + 1 :])
-    elif what != "gone":
-        target.put(name, raw)
-    if what == "other state":
-        target.delete(NAMES.done(made.run))
-        runs.decide(target, NAMES, made._replace(hash=bytes(16)))
-    elif what == "another container":
-        target.put(NAMES.backup, files.small_object(files.MARKER, (b"other" + bytes(11), "default", 0)))
-    target.close()
-    with pytest.raises((errors.Damaged, errors.ChunkNotFound)):
-        place.replica()

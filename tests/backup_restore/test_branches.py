@@ -86,18 +86,3 @@ def test_who_accepts_speaks_for_nobody_else(root: Root) -> None:
     assert not any(map(root.refuses, "abc"))
     with root.open("d") as store:
         assert store.read("x", 0, 100) == b"base;c;"
-
-
-@MODES
-def test_a_loss_of_which_nobody_knows_how_much_is_told_to_who_has_seen_it(root: Root) -> None:
-    """An epoch's stream is lost, and its owner has not closed it: who accepts that knows of nothing."""
-    root.put_back("late")
-    store = root.open("a")
-    store.append("x", b"acknowledged;")
-    epoch = store.epoch
-    root.keep("running")
-    store.close()
-    root.put_back("running")
-    shutil.rmtree(root.path / f"default/j/{0:016x}/{epoch:016x}")
-    root.open("f", accept_rollback=True).close()
-    assert root.refuses("a")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from chunkstore import backup
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import PastCollected
 from chunkstore.metadata.inline_index import held_from
-from chunkstore.metadata.keys import INLINE
-from chunkstore.metadata.port import MetadataView
 from chunkstore.reading import read_view
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
@@ -47,11 +44,6 @@ def content(store: Any) -> dict[str, bytes]:
 
 def kinds(store: Any, name: str) -> list[str]:
     return [chunk.kind for chunk in store.layout(name)]
-
-
-def head(store: ChunkedSegmentStorage) -> int:
-    lsn: int = store._container.current.queue.head.lsn
-    return lsn
 
 
 def held(store: ChunkedSegmentStorage) -> tuple[int, int] | None:
@@ -154,39 +146,6 @@ def test_an_export_names_extents_and_its_pin_keeps_them(world: World, target: Wo
     assert held(store) is None
 
 
-class _Without:
-    """A view without its index."""
-
-    def __init__(self, view: MetadataView) -> None:
-        self._view = view
-        self.get, self.locate, self.count_chunks = view.get, view.locate, view.count_chunks
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return (pair for pair in self._view.scan(start, stop) if pair[0][:1] <= b"T")
-
-
-def test_check_tells_extents_that_the_index_does_not_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = filled(world)
-    assert problems(store.check("quick")) == []
-    from chunkstore.operations import inline_check
-
-    class Lost(_Without):
-        def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-            pairs = list(self._view.scan(start, stop))
-            return iter(pairs[1:] if start == INLINE else pairs)
-
-    whole = inline_check.inline_findings
-    monkeypatch.setattr(
-        "chunkstore.operations.check.inline_findings",
-        lambda view, names, met: whole(cast(Any, Lost(view)), names, met=met),
-    )
-    [finding] = problems(store.check("quick"))
-    assert finding.severity == "damage" and "no entry" in finding.message and "metadata cache" in finding.message
-    monkeypatch.setattr("chunkstore.operations.check.inline_findings", whole)
-    monkeypatch.setattr(inline_check, "held_from", lambda view: (2, 0))
-    assert {"younger" in item.message for item in problems(store.check("quick"))} == {True}
-
-
 def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> None:
     store = filled(world)
     expected = content(store)
@@ -209,45 +168,3 @@ def test_a_backup_holds_their_bytes_as_chunks(world: World, target: World) -> No
     target.overwrite(chunk.name, bytes((data[0] ^ 1,)) + data[1:])
     with target.replica(metadata="lmdb", at_lsn=made.lsn) as past:
         assert [item.chunk for item in problems(past.check("deep"))] == [chunk.name]
-
-
-def test_every_moment_around_a_crash_is_shown_when_its_log_is_gone(world: World) -> None:
-    """With the record that an OPEN embeds comes the place where its bytes are now."""
-    store = opened(world, pitr_horizon_s=3600)
-    store.create("a")
-    store.append("a", b"one;")
-    spilled(store, "a")
-    store.append("a", b"two;")
-    lsn = head(store)
-    world.crash(store)
-    world.forget_cache()
-    store = opened(world, pitr_horizon_s=3600)
-    if world.mode == "append":
-        log = world.names().log(1)
-        data = world.content(log)
-        world.overwrite(log, data[: data.rindex(b"two;")])  # what lay behind the cut had not reached the disk
-    with world.replica(at_lsn=lsn, **INLINE_ON) as past:
-        require(past, {"a": b"one;two;"})
-
-
-def test_what_a_moment_has_in_records_that_were_collected_since_is_told_so(world: World) -> None:
-    store = filled(world)
-    expected = content(store)
-    past = world.replica(at_lsn=head(store), **INLINE_ON)
-    spilled(store, *expected)
-    store = worn(world, store)
-    world.forget_files(past)
-    with pytest.raises(PastCollected):
-        past.read("a", 0, 99)
-    with world.replica(at_lsn=head(store), **INLINE_ON) as present:
-        require(present, expected)
-
-
-def test_headers_list_chunks_and_a_replica_copies(world: World, tmp_path: Path) -> None:
-    store = filled(world)
-    expected = content(store)["a"]
-    with world.replica(**INLINE_ON) as replica:
-        report = backup.export_headers(replica, tmp_path / "of a replica", ["a"])
-        assert (report.copied, report.copied_bytes) == (3, len(expected))
-    copied = backup.export_headers(store, tmp_path / "headers", ["a"])
-    assert copied.copied == 0 and kinds(store, "a") == ["object"]

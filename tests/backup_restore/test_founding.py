@@ -74,29 +74,6 @@ def test_everything_is_durable_before_the_first_record(world: World, target: Wor
     assert not target.appends or not calls.missing
 
 
-def test_copies_of_a_try_that_died_are_read_before_they_are_used(world: World, target: World) -> None:
-    """Of five one was lost, one is other bytes of the same length, one is short: these three are made again."""
-    lsn, died = filled(world), Calls(dies=True)
-    with world.replica() as replica:
-        expected = described(replica)
-    with pytest.raises(KilledError):
-        restored(world, target, wrap=died.around, lsn=lsn)
-    gone, rotten, short = sorted(died.chunks)[:3]
-    target.remove(gone)
-    target.overwrite(rotten, bytes(len(target.content(rotten))))
-    target.overwrite(short, target.content(short)[:-1])
-    again = Calls()
-    target.forget_cache()
-    restored(world, target, wrap=again.around, lsn=lsn)
-    assert len(again.chunks) == 3
-    with target.open() as new:
-        assert described(new) == expected
-        assert problems(new.check("deep")) == []
-        held = {chunk.name for info in new.segments() for chunk in new.layout(info.name)}
-        assert len(held) == 5 and held == ({*died.chunks} - {gone, rotten, short}) | {*again.chunks}
-        assert new.append("a", b"more") == 40
-
-
 def test_a_state_that_somebody_left_is_on_no_history(world: World, target: World) -> None:
     """A try of another moment died in front of its record: its snapshot lies there, and is nobody's beginning."""
     lsn = filled(world)
@@ -150,23 +127,4 @@ def test_what_cannot_be_read_back_is_no_beginning(world: World, target: World) -
     target.forget_cache()
     restored(world, target, lsn=lsn)
     with target.open() as new:
-        assert problems(new.check("deep")) == []
-
-
-def test_owners_that_do_little_leave_the_way_to_the_beginning(world: World, target: World) -> None:
-    """Each dies behind at most one record, which lives in its successor's OPEN where journals append; and nobody keeps a cache."""
-    restored(world, target, lsn=filled(world))
-    for number in (0, 0, 1, 1, 0, 1):
-        target.forget_cache()
-        new = target.open(snapshot_slots_min=1000, snapshot_bytes_min=1 << 30)
-        world.still(new)
-        before = new.info("a").length
-        if number:
-            new.append("a", b"more")
-        target.crash(new)
-        target.forget_cache()
-        with target.replica() as replica:
-            assert replica.read("a", 40, 100) == b"more" * ((before + 4 * number - 40) // 4)
-    with target.open() as new:
-        assert new.info("a").length == 40 + 3 * 4
         assert problems(new.check("deep")) == []

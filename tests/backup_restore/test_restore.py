@@ -19,8 +19,6 @@ from chunkstore.errors import (
     ContainerNotFound,
     Damaged,
     InvalidArgument,
-    NotOwner,
-    OutcomeUnknown,
     SegmentNotFound,
     SegmentSealed,
     StorageUnavailable,
@@ -303,59 +301,6 @@ def test_a_long_segment_and_many_writers_come_page_by_page(
     assert new.check("deep") == []
 
 
-def test_a_dead_head_that_lies_in_a_piece_of_its_own_is_left_out(
-    world: World, target: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if target.appends:
-        pytest.skip("chunks are cut where nothing appends")
-    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 10)
-    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 20)
-    store = world.open()
-    world.still(store)
-    store.create("a")
-    store.append("a", pattern(0, 95))
-    store.truncate("a", 47)
-    restored(world, target)
-    new = target.open()
-    info = new.info("a")
-    assert (info.start_offset, info.length, info.chunk_count) == (47, 95, 3)
-    assert new.read("a", 47, 99) == pattern(47, 48)
-    assert problems(new.check("deep")) == []
-
-
-def test_between_storages_that_append_and_that_do_not(world: World, tmp_path: Path) -> None:
-    if world.kind != "memory":
-        pytest.skip("one pair of storages each way is enough")
-    other = World("memory", "slot" if world.mode == "append" else "append", tmp_path / "other")
-    try:
-        expected = described(filled(world))
-        old, new = world.storage(), other.storage()
-
-        def caches(role: str) -> ShelfCache:
-            storage, of = (new, other) if role == "owner" else (old, world)
-            return ShelfCache(storage, "default", role, of._shelf)
-
-        restore(old, new, settings=other.settings(), caches=caches)
-        assert described(other.open()) == expected
-    finally:
-        other.close()
-
-
-def test_history_begins_with_the_whole_state(world: World, target: World) -> None:
-    """Its first record is a moment like any other, also where a snapshot of later stands."""
-    store = filled(world)
-    expected = described(store)
-    store.close()
-    restored(world, target)
-    new = target.open(pitr_horizon_s=3600)
-    world.still(new)
-    new.delete("a")
-    new.snapshot()
-    new.collect()
-    assert described(target.replica(at_lsn=1)) == expected
-    assert new.check("deep") == []
-
-
 def test_some_segments_with_what_belongs_to_them(world: World, target: World) -> None:
     store = filled(world)
     store.set_retention("a", RetentionPolicy(size_bytes_max=9_999))
@@ -379,49 +324,6 @@ def test_some_segments_with_what_belongs_to_them(world: World, target: World) ->
     )
     refused(InvalidArgument, lambda: restored(world, target, segments="a", new_container="other"))
     assert not target.objects("other/")
-
-
-def test_some_segments_are_copied_once_whatever_stops_it(world: World, target: World) -> None:
-    """Copies of one filter are nothing to another, which may make the container that nobody has made yet."""
-    store = filled(world)
-    expected = described(store)
-
-    def stops(_: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        restored(world, target, segments=["b", "joined"], progress=stops)
-    refused(Unsupported, target.open)
-    assert restored(world, target).segments == len(expected)
-    refused(InvalidArgument, lambda: restored(world, target, segments=["b", "joined"]))
-    new = target.open()
-    assert described(new) == expected and problems(new.check("deep")) == []
-
-
-def test_two_at_once_end_in_one_container(world: World, target: World) -> None:
-    """The later one fences the earlier one, and goes on where that was."""
-    store = filled(world)
-    lsn = store.pin("before").lsn
-    expected = described(store)
-    inner: list[RestoreReport] = []
-
-    def wrap(storage: ChunkStorage) -> ChunkStorage:
-        made = Hooked(storage)
-
-        def other(operation: str, names: tuple[str, ...]) -> None:
-            if operation == "create" and "/d/" in names[0] and not inner:
-                inner.append(RestoreReport("", 0, 0, 0, 0, 0, (), 0, False))
-                inner[0] = restored(world, target, lsn=lsn)
-
-        made.before = other
-        return made
-
-    with pytest.raises((NotOwner, OutcomeUnknown)):
-        restored(world, target, wrap=wrap, lsn=lsn)
-    assert inner[0].lsn == lsn
-    new = target.open()
-    assert described(new) == expected
-    assert problems(new.check("deep")) == []
 
 
 def test_rows_that_do_not_hold_together_never_become_a_container(

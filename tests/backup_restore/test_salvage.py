@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +11,13 @@ import pytest
 from chunkstore import backup
 from chunkstore.backup import LostRange, RestoreReport, SalvageReport
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged
 from chunkstore.journal import RecordsPast
-from chunkstore.metadata.keys import segment_key
-from chunkstore.operations import bring_chunks
-from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.memory import forget_memory
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import RecordInfo, iter_records
 from tests.backup_restore.test_restore import described, restored, target
-from tests.support.data import pattern, problems, refused
-from tests.support.forwarding import Hooked
+from tests.support.data import pattern, problems
 from tests.support.rot import flip
 from tests.support.worlds import EVERY_WORLD, World
 
@@ -167,20 +162,6 @@ def test_a_snapshot_stands_for_what_is_rotten_before_it(world: World, target: Wo
         assert contents(new) == after[max(after)]
 
 
-def test_without_the_newest_snapshot_an_older_one_leads_as_far_as_records_go(world: World, target: World) -> None:
-    after = lived(world, snapshots=True)
-    *_, newest = (name for name in world.objects() if name.endswith(".sn"))
-    world.overwrite(newest, world.content(newest)[:-1])
-    report, found = salvaged(world, target, new_container="whole")
-    assert found.ok and report.lsn >= max(after)
-    gap = sorted(after)[-3]
-    flipped(world, gap)
-    report, found = salvaged(world, target)
-    assert report.lsn == gap - 1 and found.past.lsn_max >= max(after)
-    with target.open() as new:
-        assert contents(new) == state_at(after, gap - 1)
-
-
 def test_an_open_that_is_rotten_or_gone(world: World, target: World) -> None:
     """It ends history, unless a snapshot of its own epoch stands for it."""
     after = lived(world)
@@ -207,44 +188,6 @@ def test_an_open_that_is_rotten_or_gone(world: World, target: World) -> None:
     assert found.ok
     with target.open("snapshot") as new:
         assert contents(new) == expected
-
-
-def test_a_record_that_does_not_lead_to_the_state_that_it_names(world: World, target: World) -> None:
-    """As an owner with rotten memory writes it."""
-    store = world.open(inline_bytes_max=0)
-    world.still(store)
-    store.create("a", attributes={"mark": "flip me"})
-    store.create("b")
-    store.close()
-    store = world.open(inline_bytes_max=0)
-    world.still(store)
-    last = head(store)
-    expected = contents(store)
-    current = store._container.current
-    build: Any = current.queue._environment.build
-    sound, rotten = build.__self__._old_row, segment_key("a")
-    build.__self__._old_row = lambda key: sound(key).replace(b"flip me", b"fliq me") if key == rotten else sound(key)
-    store.append("a", b"spoilt")
-    store.create("c")
-    report, found = salvaged(world, target)
-    assert report.lsn == last and "does not lead to the state" in found.damage
-    assert (found.past.records, found.past.segments) == (2, ("a", "c"))
-    with target.open() as new:
-        assert contents(new) == expected
-
-
-def test_an_end_that_the_lease_knows_and_the_journal_has_not(world: World, target: World) -> None:
-    after = lived(world)
-    world._open[-1].close()
-    last = record(world, max(item.lsn for item in iter_records(open_streams(world.raw_storage(), world.names()))))
-    if last.object.endswith(".s"):
-        world.remove(last.object)
-    else:
-        world.overwrite(last.object, world.content(last.object)[: last.position])
-    report, found = salvaged(world, target)
-    assert report.lsn == last.lsn - 1 and "according to the lease" in found.damage and not found.ok
-    with target.open() as new:
-        assert contents(new) == after[max(after)]
 
 
 def test_nothing_to_begin_from(world: World, target: World) -> None:
@@ -303,56 +246,6 @@ def test_a_rotten_block_splits_its_segment(world: World, target: World) -> None:
         assert problems(new.check("deep")) == []
 
 
-def test_parts_come_among_their_neighbours_in_name_order(world: World, target: World) -> None:
-    """Names that others have are left to them, and one that is too long is cut."""
-    store = world.open(rolling=BLOCK, inline_bytes_max=0)
-    world.still(store)
-    long = "ü" * 127
-    names = ["a", "a-b", f"a.after-{2 * BLOCK}", "a0", long]
-    for seed, name in enumerate(names):
-        store.create(name)
-        store.append(name, pattern(0, 3 * BLOCK, seed))
-    for name in (names[0], long):
-        world.remove([chunk.name for chunk in store.layout(name)][1])
-    _, found = salvaged(world, target)
-    rests = [item.rest for item in found.lost]
-    assert rests == [f"a.after-{2 * BLOCK}+", "ü" * ((255 - len(f".after-{2 * BLOCK}")) // 2) + f".after-{2 * BLOCK}"]
-    with target.open() as new:
-        assert [info.name for info in new.segments()] == sorted([*names, *rests])
-        for seed, name in enumerate(names):
-            kept = BLOCK if name in (names[0], long) else 3 * BLOCK
-            assert new.read(name, 0, 1 << 20) == pattern(0, kept, seed)
-        for seed, rest in zip((0, 4), rests, strict=True):
-            assert new.read(rest, 2 * BLOCK, 1 << 20) == pattern(2 * BLOCK, BLOCK, seed)
-        assert problems(new.check("deep")) == []
-
-
-def test_blocks_that_nobody_reads_any_more_are_no_loss(world: World, target: World) -> None:
-    store = filled(world)
-    store.truncate("a", 2 * BLOCK + 5)
-    (first, *_) = (chunk.name for chunk in store.layout("a"))
-    flip(world, first, BLOCK + 1)
-    _, found = salvaged(world, target)
-    assert found.ok
-    with target.open() as new:
-        info = new.info("a")
-        assert (info.start_offset, info.length, info.sealed) == (2 * BLOCK + 5, 12 * BLOCK, False)
-        assert new.read("a", 2 * BLOCK + 5, 1 << 20) == pattern(2 * BLOCK + 5, 10 * BLOCK - 5)
-        assert new.append("a", b"more") == 12 * BLOCK
-        assert problems(new.check("deep")) == []
-
-
-def test_a_segment_of_which_nothing_is_left_is_there_and_empty(world: World, target: World) -> None:
-    store = filled(world)
-    for chunk in store.layout("a"):
-        world.remove(chunk.name)
-    _, found = salvaged(world, target)
-    assert [item[:3] for item in found.lost] == [("a", 0, 12 * BLOCK)]
-    with target.open() as new:
-        assert (new.info("a").length, new.info("a").sealed) == (0, True)
-        assert new.read("b", 0, 1 << 20) == pattern(0, 12 * BLOCK, 1)
-
-
 @pytest.fixture
 def backups() -> Iterator[str]:
     url = f"memory://salvage-{os.getpid()}"
@@ -407,56 +300,3 @@ def test_damaged_bytes_of_an_append_in_a_record_cost_only_these(world: World, ta
 
 
 # ---- where to
-
-
-def test_another_container_of_the_same_root_has_its_chunks_copied_by_the_storage(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bring_chunks, "_COMPOSED_BYTES_MIN", 4 * BLOCK)
-    store = filled(world)
-    expected = described(store)
-    calls: list[tuple[str, str]] = []
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        made = Hooked(inner)
-        made.before = lambda operation, names: calls.append((operation, names[0]))
-        return made
-
-    flip(world, next(iter(store.layout("a"))).name, 3 * BLOCK)
-    restored(world, world, salvage=True, new_container="other", wrap=wrap)
-    made = [operation for operation, name in calls if name.startswith("other/d/") and operation != "harden"]
-    assert made.count("compose") == 5 and made.count("create") == 1, "one of three blocks is too small"
-    with world.open("other") as new:
-        assert new.info("a").length == 3 * BLOCK and described(new)["b"] == expected["b"]
-        assert problems(new.check("deep")) == []
-    assert store.read("b", 0, 5) == pattern(0, 5, 1)
-
-
-def test_the_same_from_a_moment_an_export_and_backups(
-    world: World, target: World, backups: str, tmp_path: Path
-) -> None:
-    """They are opened as ever, and what has rotted of their chunks is lost."""
-    store = filled(world)
-    backup.backup(store, backups, pin=False)
-    lsn = store.pin("p").lsn
-    store.append("b", b"later")
-    file = tmp_path / "all.cks"
-    backup.export(store, file)
-    flip(world, next(iter(store.layout("a"))).name, 0)
-    _, found = salvaged(world, target, lsn=lsn, new_container="moment")
-    assert [item[:3] for item in found.lost] == [("a", 0, BLOCK)]
-    with target.open("moment") as new:
-        assert new.info("b").length == 12 * BLOCK
-    if world.kind == "filesystem":
-        settings = target.settings()
-        of_backups = backup.restore(backups, target.storage(), salvage=True, new_container="copied", settings=settings)
-        assert of_backups.salvaged is not None and of_backups.salvaged.ok
-        exported = backup.restore(
-            file, target.storage(), salvage=True, from_=world.root, new_container="exported", settings=settings
-        )
-        assert exported.salvaged is not None and [item[:3] for item in exported.salvaged.lost] == [("a", 0, BLOCK)]
-    refused(
-        InvalidArgument,
-        lambda: restored(world, target, from_=backups, new_container="c"),
-        lambda: restored(world, target, salvage=True, from_=f"memory://nothing-{os.getpid()}", new_container="c"),
-    )

@@ -76,20 +76,6 @@ def test_what_is_no_object_is_not_listed(bucket: Bucket, root: Path) -> None:
     assert keys(bucket) == ["a/b"]
 
 
-def test_a_listing_asks_late_and_leaves_out_what_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = open_bucket(f"file://{root}")
-    names = [f"k{number}" for number in range(10)]
-    for name in names:
-        bucket.put(name, b"x")
-    asked: list[object] = []
-    noted(monkeypatch, os, "stat", asked.append)
-    listing = bucket.list()
-    assert next(listing).key == "k0"
-    assert [path for path in asked if f"{root}/k" in str(path)] == [f"{root}/k0"]
-    (root / "k4").unlink()
-    assert [info.key for info in listing] == [name for name in names if name not in ("k0", "k4")]
-
-
 def test_a_root_that_is_missing_is_named_and_made_by_the_first_object(tmp_path: Path) -> None:
     with open_bucket(f"file://{tmp_path}/such") as bucket:
         assert bucket.url == f"file://{tmp_path}/such"

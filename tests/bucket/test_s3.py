@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -10,11 +9,10 @@ import pytest
 
 from chunkstore.buckets import open_bucket
 from chunkstore.config import MIB
-from chunkstore.errors import AccessDenied, InvalidArgument, StorageUnavailable
+from chunkstore.errors import AccessDenied, InvalidArgument
 from tests.bucket.conftest import S3Made
 from tests.bucket.test_contract import calls, failed
 from tests.s3.conftest import is_completion
-from tests.support.servers.answering import Answering, http
 from tests.support.servers.s3server import S3Server
 
 
@@ -75,18 +73,6 @@ def test_unfinished_uploads_are_seen_and_given_up(s3: S3Made) -> None:
     assert s3.leftovers() == ["other"]
 
 
-@pytest.mark.proof
-@pytest.mark.parametrize("s3", ["rgw"], indirect=True)
-def test_uploads_are_listed_page_by_page(s3: S3Made) -> None:
-    keys = [f"root/k{number // 3:04}" for number in range(1100)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda key: s3.server.client.create_multipart_upload(Bucket=s3.name, Key=key), keys))
-    found = list(s3.bucket.uploads())
-    assert sorted(f"root/{upload.key}" for upload in found) == keys
-    assert len({upload.upload_id for upload in found}) == len(keys)
-    assert s3.spent() == ["GET"] * 2
-
-
 def test_a_completion_whose_answer_was_lost_is_recognised(s3: S3Made) -> None:
     s3.bucket.put("a", b"x" * 4)
     lost = s3.proxy.lose_reply(is_completion)
@@ -106,30 +92,3 @@ def test_a_missing_permission_is_one_line(rgw: S3Server, monkeypatch: pytest.Mon
             assert "check credentials" in text
             assert not any(word in text for word in ("\n", "some-other-secret"))
         assert bucket.url == root
-
-
-def _page(line: str) -> bytes:
-    """A page of a server that has 100,000 keys."""
-    after = re.search(r"start-after=[^&]*-(\d+)", line)
-    first = 100_000 if after is None else int(after[1]) + 1
-    found = "".join(
-        f"<Contents><Key>//f%0A-{number}</Key><LastModified>2026-01-02T03:04:05Z</LastModified><Size>7</Size></Contents>"
-        for number in range(first, first + 1000)
-    )
-    more = f"<EncodingType>url</EncodingType><IsTruncated>{'true' if first < 199_000 else 'false'}</IsTruncated>"
-    return http("200 OK", f"<ListBucketResult>{more}{found}</ListBucketResult>".encode(), keep=True)
-
-
-@pytest.mark.proof
-def test_a_hundred_thousand_foreign_keys_are_a_hundred_pages(s3_environment: None) -> None:
-    with Answering(_page) as server, open_bucket(f"s3://bucket?endpoint_url={server.url}") as bucket:
-        wanted = (f"//f\n-{number}" for number in range(100_000, 200_000))
-        assert all(info.key == key for info, key in zip(bucket.list(), wanted, strict=True))
-        assert len(server.requests) == 100
-
-
-def test_a_list_of_uploads_without_end_is_none(s3_environment: None) -> None:
-    more = b"<IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker><NextUploadIdMarker>u</NextUploadIdMarker>"
-    page = http("200 OK", b"<ListMultipartUploadsResult>%b</ListMultipartUploadsResult>" % more)
-    with Answering(lambda _: page) as server, open_bucket(f"s3://bucket?endpoint_url={server.url}") as bucket:
-        failed(StorageUnavailable, lambda: list(bucket.uploads()))

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from types import SimpleNamespace
-
-import pytest
 
 import chunkstore
-from chunkstore import runtime
-from chunkstore.changes import Create, TablePut
-from chunkstore.cli.serve import _Serving
-from chunkstore.config import LIMITS, OptimiserPolicy, RollingPolicy, Settings, Tuning
+from chunkstore.config import LIMITS, RollingPolicy, Settings, Tuning
 from tests.cli.conftest import Call
-from tests.support.hooked import in_thread, wait_for
 
 
 def test_a_live_owner_does_it_and_stays(call: Call, root: str) -> None:
@@ -58,46 +50,6 @@ def test_misuse(call: Call, root: str) -> None:
     ):
         assert call(*arguments, "--json", code=2).error["fields"] == {"argument": "--ask"}
     assert call("owner", root, "--json").document["opened_epoch"] == 1
-
-
-def test_an_owner_without_an_application_does_it_and_is_not_idle_meanwhile(
-    call: Call, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with chunkstore.open(root) as store:
-        store.create("a")
-    # Only ``serve`` has this clock: by it an owner is idle or not.
-    now_s, looks = [0.0], [0]
-
-    def sleep(_seconds: float) -> None:
-        looks[0] += 1
-        time.sleep(0.01)
-
-    clock = SimpleNamespace(monotonic_s=lambda: now_s[0], sleep_s=sleep, spawn=runtime.spawn)
-    monkeypatch.setattr("chunkstore.cli.serve.runtime", clock)
-    settings = Settings(cache_dir=str(tmp_path / "serving"))
-    serving = _Serving(root, "default", settings, OptimiserPolicy(), 6.0, accept_rollback=False, quiet=True)
-
-    def pass_by(seconds: float) -> None:
-        """So much later, ``serve`` has looked around, whole."""
-        now_s[0] += seconds
-        seen = looks[0]
-        wait_for(lambda: looks[0] > seen + 1 or not thread.is_alive())
-
-    thread, reason = in_thread(lambda: serving.claim_and_serve(stand_by=False, take_over=False))
-    wait_for(lambda: looks[0] > 0 or not thread.is_alive())
-    with chunkstore.open_asker(root) as asker:
-        for number in range(3):
-            pass_by(5.0)
-            asked = serving.figures()["runs"]["ask"]
-            asker.commit((Create(f"asked {number}"),), TablePut("sink", b"%d" % number, b"1", 0))
-            wait_for(lambda asked=asked: serving.figures()["runs"]["ask"] > asked)  # type: ignore[misc]
-            pass_by(0.0)
-    pass_by(5.0)
-    assert thread.is_alive(), reason
-    pass_by(1.0)
-    thread.join(120)
-    assert reason == ["idle"]
-    assert [item["name"] for item in call("ls", root, "--json").lines] == ["a", *(f"asked {n}" for n in range(3))]
 
 
 def test_put_appends_through_a_live_owner_which_stays(call: Call, root: str, tmp_path: Path) -> None:

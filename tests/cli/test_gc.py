@@ -67,22 +67,6 @@ def test_the_plan_is_what_the_run_does_where_a_pin_keeps_garbage(call: Call, roo
     assert done["pinned"] == 1
 
 
-def test_check_names_damage_first_and_orphans_in_one_line(call: Call, root: str, tmp_path: Path) -> None:
-    wreck(root, tmp_path)
-    call("pins", "add", root, "p")  # a later epoch: what the first left is an orphan
-    other = tmp_path / "store" / NAMES.chunk(chunk_id(1, 1, 98, 1))
-    other.parent.mkdir(exist_ok=True)
-    other.write_bytes(b"orphan")
-    [line] = call("layout", root, "c", "--json").lines
-    (tmp_path / "store" / line["name"]).unlink()
-    first, *others, last = call("check", root, "--exists", code=1).out.decode().splitlines()
-    assert line["name"] in first and "damage" in first
-    assert len(others) == 1 and others[0].startswith("orphans: 2 findings") and "DAMAGED (exists, 3 findings)" in last
-    found = call("check", root, "--exists", "--json", code=1).document["findings"]
-    assert [item["severity"] for item in found] == ["damage", "info", "info"]
-    assert b"chunks were not looked at" in call("check", root).out
-
-
 def test_misuse(call: Call, root: str, tmp_path: Path) -> None:
     wreck(root, tmp_path)
     for options in (

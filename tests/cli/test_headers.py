@@ -44,14 +44,3 @@ def test_an_old_root_is_taken_over_and_given_back(call: Call, old: Path, root: s
     for other_option in (["--from", "x"], ["--lsn", "0"], ["--merge"], ["--as", "x"]):
         call("import", other, old, "--headers", *other_option, code=2)
     call("export", root, tmp_path / "file.cks", "--replace", code=2)
-
-
-def test_damage_is_listed_and_nothing_is_imported(call: Call, old: Path, root: str, tmp_path: Path) -> None:
-    (old / "a$offset.0").write_bytes(b"012")
-    new = (tmp_path / "new").as_uri()
-    for more in ([], ["--dry-run"]):
-        found = call("import", new, old, "--headers", *more, "--json", code=1).document
-        assert [(item["object"], item["position"]) for item in found["findings"]] == [("a$offset.0", 3)]
-        assert not (tmp_path / "new").exists() or not [*(tmp_path / "new").iterdir()]
-    assert b"not imported" in call("import", new, old, "--headers", code=1).out
-    call("import", new, old, "b", "--headers")

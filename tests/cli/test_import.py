@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import chunkstore
-from chunkstore import backup
 from chunkstore.config import RollingPolicy
 from tests.cli.conftest import Call
-from tests.support.data import pattern, problems
-from tests.support.killed_runs import kill_and_go_on
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
+from tests.support.data import pattern
 
 
 @pytest.fixture
@@ -67,54 +60,3 @@ def test_an_export_as_a_new_container(call: Call, filled: str, other: str, tmp_p
     assert call("import", other, filled, "orders-8", "--as", "third", "--lsn", "5", "--json").document["lsn"] == 5
     given = ("--segments", "orders-*", "--from", filled, "--new-container", "fourth")
     assert call("restore", file, other, *given, "--json").document["segments"] == 2
-
-
-def test_misuse(call: Call, filled: str, other: str, tmp_path: Path) -> None:
-    file = tmp_path / "orders.cks"
-    call("export", filled, file)
-    for given in (("--lsn", "3"), ("--time", "3"), ("--from", other + "-2"), ("--adopt",), ("--rename", "a=b")):
-        call("import", other, file, *given, code=1 if given[0] == "--from" else 2)
-    call("import", other, file, "nowhere", code=1)
-    call("import", other, filled, "--from", filled, code=2)
-    assert "first the root" in call("import", file, other, "--json", code=2).error["message"]
-    # Another container of the same name, where the export's is looked for.
-    with chunkstore.open(other + "-3") as store:
-        store.create("orders-7")
-    assert (
-        "is not the container" in call("import", other, file, "--from", other + "-3", "--json", code=2).error["message"]
-    )
-    assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
-
-
-def test_files_that_are_no_exports_change_nothing(call: Call, filled: str, other: str, tmp_path: Path) -> None:
-    file = tmp_path / "orders.cks"
-    call("export", filled, file)
-    data = file.read_bytes()
-    chance = random.Random(3)
-    lsn = call("owner", filled, "--json").document["claimed_epoch"]
-    for number in range(6):
-        bad = bytearray(data[: chance.randrange(len(data))] if number % 3 == 0 else data)
-        if number % 3:
-            bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
-        file.write_bytes(bytes(bad))
-        assert call("import", other, file, "--json", code=1).error["error"] == "Damaged"
-    assert call("owner", filled, "--json").document["claimed_epoch"] == lsn, "nobody was fenced for it"
-    assert not (tmp_path / "other").exists() or not any((tmp_path / "other").iterdir())
-
-
-@pytest.mark.proof
-def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
-    with chunkstore.open(root) as store:
-        for number in range(20):
-            store.create(f"s{number:02}", rolling=RollingPolicy(chunk_size_bytes_max=50_000))
-            store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
-        backup.export(store, tmp_path / "all.cks")
-    other = (tmp_path / "other").as_uri()
-    arguments = ("import", other, str(tmp_path / "all.cks"), "--take-over", "--json")
-    kill_and_go_on(start, arguments, tmp_path / "other", kills=2)
-    with chunkstore.open(other) as store:
-        for number in range(20):
-            assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
-            assert store.last_event_number(f"s{number:02}", "w") == number + 1
-        assert len(list(store.segments())) == 20
-        assert problems(store.check("deep")) == []

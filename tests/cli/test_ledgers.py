@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
-from tests.support.hooked import wait_for
-from tests.support.paths import ROOT
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-FIXTURES = ROOT / "tests" / "fixtures" / "pulsar"
 LINES = b"first\n\nthird \xff\x00\nlast, without an end"
 
 
@@ -45,22 +38,6 @@ def test_lines_become_entries_and_lines_again(call: Call, root: str, lines: Path
     assert (row["topic"], row["ledger"], row["first_entry"], row["last_entry"]) == ("t", 5, 0, 7)
     assert (row["segments"], row["complete"]) == (2, True)
     assert call("ledger", "ls", root, "--topic", "t").out.split(b"\t")[:5] == [b"t", b"5", b"0", b"7", b"2"]
-
-
-def test_length_prefixed(call: Call, root: str, tmp_path: Path) -> None:
-    entries = [b"", b"\n", b"x" * 100_000]
-    whole = b"".join(len(entry).to_bytes(4, "big") + entry for entry in entries)
-    path = tmp_path / "framed"
-    path.write_bytes(whole)
-    options = ("--topic", "t", "--ledger", "0", "--entries", "length-prefixed")
-    assert call("offload", root, path, *options, "--json").document["entries"] == 3
-    assert call("ledger", "read", root, *options).out == whole
-    for cut, position in ((2, 0), (4 + 2, 4), (len(whole) - 1, 9)):
-        path.write_bytes(whole[:cut])
-        error = call("offload", root, path, *options, "--append", "--json", code=1).error
-        assert (error["error"], error["fields"]["position"]) == ("Damaged", position)
-    path.write_bytes(b"\xff\xff\xff\xff")
-    assert call("offload", root, path, *options, "--append", "--json", code=1).error["error"] == "Damaged"
 
 
 def test_several_segments_and_resume(call: Call, root: str, tmp_path: Path) -> None:
@@ -94,28 +71,6 @@ def test_what_is_missing_or_wrong(call: Call, root: str, lines: Path) -> None:
     call("ledger", code=2)
 
 
-@pytest.mark.proof
-def test_a_killed_offload_is_resumed(start: Start, call: Call, root: str, tmp_path: Path) -> None:
-    path = tmp_path / "many"
-    path.write_bytes(b"".join(b"line %d of a stream that is cut\n" % number for number in range(200_000)))
-    arguments = ("offload", root, "-", "--topic", "t", "--ledger", "1", "--block-size", "65536")
-    writer = start(*arguments)
-    assert writer.stdin is not None
-    data = path.read_bytes()
-    writer.stdin.write(data[: len(data) // 2])
-    writer.stdin.flush()
-    wait_for(lambda: any(line["last_entry"] >= 0 for line in call("ledger", "ls", root, "--json").lines), 120.0)
-    writer.send_signal(signal.SIGKILL)
-    assert writer.wait() == -signal.SIGKILL
-    [state] = call("ledger", "ls", root, "--json").lines
-    assert state["complete"] is False
-    stored = call("ledger", "read", root, "--topic", "t", "--ledger", "1").out
-    assert data.startswith(stored)
-    result = call("offload", root, path, "--topic", "t", "--ledger", "1", "--resume", "--take-over", "--json").document
-    assert result["first_entry"] == stored.count(b"\n") == state["last_entry"] + 1
-    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == data
-
-
 def test_segments_are_pulsar_objects(call: Call, root: str, lines: Path, tmp_path: Path) -> None:
     call("offload", root, lines, "--topic", "t", "--ledger", "5")
     data, index = [row["name"] for row in call("ls", root, "offload/t/", "--json").lines]
@@ -128,11 +83,3 @@ def test_segments_are_pulsar_objects(call: Call, root: str, lines: Path, tmp_pat
         {"ledger": 5, "entry": number, "length": len(entry), "sha256": hashlib.sha256(entry).hexdigest()}
         for number, entry in enumerate(entries)
     ]
-
-
-def test_decode_refuses(call: Call, tmp_path: Path) -> None:
-    data = FIXTURES / "v2-one-ledger-one-segment.data"
-    assert call("pulsar", "decode", data, "--json", code=2).error["error"] == "InvalidArgument"
-    v1 = tmp_path / "v1"
-    v1.write_bytes(b"\xde\x47\xde\x47" + bytes(100))
-    assert call("pulsar", "decode", data, v1, "--json", code=1).error["error"] == "Damaged"

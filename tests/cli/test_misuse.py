@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -75,47 +73,6 @@ def test_a_choice_of_nothing_is_noted(call: Call, root: str, arguments: tuple[st
     verb = arguments[:1] if arguments[0] == "ls" else arguments[:2]
     assert note in call(*verb, root, *arguments[len(verb) :]).err
     assert call("ls", root).err == b"", "where there is something, nothing is noted"
-
-
-def test_bad_arguments_leave_nothing_behind(call: Call, root: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    file = tmp_path / "file"
-    for arguments in (
-        ("put", root, "a", tmp_path / "missing"),
-        ("put", root, "a", tmp_path),
-        ("put", root, "", file),
-        ("put", root, "n" * 256, file),
-        ("put", root, "a\0b", file),
-        ("put", root, "a\udcff", file),
-        ("put", root, "a", file, "--append", "--resume"),
-        ("put", root, "a", file, "--chunk-size", "0"),
-        ("put", root, "a", file, "--container", "../up"),
-        ("put", root, "a", file, "--container", ""),
-        ("truncate", root, "a", "-1"),
-        ("cat", root, "a", "--offset", "-1"),
-        ("check", root, "--quick", "--deep"),
-    ):
-        result = call(*arguments, "--json", code=2)
-        assert result.error["error"] == "InvalidArgument", arguments
-    assert not (tmp_path / "store").exists()
-
-
-def test_a_root_that_takes_no_changes_is_refused_at_once(
-    call: Call, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call("put", root, "a", __file__)
-
-    tried: list[str] = []
-
-    def link(_source: object, target: object, **_options: object) -> None:
-        tried.append(str(target))
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(os, "link", link)
-    error = call("seal", root, "a", "--json", code=1).error
-    assert len(tried) == len(set(tried)), "nobody waits for it to be mended"
-    assert error["error"] == "AccessDenied"
-    assert str(tmp_path / "store") in error["message"] and "mount the file system writable" in error["message"]
 
 
 @pytest.mark.parametrize("container", ["default", "none"])

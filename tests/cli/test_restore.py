@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,7 @@ import pytest
 import chunkstore
 from chunkstore.config import RollingPolicy
 from tests.cli.conftest import Call
-from tests.support.data import pattern, problems
-from tests.support.killed_runs import kill_and_go_on
-
-Start = Callable[..., "subprocess.Popen[bytes]"]
+from tests.support.data import pattern
 
 
 @pytest.fixture
@@ -68,32 +63,3 @@ def test_misuse(call: Call, filled: str, new_root: str) -> None:
     call("cat", filled, "b", "--at-lsn", "3", "--follow", code=2)
     call("ls", filled, "--at-lsn", "3", "--at-time", "5", code=2)
     call("restore", filled + "-other", new_root, code=1)
-
-
-def test_what_is_missing_is_listed(call: Call, filled: str, new_root: str, tmp_path: Path) -> None:
-    with chunkstore.open_replica(filled) as replica:
-        chunk = [item.name for item in replica.layout("a")][4]
-    (Path(filled.removeprefix("file://")) / chunk).unlink()
-    said = call("restore", filled, new_root, "--dry-run", "--json", code=1).document
-    assert [(item["segment"], item["start"], item["reason"]) for item in said["missing"]] == [("a", 4000, "absent")]
-    assert chunk.encode() in call("restore", filled, new_root, "--dry-run", code=1).out
-    error = call("restore", filled, new_root, "--json", code=1).error
-    assert error["error"] == "ChunksMissing" and error["fields"]["count"] == 1
-    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
-
-
-@pytest.mark.proof
-def test_killed_at_random_moments_the_same_command_goes_on(start: Start, root: str, tmp_path: Path) -> None:
-    with chunkstore.open(root) as store:
-        for number in range(40):
-            store.create(f"s{number:02}", rolling=RollingPolicy(chunk_size_bytes_max=50_000))
-            store.append(f"s{number:02}", pattern(number, 400_000), writer_id="w", event_number=number + 1)
-            store.table("t").put(b"%d" % number, b"v")
-    new = (tmp_path / "new").as_uri()
-    assert kill_and_go_on(start, ("restore", root, new, "--take-over", "--json"), tmp_path / "new", kills=8)
-    with chunkstore.open(new) as store:
-        for number in range(40):
-            assert store.read(f"s{number:02}", 0, 1 << 20) == pattern(number, 400_000)
-            assert store.last_event_number(f"s{number:02}", "w") == number + 1
-        assert len(list(store.table("t").scan())) == 40
-        assert problems(store.check("deep")) == []

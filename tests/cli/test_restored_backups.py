@@ -115,26 +115,6 @@ def test_a_restored_backup_and_the_way_on(call: Call, place: Place, file: Path, 
     assert call("cat", place.root, "f").out == file.read_bytes()
 
 
-def test_a_cut_tail_after_a_clean_close(call: Call, place: Place, file: Path, tmp_path: Path) -> None:
-    """With a fresh cache: the root's own lease says it."""
-    call("put", place.root, "a", file)
-    whole = place.objects()
-    last = max(name for name in whole if "/j/" in name and not name.endswith("VOIDED"))
-    if last.endswith("log.a"):
-        place.become({**whole, last: whole[last][:-300]})
-    else:
-        place.become({name: data for name, data in whole.items() if name != last})
-    elsewhere = str(tmp_path / "elsewhere")
-    error = call("put", place.root, "b", file, "--cache-dir", elsewhere, "--json", code=1).error
-    assert (error["error"], error["fields"]["object"]) == ("Damaged", last)
-    assert "is missing here" in error["message"]
-    found = call("check", place.root, "--cache-dir", elsewhere, "--json", code=1).document["findings"]
-    assert {(item["invariant"], item["object"]) for item in found if item["severity"] == "damage"} == {(5, last)}
-    place.become(whole)
-    call("put", place.root, "b", file, "--cache-dir", elsewhere)
-    assert call("check", place.root, "--cache-dir", elsewhere, "--json").document["findings"] == []
-
-
 @FILES
 def test_a_lost_format_is_named_and_never_made_anew(call: Call, place: Place, file: Path) -> None:
     """Before, it was said that there is no container, and where no claims were left, another one was made in its place."""

@@ -81,21 +81,6 @@ def test_a_misspelt_path_makes_nothing(call: Call, here: Path) -> None:
     assert (conflict["error"], call("ledger", "ls", "log", "--json").lines) == ("Conflict", [])
 
 
-def test_errors_name_the_containers_that_exist_or_the_missing_folder(call: Call, here: Path) -> None:
-    for name in ("orders", "carts"):
-        chunkstore.open("log", container=name).close()
-    error = call("ls", "log", "--json", code=1).error
-    assert error["fields"] == {
-        "container": "default",
-        "root": (here / "log").as_uri(),
-        "containers": ["carts", "orders"],
-    }
-    assert "carts, orders" in error["message"]
-    for root, said in (("log", "carts, orders"), ("lgo", "the folder is missing")):
-        with pytest.raises(ContainerNotFound, match=said):
-            chunkstore.open_replica(root)
-
-
 def test_the_variables_stand_for_what_is_left_out(call: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHUNKSTORE_ROOT", "log")
     monkeypatch.setenv("CHUNKSTORE_CONTAINER", "orders")

@@ -54,19 +54,3 @@ def test_what_is_lost_is_told(call: Call, damaged: str, tmp_path: Path) -> None:
     assert call("cat", new, "orders").out == pattern(0, 1000)
     assert call("cat", new, "orders.after-2000").out == pattern(2000, 1000)
     assert call("check", new, "--deep", "--json").document["ok"] is True
-
-
-def test_with_a_backup_nothing_of_the_bytes_is_lost(call: Call, root: str, tmp_path: Path) -> None:
-    settings = Settings(inline_bytes_max=0)
-    with chunkstore.open(root, settings=settings) as store:
-        store.create("orders")
-        store.append("orders", pattern(0, 3000))
-        (chunk,) = (item.name for item in store.layout("orders"))
-    backups, new = str(tmp_path / "backups"), str(tmp_path / "new")
-    call("backup", root, backups)
-    (Path(root.removeprefix("file://")) / chunk).unlink()
-    call("restore", root, new, "--from", backups, code=2)
-    done = call("restore", root, new, "--salvage", "--from", backups, "--json").document
-    assert done["salvaged"]["replaced_bytes"] == 3000 and done["salvaged"]["lost"] == []
-    assert "read to its end" in call("restore", root, str(tmp_path / "x"), "--salvage", "--from", backups).out.decode()
-    assert call("cat", new, "orders").out == pattern(0, 3000)

@@ -19,9 +19,7 @@ import pytest
 import chunkstore
 from chunkstore.cli.serve import _Serving
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy, Settings
-from chunkstore.errors import ContainerBusy, NotOwner
-from chunkstore.operations.read import ReadContext
-from chunkstore.reading import context_of
+from chunkstore.errors import ContainerBusy
 from tests.cli.conftest import Call
 from tests.support.hooked import in_thread, wait_for
 from tests.support.paths import SOURCES
@@ -121,58 +119,6 @@ def test_who_stands_by_claims_when_the_owner_was_killed(
         owner.kill()
     wait_for(lambda: serving.has_said("standing by", "serving"))
     assert serving.said[-1]["epoch"] == 3
-    serving.told = True
-    thread.join(120)
-    assert result == ["signal"]
-
-
-@pytest.mark.parametrize("stand_by", [False, True])
-def test_somebody_takes_over(
-    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, stand_by: bool
-) -> None:
-    serving = Hasty(filled, tmp_path / "cache-2", capsys)
-    thread, result = in_thread(lambda: serving.claim_and_serve(stand_by=stand_by, take_over=True))
-    wait_for(lambda: serving.has_said("serving"))
-    settings = Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3)
-    with chunkstore.open(filled, settings=settings, take_over=True) as store:
-        wait_for(lambda: serving.has_said("serving", "taken over"))
-        assert serving.said[1]["epoch"] == 2
-        assert store.append("a", b"undisturbed") == 100
-    if stand_by:
-        wait_for(lambda: serving.has_said("serving", "taken over", "serving"))
-        serving.told = True
-    thread.join(120)
-    [reason] = result
-    assert reason == "signal" if stand_by else isinstance(reason, NotOwner)
-
-
-def test_a_root_that_is_away_for_a_while_ends_nothing_and_is_told_once(
-    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chunkstore.cli.serve._LOOK_LOCAL_S", 0.1)
-    looked: list[object] = []
-
-    def look(store: chunkstore.ChunkedSegmentStorage) -> ReadContext:
-        looked.append(None)
-        return context_of(store)
-
-    monkeypatch.setattr("chunkstore.cli.serve.context_of", look)
-    store, away = tmp_path / "store", tmp_path / "away"
-    serving = Hasty(filled, tmp_path / "cache-2", capsys)
-    with chunkstore.open(filled, settings=Settings(cache_dir=str(tmp_path / "cache-1"), lease_s=0.3)):
-        thread, result = in_thread(lambda: serving.claim_and_serve(stand_by=True, take_over=False))
-        wait_for(lambda: serving.has_said("standing by"))
-        store.rename(away)
-        wait_for(lambda: serving.has_said("standing by", "error"))
-        away.rename(store)
-        wait_for(lambda: serving.has_said("standing by", "error", "recovered"))
-    wait_for(lambda: serving.has_said("standing by", "error", "recovered", "serving"))
-    store.rename(away)
-    wait_for(lambda: serving.has_said("standing by", "error", "recovered", "serving", "error"))
-    seen = len(looked)
-    wait_for(lambda: len(looked) > seen + 3)
-    away.rename(store)
-    wait_for(lambda: serving.has_said("standing by", "error", "recovered", "serving", "error", "recovered"))
     serving.told = True
     thread.join(120)
     assert result == ["signal"]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import pytest
-
 import chunkstore
-from chunkstore.changes import Attach
 from chunkstore.config import Settings
-from chunkstore.errors import Conflict
-from chunkstore.owner import end_session, find_session
+from chunkstore.owner import find_session
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionWriter
 from tests.cli.conftest import Call
@@ -55,30 +51,3 @@ def test_what_a_killed_writer_left_is_ended_and_swept(call: Call, root: str) -> 
     assert report["deleted"] == 1 and report["by_kind"] == {"session chunk": {"objects": 1, "size_bytes": 5}}
     assert b"stream" in call("sessions", "end", root, "--older-than", "0").out
     assert call("sessions", "ls", root, "--json").lines == []
-
-
-def test_an_unknown_one_ends_none(call: Call, root: str) -> None:
-    (one,) = left_open(root, "job")
-    claimed = claims(call, root)
-    error = call("sessions", "end", root, str(one), str(one + 1), "--json", code=1).error
-    assert (error["error"], error["fields"]) == ("NoSuchSession", {"session_id": one + 1})
-    for arguments in ((), ("0",), (str(1 << 63),), (str(one), "--older-than", "1"), ("--older-than", "-1")):
-        call("sessions", "end", root, *arguments, code=2)
-    assert claims(call, root) == claimed
-    assert len(call("sessions", "ls", root, "--json").lines) == 1
-
-
-def test_a_live_owner_is_asked_and_the_writer_is_told(call: Call, root: str) -> None:
-    one, two = left_open(root, "job", "other")
-    with chunkstore.open(root, settings=Settings(lease_s=0.2)) as store:
-        assert call("sessions", "end", root, str(one), "--json", code=1).error["error"] == "ContainerBusy"
-        assert call("sessions", "end", root, str(one), "--ask", "--json").document["ended"] is True
-        assert [item.id for item in store.sessions()] == [two]
-        assert not end_session(store, one), "it has ended"
-        with chunkstore.open_asker(root) as asker:
-            assert not end_session(asker, one)
-        with closing(open_storage(root, Settings())) as storage:
-            chunk = SessionWriter(store.container, one).write_chunk(storage, 1, b"late")
-        with pytest.raises(Conflict):
-            store.commit([Attach("a", one, (chunk,))])
-        assert end_session(store, two) and store.sessions() == []

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import chunkstore
 from chunkstore.cli import output
-from chunkstore.errors import ChunkstoreError, StorageFull
+from chunkstore.errors import StorageFull
 from tests.cli.conftest import Call
 
 
@@ -99,26 +97,3 @@ def test_an_error_says_in_one_line_what_to_type_next(
         monkeypatch.setattr(chunkstore.ChunkedSegmentStorage, "commit", full)
     [line] = call(*(item.format(root=root) for item in arguments), code=1).err.decode().splitlines()
     assert line.startswith("chunkstore: ") and next_step in line
-
-
-def test_a_busy_container_names_the_options_that_the_verb_has(
-    call: Call, root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy(*_: object, **__: object) -> ChunkstoreError:
-        raise chunkstore.ContainerBusy("c", pid=7, host="h")
-
-    monkeypatch.setattr(chunkstore, "open", busy)
-    assert call("gc", root, code=1).err.endswith(b"; --ask has that process do it; --take-over fences it\n")
-    assert call("seal", root, "a", code=1).err.endswith(
-        b"; only verbs with --ask work next to it; --take-over fences it\n"
-    )
-
-
-def test_an_overview_loads_no_verb() -> None:
-    code = (
-        "import sys; from chunkstore.cli import main; main(sys.argv[1:]);"
-        "bad = [n for n in ('engine', 'replica', 'cli.transfer', 'cli.look') if f'chunkstore.{n}' in sys.modules];"
-        "sys.exit(str(bad) if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr

@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore import Replica
-from chunkstore.cli import transfer
-from chunkstore.config import Tuning
-from chunkstore.reading import ReadableContainer
 from chunkstore.records import LayoutChunk, SegmentInfo
 from tests.cli.conftest import Call
 
@@ -104,27 +100,6 @@ def test_for_people(call: Call, root: str, data_file: Path) -> None:
     assert len(call("layout", root, "a").out.splitlines()) == 3
     assert b"sound" in call("check", root).out
     assert call("containers", root).out == b"default\n"
-
-
-def test_appends_in_records_are_shown(call: Call, root: str, tmp_path: Path) -> None:
-    with chunkstore.open(root, settings=chunkstore.Settings(tuning=Tuning(spill_s=3600.0))) as store:
-        store.create("a")
-        for _ in range(3):
-            store.append("a", b"some bytes")
-        epoch = store.epoch
-    chunks = call("layout", root, "a", "--json").lines
-    assert [(chunk["kind"], chunk["length"]) for chunk in chunks] == [("inline", 10)] * 3
-    for line, chunk in zip(call("layout", root, "a").out.decode().splitlines(), chunks, strict=True):
-        at, name = chunk["object_offset"], chunk["name"]
-        assert line.split("\t")[-1] == f"{name} from byte {at}"
-        assert (tmp_path / "store" / name).read_bytes()[at:].startswith(b"some bytes")
-    records = call("journal", root, "--json").lines
-    assert sum(record["inline_bytes"] for record in records) == 30
-    held = [record for record in records if record["inline_bytes"]]
-    assert len(call("journal", root).out.splitlines()) == len(records)
-    used = call("usage", root, "--json").document
-    assert (used["inline_bytes"], used["inline_extents"], used["held_epoch"]) == (30, 3, epoch)
-    assert used["held_index"] in (0, held[0]["index"]) and used["open_bytes"] == records[0]["size"]
 
 
 def test_names_cannot_steer_a_terminal(call: Call, root: str, data_file: Path) -> None:
@@ -255,43 +230,6 @@ def test_looking_claims_nothing(call: Call, root: str, data_file: Path) -> None:
     ):
         call(*arguments)
     assert call("owner", root, "--json").document["claimed_epoch"] == 1
-
-
-def claimed(call: Call, root: str) -> object:
-    return call("owner", root, "--json").document["claimed_epoch"]
-
-
-@pytest.mark.parametrize("options", [(), ("--resume",), ("--append",)], ids=["plain", "resume", "append"])
-def test_a_put_that_is_refused_claims_nothing(
-    call: Call, root: str, tmp_path: Path, data_file: Path, options: tuple[str, ...]
-) -> None:
-    (tmp_path / "other").write_bytes(b"something else")
-    put(call, root, "a", tmp_path / "other", "--seal")
-    before = claimed(call, root)
-    refused = {"": "SegmentExists", "--resume": "ContentDiffers", "--append": "SegmentSealed"}["".join(options)]
-    assert call("put", root, "a", data_file, *options, "--json", code=1).error["error"] == refused
-    assert claimed(call, root) == before
-
-
-def test_resume_compares_what_only_the_owner_sees_too(
-    call: Call, root: str, tmp_path: Path, data_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lies behind the last mark of a dead owner is not shown to a replica once somebody has claimed."""
-    (tmp_path / "half").write_bytes(DATA[:5000])
-    put(call, root, "a", tmp_path / "half")
-    (tmp_path / "less").write_bytes(DATA[:3000])
-    put(call, root, "seen", tmp_path / "less")
-    look = transfer._Copy.look
-
-    def behind(self: transfer._Copy, store: ReadableContainer) -> None:
-        self.segment = "seen" if isinstance(store, Replica) else "a"
-        look(self, store)
-        self.segment = "a"
-
-    monkeypatch.setattr(transfer._Copy, "look", behind)
-    resumed = put(call, root, "a", data_file, "--resume")
-    assert (resumed["offset"], resumed["length"]) == (5000, len(DATA) - 5000)
-    assert call("cat", root, "a").out == DATA
 
 
 def test_usage(call: Call, root: str, data_file: Path) -> None:

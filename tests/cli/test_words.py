@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from chunkstore.cli import download, transfer
 from chunkstore.cli.app import load_verb
-from chunkstore.cli.verbs import EXAMPLES, VERBS
+from chunkstore.cli.verbs import EXAMPLES
 from tests.cli.conftest import Call
 
 
@@ -29,12 +27,6 @@ def test_what_is_no_size_or_age_is_told_its_forms(call: Call, root: str, text: s
     assert b"64MiB" in call("cat", root, "a", f"--length={text}", code=2).err
     if text != "1.5":
         assert b"90d" in call("gc", root, f"--age-s={text}", code=2).err
-
-
-def test_ages(call: Call, root: str) -> None:
-    call("put", root, "a", __file__)
-    for text, age in (("90d", 7_776_000), ("12h", 43_200), ("30s", 30), ("1.5m", 90), ("7", 7)):
-        assert call("retention", "set", root, "a", "--age-s-max", text, "--json").document["age_s_max"] == age
 
 
 def test_a_date_is_its_midnight(call: Call, root: str) -> None:
@@ -56,25 +48,6 @@ def test_examples_are_commands(name: str, call: Call) -> None:
             command = command.commands[words[1]]
         command.make_context(name, words[len(name.split()) :])
         assert example.split()[-1].encode() in call(*name.split(), "--help").out
-
-
-def test_the_overview_begins_each_verbs_help() -> None:
-    for name, verb in VERBS.items():
-        names = verb.group or (f"{name}_" if name == "import" else name,)
-        for each in names:
-            assert {f"{name} {each.strip('_')}", name} & set(EXAMPLES)
-        if not verb.group:
-            text = inspect.getdoc(getattr(import_module(f"chunkstore.cli.{verb.module}"), names[0])) or ""
-            assert " ".join(text.split()).startswith(verb.help), name
-
-
-def test_words_of_python_are_hidden_verbs(call: Call, root: str) -> None:
-    call("put", root, "a", __file__)
-    assert call("segments", root, "--json").out == call("ls", root, "--json").out
-    assert call("info", root, "a", "--json").document["name"] == "a"
-    call("delete", root, "a")
-    call("collect", root)
-    assert b"collect" not in call("--help").out
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 
 from chunkstore.config import MIB, Settings, Tuning
-from chunkstore.errors import ChunkstoreError, StorageUnavailable
+from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.testing.metadata_history import History
-from tests.support.forked import in_forked_child
-from tests.support.lmdb_caches import CONTAINER, environment_of, made_current, state_file, token_directories
+from tests.support.lmdb_caches import CONTAINER, environment_of, made_current, token_directories
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
 
@@ -197,120 +196,12 @@ def test_beside_a_process_that_was_stopped(cache: LmdbMetadataCache, folder: str
         again = cache.open_current()
         assert again is not None
         assert again.get(b"Sa") == b"on"
-        assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted((left, environment_of(again).path))
+        assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted(
+            (left, environment_of(again).path)
+        )
         again.close(clean=True)
     cache.discard(cache.create())
     assert len(token_directories(cache)) == 1, "what the stopped process held is swept"
 
 
-def test_directories_in_use_are_kept_and_others_swept(
-    cache: LmdbMetadataCache, folder: str, other: Callable[..., Other]
-) -> None:
-    store, _ = made_current(cache)
-    store.close(clean=True)
-    owner = other()
-    assert owner("open")
-    fresh = cache.create()
-    cache.make_current(fresh)
-    cache.discard(cache.create())
-    assert len(token_directories(cache)) == 2
-    assert owner("get", b"Sa") == b"2"
-    assert owner("end", False) is None
-    abandoned = cache.create()
-    assert len(token_directories(cache)) == 2
-    abandoned.close(clean=False)  # never made current: as after a crash while rebuilding
-    os.mkdir(os.path.join(cache.path, "f" * 32))  # a crash between two steps
-    cache.make_current(fresh)
-    assert token_directories(cache) == [os.path.basename(environment_of(fresh).path)]
-    fresh.close(clean=True)
-
-
 # ---- fork
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_is_refused(cache: LmdbMetadataCache) -> None:
-    store, history = made_current(cache)
-    view = store.view()
-    next_commit = history.commit([(b"Sa", b"parent")])
-
-    def child() -> str:
-        calls: list[Callable[[], object]] = [
-            store.head, store.view, lambda: store.get(b"Sa"), lambda: store.jump(history.position, 0),
-            lambda: store.apply([next_commit], verify=False),
-        ]  # fmt: skip
-        answers = []
-        for call in calls:
-            with pytest.raises(StorageUnavailable, match="fork") as caught:
-                call()
-            answers.append(type(caught.value).__name__)
-        view.close()
-        store.close(clean=True)
-        cache.close()
-        return " ".join(answers)
-
-    assert in_forked_child(child) == " ".join(["StorageUnavailable"] * 5)
-    assert view.get(b"Sa") == b"2"  # the parent's reader slot is its own still
-    assert store.apply([next_commit], verify=True)
-    assert view.get(b"Sa") == b"2"
-    view.close()
-    assert state_file(cache).read_text().endswith(" open\n")
-    again = cache.open_current()
-    assert again is not None
-    assert again.head().position == next_commit.position
-    again.close(clean=False)
-    store.close(clean=True)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_makes_a_store_of_its_own(cache: LmdbMetadataCache, folder: str) -> None:
-    store, history = made_current(cache)
-
-    def child() -> str:
-        own = LmdbMetadataCache(folder, CONTAINER, "here")
-        if own.open_current() is not None or cache.open_current() is not None:
-            return "opened what its parent has open"
-        made = own.create()
-        made.load([(b"Sa", b"the child's")])
-        made.finish_load(made.head())
-        own.make_current(made)
-        made.close(clean=True)
-        again = own.open_current()
-        if again is None or again.get(b"Sa") != b"the child's":
-            return "lost"
-        again.close(clean=True)
-        return "fine"
-
-    assert in_forked_child(child) == "fine"
-    assert store.apply([history.commit([(b"Sa", b"on")])], verify=True)
-    assert store.get(b"Sa") == b"on"
-    store.close(clean=False)
-    successor = cache.open_current()
-    assert successor is not None
-    assert successor.get(b"Sa") == b"the child's"
-    successor.close(clean=False)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_that_lives_on_holds_nothing_of_its_killed_parent(cache: LmdbMetadataCache, folder: str) -> None:
-    store, _ = made_current(cache)
-    store.close(clean=True)
-    script = f"""
-import os, time
-from chunkstore.metadata.lmdb import LmdbMetadataCache
-store = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here").open_current()
-if os.fork():
-    os.kill(os.getpid(), 9)
-print(os.getpid(), flush=True)
-time.sleep(600)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    try:
-        process.wait(60)
-        assert cache.open_current() is None
-        assert token_directories(cache) == [], "its lock is free"
-    finally:
-        os.kill(child, signal.SIGKILL)
-        process.stdout.close()

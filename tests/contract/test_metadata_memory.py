@@ -10,7 +10,6 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, memory_store
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.testing.metadata_contract import MetadataStoreContract
-from chunkstore.testing.metadata_history import History
 
 
 class TestMemoryStore(MetadataStoreContract):
@@ -37,32 +36,8 @@ def test_machines_have_shelves_of_their_own() -> None:
     assert MemoryMetadataCache(bytes(16), "here", shelf=here).seen() is None
 
 
-def test_without_a_shelf_the_process_is_the_machine() -> None:
-    container = b"shared by process"[:16]
-    cache = MemoryMetadataCache(container, "here")
-    store = cache.create()
-    cache.make_current(store)
-    store.close(clean=True)
-    again = MemoryMetadataCache(container, "here").open_current()
-    assert again is not None
-    cache.discard(again)
-    assert MemoryMetadataCache(container, "here").open_current() is None
-
-
 def test_a_stranger_is_not_made_current() -> None:
     cache = MemoryMetadataCache(bytes(16), "here", shelf=MemoryShelf())
     cache.make_current(memory_store())
     with pytest.raises(InvalidArgument):
         cache.make_current(object())  # type: ignore[arg-type]
-
-
-def test_rolling_back_restores_rows_under_open_views() -> None:
-    store = memory_store()
-    history = History()
-    assert store.apply([history.commit([(b"Sa", b"1"), (b"Sc", b"1")])], verify=True)
-    with store.view() as view:
-        bad = history.commit([(b"Sa", b"2"), (b"Sb", b"2"), (b"Sc", None)], [(5, None)])
-        with pytest.raises(Exception, match="operation"):
-            store.apply([bad], verify=False)
-        with store.view() as after:
-            assert dict(view.scan(b"", b"\xff")) == dict(after.scan(b"", b"\xff")) == {b"Sa": b"1", b"Sc": b"1"}

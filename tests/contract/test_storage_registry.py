@@ -8,17 +8,12 @@ from pathlib import Path
 import pytest
 
 from chunkstore import registry
-from chunkstore.config import Settings, Tuning
-from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, StorageUnavailable
+from chunkstore.config import Settings
+from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
-from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage
-from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
-from chunkstore_bindings.wrappers.wrapping import layers
-from tests.support.clock import stopped_clock
-from tests.support.flaky import Flaky
 
 SETTINGS = Settings()
 
@@ -130,52 +125,3 @@ def test_other_packages_add_schemes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", found)
     assert open_storage("tape://drive/1", SETTINGS) is made
     assert asked == [("tape://drive/1", SETTINGS)]
-
-
-def test_limits_go_around_every_storage(tmp_path: Path) -> None:
-    settings = Settings(
-        read_bytes_per_s_max=1.5, write_bytes_per_s_max=2, read_requests_per_s_max=3, write_requests_per_s_max=4
-    )
-    storage = open_storage(f"file://{tmp_path}", settings)
-    outer, binding = layers(storage)
-    assert isinstance(outer, ThrottledChunkStorage)
-    assert outer.limits == ThrottleLimits(1.5, 2, 3, 4)
-    assert isinstance(binding, FilesystemChunkStorage)
-    storage.close()
-    with pytest.raises(Closed):
-        binding.exists("a")
-
-
-def test_remote_storages_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(scheme: str, url: str, settings: Settings) -> ChunkStorage:
-        return MemoryChunkStorage(f"memory://{uuid.uuid4()}")
-
-    monkeypatch.setattr(registry, "_open_binding", made)
-    for scheme in ("s3", "hdfs"):
-        kinds = [type(layer) for layer in layers(open_storage(f"{scheme}://x/y", SETTINGS))]
-        assert kinds == [RetryingChunkStorage, MemoryChunkStorage]
-        limited = open_storage(f"{scheme}://x/y", Settings(write_requests_per_s_max=5))
-        # A retry is a request like any other.
-        assert [type(layer) for layer in layers(limited)] == [
-            RetryingChunkStorage,
-            ThrottledChunkStorage,
-            MemoryChunkStorage,
-        ]
-        assert isinstance(open_storage(f"{scheme}://x/y", Settings(retry_s_max=0)), MemoryChunkStorage)
-    for scheme in ("file", "memory", "tape"):
-        assert isinstance(open_storage(f"{scheme}://x/y", SETTINGS), MemoryChunkStorage)
-
-
-def test_the_settings_of_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    down = Flaky(MemoryChunkStorage(f"memory://{uuid.uuid4()}"), every=1)
-    monkeypatch.setattr(registry, "_open_binding", lambda *_: down)
-    with stopped_clock() as clock:
-        storage = open_storage("s3://x/y", Settings(tuning=Tuning(retry_tries_max=3)))
-        with pytest.raises(StorageUnavailable):
-            storage.exists("a")
-        assert down.failed["exists"] == 3
-        storage = open_storage("s3://x/y", Settings(retry_s_max=30, tuning=Tuning(retry_tries_max=1000)))
-        began_s = clock.now_s
-        with pytest.raises(StorageUnavailable):
-            storage.exists("a")
-        assert 20 < clock.now_s - began_s < 30

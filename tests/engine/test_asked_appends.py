@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-import chunkstore
 from chunkstore import runtime
 from chunkstore.asks import AskCommit, Event, Request
 from chunkstore.changes import Append
@@ -20,8 +15,7 @@ from chunkstore.errors import StorageUnavailable as Unavailable
 from tests.engine.test_asking import ASKED, SOON_S, answer_to, asker_box, box_of, left, send
 from tests.support.data import refused
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, is_commit, open_hooked, wait_for
-from tests.support.paths import SOURCES
+from tests.support.hooked import open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -100,53 +94,3 @@ def test_a_request_never_meets_another_segment_of_its_name(world: World) -> None
     assert isinstance(answer_to(box_of(world), token).error, SegmentNotFound)
     assert store.info("a").length == 0
     assert asker.append("a", b"new", writer_id="w", event_number=1, wait_s=SOON_S) == 0, "asked for anew"
-
-
-def test_appends_that_wait_share_a_record_and_each_has_its_own_answer(world: World) -> None:
-    store, hook = open_hooked(world, Hooked, keeper=True, lease_s=0, **ASKED)
-    store.create("a")
-    box, queue = box_of(world), store._container.current.queue
-    before = queue.head.lsn
-    tokens = {}
-    for number in range(6):
-        tokens[number] = runtime.token(16).hex()
-        ask = asked_append("a" if number else "no", store.info("a").id, b"%d" % number, b"w%d" % number)
-        box.send(tokens[number], Request(ask, runtime.now_ms(), 60_000))
-    reached, go = hold_first(hook, is_commit)
-    box.ring()
-    assert reached.wait(SOON_S)
-    wait_for(lambda: len(queue._taken) + len(queue._queue) == 5)
-    go.set()
-    answers = {number: answer_to(box, token) for number, token in tokens.items()}
-    assert queue.head.lsn <= before + 2, "what waited behind the first record is one"
-    assert isinstance(answers.pop(0).error, SegmentNotFound)
-    for number, answer in answers.items():
-        assert isinstance(answer.result, int)
-        assert store.read("a", answer.result, 1) == b"%d" % number
-
-
-CHILD = """
-import sys, chunkstore
-root, cache, name = sys.argv[1:]
-with chunkstore.open_asker(root, settings=chunkstore.Settings(cache_dir=cache)) as asker:
-    for number in range(1, 51):
-        asker.append("a", f"{name}.{number};".encode(), writer_id=name, event_number=number)
-"""
-
-
-@pytest.mark.proof
-def test_four_processes_append_through_one_owner(tmp_path: Path) -> None:
-    root = (tmp_path / "root").as_uri()
-    environment = {**os.environ, "PYTHONPATH": SOURCES}
-    with chunkstore.open(root, settings=chunkstore.Settings(cache_dir=str(tmp_path / "owner"))) as store:
-        store.create("a")
-        children = [
-            subprocess.Popen([sys.executable, "-c", CHILD, root, str(tmp_path / name), name], env=environment)
-            for name in "wxyz"
-        ]
-        assert [child.wait(240) for child in children] == [0] * 4
-        found = store.read("a", 0, 10_000).decode().split(";")[:-1]
-        assert store.epoch == 1
-    assert len(found) == 200
-    for name in "wxyz":
-        assert [item for item in found if item[0] == name] == [f"{name}.{number}" for number in range(1, 51)]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from chunkstore import changes as c
 from chunkstore import runtime
-from chunkstore.asks import Answer, AskCommit, AskJob, Request
+from chunkstore.asks import Answer, AskCommit, Request
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
     Conflict,
@@ -22,18 +20,13 @@ from chunkstore.errors import (
     SegmentExists,
     SegmentNotFound,
     SegmentNotSealed,
-    StorageUnavailable,
     Unsupported,
 )
 from chunkstore.owner import Asker
 from chunkstore.sessions import SessionWriter
-from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
-from chunkstore_journal import asks
 from chunkstore_journal.asks import StoredAsks, encode_request
-from tests.support.clock import jumping_clock
 from tests.support.data import pattern, refused
-from tests.support.forwarding import Hooked
-from tests.support.hooked import open_hooked, wait_for
+from tests.support.hooked import wait_for
 from tests.support.worlds import World
 
 ASKED: dict[str, Any] = {"ask_s": 0.01}
@@ -95,21 +88,6 @@ def test_a_commit_of_a_sessions_chunks_happens_once_and_is_seen(world: World) ->
     moved = asker.commit((c.Concat("a", "b"),), once(b"8", version), wait_s=SOON_S)
     assert moved > version and store.info("a").length == 120
     assert left(world) == []
-
-
-def test_chunks_of_a_session_replace_others(world: World) -> None:
-    store = world.open(rolling=10, **ASKED)
-    store.create("a")
-    for number in range(3):
-        store.append("a", pattern(number, 10))
-    store.seal("a")
-    whole = store.read("a", 0, 30)
-    asker = world.asker()
-    writer = asker.session("merge", wait_s=SOON_S)
-    chunk = written(world, writer, 0, whole)
-    old = tuple(map(store._container.names.parse_chunk, (item.name for item in store.layout("a"))))
-    asker.commit((c.Replace("a", 0, 30, old, (chunk,), writer.session_id),), once(b"1"), wait_s=SOON_S)  # type: ignore[arg-type]
-    assert store.info("a").chunk_count == 1 and store.read("a", 0, 30) == whole
 
 
 def test_whatever_a_commit_can_do_can_be_asked_for(world: World) -> None:
@@ -205,25 +183,6 @@ def test_what_a_dead_owner_left_the_next_one_carries_out(world: World) -> None:
     assert not store.exists("a")
 
 
-def test_an_owner_that_cannot_answer_has_done_it_all_the_same(world: World) -> None:
-    store, hook = open_hooked(world, Hooked, keeper=True, **ASKED)
-
-    def fail(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "put" and names[0].endswith(".r"):
-            raise StorageUnavailable("no answers today", object=names[0])
-
-    hook.before = fail
-    asker = world.asker()
-    if world.mode == "slot":  # in a log a heartbeat stands behind it soon
-        with suppress(OutcomeUnknown):
-            asker.commit((c.Create("a"),), once(b"1"), wait_s=1)
-        store.create("behind it")
-    assert asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S) > 0
-    assert store.exists("a")
-    with pytest.raises(OutcomeUnknown):
-        asker.snapshot(wait_s=0.5)
-
-
 def test_hostile_boxes_harm_nobody(world: World) -> None:
     store = world.open(**ASKED)
     box, storage = box_of(world), world.storage()
@@ -266,20 +225,6 @@ def test_a_request_of_long_ago_is_refused_and_told_why(world: World) -> None:
     assert answer_to(box, early).error is None, "a clock ahead is no reason"
 
 
-def test_what_takes_long_holds_up_nobody(world: World) -> None:
-    store = world.open(**ASKED)
-    asker = world.asker()
-    with store._container.collecting:
-        box = asker_box(asker)
-        first = send(box, AskJob("collect"))
-        second = send(box, AskJob("collect"))
-        assert asker.session("meanwhile", wait_s=SOON_S).session_id
-        assert box.answer(first) is None and box.answer(second) is None
-    for token in (first, second):
-        assert answer_to(box, token).error is None
-    assert store.optimiser.figures()["runs"]["ask"] == 3
-
-
 def test_a_deposed_owner_answers_nothing(world: World) -> None:
     first = world.open(**ASKED)
     first.create("a")
@@ -296,47 +241,3 @@ def test_a_deposed_owner_answers_nothing(world: World) -> None:
     asker = world.asker()
     world.open(**ASKED)
     assert asker.commit((c.Create("a"),), once(b"1"), wait_s=SOON_S) > 0
-
-
-def test_old_requests_and_answers_are_swept(world: World) -> None:
-    store = world.open(ask_s=0)
-    box = box_of(world)
-    send(box, AskJob("collect"))
-    box._storage.put(f"{store._container.names.answer('7' * 32)}", b"an answer that nobody fetched")
-    assert store.sweep(delete=True, age_s_min=0).deleted == 0
-    with jumping_clock() as clock:
-        clock.jump(2 * 86_400)
-        report = store.sweep(delete=True)
-    assert report.by_kind["request"].objects == 2 and left(world) == []
-
-
-def test_answers_that_stay_go_after_a_day_by_the_owner_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the storage's clock alone, which may be far from the owner's: an asker may still wait for an answer that looks old to that."""
-    store = world.open(**ASKED)
-    store.create("a")
-    asker = world.asker()
-    for number in range(3):
-        asker.pin(f"p{number}", wait_s=SOON_S)  # the answer of a pin stays, or a late duplicate would make it again
-    box, names = asker_box(asker), store._container.names
-    aged_s = {"all": 0, "answers": 0}
-
-    def listed(storage: ChunkStorage, prefix: str) -> Iterator[ChunkInfo]:
-        for info in iter_listing(storage, prefix):
-            what = names.parse_ask(info.name)
-            aged = aged_s["all"] + (aged_s["answers"] if what is not None and what[1] else 0)
-            yield info._replace(modified_ms=(info.modified_ms or 0) - 1000 * aged)
-
-    monkeypatch.setattr(asks, "iter_listing", listed)
-
-    def stored() -> int:
-        return sum(1 for info in iter_listing(world.storage(), names.ask_prefix()) if names.parse_ask(info.name))
-
-    assert stored() == 3
-    for aged_s["all"], aged_s["answers"], most, left_over in (
-        (40 * 365 * 86_400, 0, 1000, 3),
-        (0, 23 * 3600, 1000, 3),
-        (0, 25 * 3600, 2, 1),  # so many at a time
-        (0, 25 * 3600, 2, 0),
-    ):
-        assert box.waiting(most) == []
-        assert stored() == left_over

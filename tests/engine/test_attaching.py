@@ -9,20 +9,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from chunkstore import owner as owners
-from chunkstore.asks import AskCommit, Result
-from chunkstore.changes import Concat, Create, EndSession, TablePut
+from chunkstore.changes import Create, EndSession, TablePut
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     Conflict,
-    DeadlineExceeded,
-    InvalidArgument,
-    SegmentExists,
-    SegmentNotFound,
 )
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
-from chunkstore.owner import Asker, Owner, Written, attach_written, find_session
+from chunkstore.owner import Owner, Written, attach_written, find_session
 from chunkstore.reading import read_view
-from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
 
@@ -173,30 +167,6 @@ def test_what_nobody_goes_on_with_is_deleted_when_its_session_ends(world: World,
     assert_attached_once(store)
 
 
-def test_a_session_that_ends_behind_the_staging_is_refused(world: World) -> None:
-    """Whether a collection has come between or not."""
-    store = world.open(gc_grace_s=0, collect_s=0)
-    store.create("a")
-    run = ChunkedSegmentStorage.run
-    for collects in (False, True):
-        batch = make(world, store, f"q/{collects}")
-
-        def ending(
-            self: ChunkedSegmentStorage, ask: AskCommit, wait_s: float, batch: Batch = batch, collects: bool = collects
-        ) -> Result:
-            if isinstance(ask.once, TablePut):
-                store.commit([EndSession(batch.session_id)])
-                if collects:
-                    store.collect()
-            return run(self, ask)
-
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Conflict) as caught:
-            patch.setattr(ChunkedSegmentStorage, "run", ending)
-            batch.attach(store)
-        assert caught.value.subject == f"session {batch.session_id:x}"
-    assert store.info("a").length == 0 and not store.exists("b")
-
-
 @BOTH
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("step", [0, 2, 5])
@@ -216,38 +186,3 @@ def test_of_two_with_the_same_row_one_happens_and_both_are_told(
     assert_attached_once(store)
     entry = store.table("sink").get(b"q")
     assert entry is not None and entry.version == versions[0]
-
-
-@BOTH
-def test_refusals(world: World, opened: Opened, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, target = opened(who)
-    batch = make(world, target)
-    refused(SegmentNotFound, lambda: batch.attach(target))
-    store.create("a")
-    store.create("b")
-    refused(SegmentExists, lambda: batch.attach(target))
-    assert store.info("a").length == 0
-    store.delete("b")
-    twice = batch._replace(written=(*batch.written, batch.written[0]))
-    never = SessionChunk(batch.written[0].chunks[0].id[:-1] + b"\xee", 7, 0)
-    absent = batch._replace(written=(*batch.written, Written("a", (never,) * 1)))
-    refused(InvalidArgument, lambda: twice.attach(target), lambda: absent.attach(target))
-    monkeypatch.setattr(owners, "_LAST_BYTES", 8_000)
-    with pytest.raises(
-        InvalidArgument, match=r"14 chunks for 2 segments do not fit one commit.*longer chunks"
-    ) as caught:
-        make(world, target, "too much").attach(target)
-    assert caught.value.argument == "written"
-    monkeypatch.undo()
-    monkeypatch.setattr(owners, "_COMMIT_CHUNKS", 3)
-    source = next(
-        iter(read_view(store, lambda view: [key[1:].decode() for key, _ in view.scan(SEGMENT, VISIBLE_SEGMENTS)]))
-    )
-    refused(InvalidArgument, lambda: store.commit([Concat(source, "a")]), lambda: store.info(source))
-    if isinstance(target, Asker):
-        refused(
-            DeadlineExceeded,
-            lambda: attach_written(target, 1, batch.written[:0], TablePut("s", b"k", b"", 0), wait_s=-1),
-        )
-    batch.attach(target)
-    assert store.info("a").length == 70 and store.info("b").length == 28

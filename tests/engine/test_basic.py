@@ -302,34 +302,3 @@ def test_bad_attributes_are_refused_and_harm_nobody(world: World, attributes: ob
     epoch = store.epoch
     store.append("a", b"goes on")
     assert store.epoch == epoch
-
-
-def test_the_most_attributes_a_segment_can_have(world: World) -> None:
-    with world.open() as store:
-        most = {f"{number:03}" + "ü" * 126: "€" * 1365 for number in range(128)}
-        store.create("a", attributes=most)
-        store.append("a", b"x")
-    world.forget_cache()
-    assert world.open().info("a").attributes == most
-
-
-def test_what_is_open_says_what_it_is(world: World) -> None:
-    store = world.open()
-    text = repr(store)
-    assert isinstance(store, chunkstore.Store) and chunkstore.ChunkedSegmentStorage is chunkstore.Store
-    assert text == f"<Store {store.url} container={store.container!r} epoch=1 open>"
-    assert repr(store.create("a")) == f"SegmentHandle(name='a', segment_id={store.info('a').id}, writable=True)"
-    store.append("a", b"x")
-    assert repr(store.reader("a")) == f"<StorageReader 'a' position=0 open of {text}>"
-    with store.writer("a") as writer:
-        assert repr(writer) == f"<StorageWriter 'a' event_number=0 open to {text}>"
-    assert " closed to " in repr(writer)
-    with world.replica() as replica:
-        shown = f"<Replica {store.url} container={store.container!r} lsn={replica.lsn}"
-        assert repr(replica) == f"{shown} open>"
-    assert repr(replica) == f"{shown} closed>"
-    successor = world.open()
-    refused(chunkstore.NotOwner, lambda: store.append("a", b"y"))
-    assert repr(store).endswith("epoch=1 NotOwner>")
-    successor.close()
-    assert repr(successor).endswith("epoch=2 closed>")

@@ -35,7 +35,7 @@ from chunkstore.errors import (
     SegmentTruncated,
 )
 from chunkstore.sessions import SessionChunk
-from tests.support.data import pattern, problems, refused, run_threads
+from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
 
 SMALL = RollingPolicy(chunk_size_bytes_max=4)
@@ -174,37 +174,6 @@ def test_one_failing_change_changes_nothing(world: World, position: str) -> None
     assert problems(store.check("deep")) == []
 
 
-def test_truncate_behind_appends_and_concats_of_the_same_commit(world: World) -> None:
-    store = world.open()
-    for target_length in (0, 3, 9):
-        for cut in range(target_length + 18):
-            name = f"t-{target_length}-{cut}"
-            store.create(name, rolling=SMALL)
-            store.append(name, pattern(0, target_length))
-            store.create("source", rolling=SMALL)
-            store.append("source", pattern(target_length + 7, 5))
-            store.seal("source")
-            store.commit(
-                [
-                    Append(name, pattern(target_length, 7)),
-                    Concat(name, "source"),
-                    Append(name, pattern(target_length + 12, 5)),
-                    Truncate(name, cut),
-                ]
-            )
-            total = target_length + 17
-            assert store.read(name, cut, 99) == pattern(cut, total - cut)
-            assert store.append(name, pattern(total, 2)) == total
-            assert store.read(name, cut, 99) == pattern(cut, total + 2 - cut)
-    assert problems(store.check("deep")) == []
-    world.forget_cache()
-    store.close()
-    store = world.open()
-    assert problems(store.check("deep")) == []
-    store.collect()
-    assert problems(store.check("deep")) == []
-
-
 def test_the_same_table_row_twice(world: World) -> None:
     store = world.open()
     store.commit(
@@ -250,45 +219,4 @@ def test_a_commit_too_long_for_a_record_is_refused_and_harms_nobody(world: World
     assert [*store.table("t").scan()] == []
     store.commit([TablePut("t", b"%d" % number, value) for number in range(12)])
     assert len([*store.table("t").scan()]) == 12
-    assert problems(store.check("deep")) == []
-
-
-def test_more_chunks_than_a_record_holds_are_refused_before_anything_is_written(world: World) -> None:
-    store = world.open(rolling=1)
-    store.create("a")
-    store.create("b")
-    refused(
-        InvalidArgument,
-        lambda: store.append("a", bytes(50_001)),
-        lambda: store.write("a", 0, memoryview(bytes(1 << 24))),
-        lambda: store.commit([Append("a", bytes(30_000)), Append("b", bytes(30_000))]),
-    )
-    assert world.chunks() == [] and store.info("a").length == 0
-    assert store.append("a", b"12") == 0
-
-
-def test_moving_between_segments_in_parallel_keeps_the_sum(world: World) -> None:
-    """Two-segment commits from many threads, in both directions, beside single appends: no deadlock, nothing torn."""
-    store = world.open(rolling=32)
-    for name in ("x", "y", "z"):
-        store.create(name)
-    rounds = 15
-
-    def work(thread: int) -> None:
-        pairs = (("x", "y"), ("y", "x"), ("y", "z"), ("z", "x"))
-        one, two = pairs[thread % 4]
-        for number in range(rounds):
-            mark = b"%d:%02d;" % (thread, number)
-            if thread < 6:
-                store.commit([Append(one, mark), Append(two, mark)])
-            else:
-                store.append(one, b"only;")
-
-    run_threads(8, work)
-    content = {name: store.read(name, 0, 1 << 20) for name in ("x", "y", "z")}
-    for thread in range(6):
-        one, two = (("x", "y"), ("y", "x"), ("y", "z"), ("z", "x"))[thread % 4]
-        for name in (one, two):
-            mine = [piece for piece in content[name].split(b";") if piece.startswith(b"%d:" % thread)]
-            assert mine == [b"%d:%02d" % (thread, number) for number in range(rounds)]
     assert problems(store.check("deep")) == []

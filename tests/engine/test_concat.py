@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from chunkstore.config import RollingPolicy
@@ -64,22 +62,6 @@ def test_tables(world: World, target_chunks: int, source_chunks: int) -> None:
     assert store.check("deep") == []
 
 
-@pytest.mark.parametrize("source_chunks", range(3))
-def test_onto_a_target_that_was_truncated_to_its_end(world: World, source_chunks: int) -> None:
-    store = world.open()
-    fill(store, "target", 5, 5, 1)
-    store.truncate("target", 25)
-    more = fill(store, "source", source_chunks, 25, 2)
-    store.seal("source")
-    store.concat("target", 25, "source")
-    info = store.info("target")
-    assert (info.start_offset, info.length, info.chunk_count) == (25, 25 + len(more), source_chunks)
-    assert store.read("target", 25, 99) == more
-    assert store.append("target", b"!") == 25 + len(more)
-    assert store.read("target", 25, 99) == more + b"!"
-    assert store.check("deep") == []
-
-
 def test_a_truncated_source_is_refused_also_when_nothing_is_left_of_it(world: World) -> None:
     store = world.open()
     store.create("target")
@@ -92,35 +74,3 @@ def test_a_truncated_source_is_refused_also_when_nothing_is_left_of_it(world: Wo
         assert (caught.value.segment, caught.value.start_offset, caught.value.offset) == (name, cut, 0)
         assert store.exists(name)
     assert store.info("target").length == 0
-
-
-def test_a_hundred_deep_and_reads_anywhere(world: World) -> None:
-    chance = random.Random(7)
-    store = world.open(rolling=16)
-    store.create("target")
-    expected = b""
-    for number in range(100):
-        name = f"part-{number}"
-        store.create(name)
-        for _ in range(chance.randrange(4)):
-            store.append(name, chance.randbytes(chance.randrange(1, 40)))
-        part = store.read(name, 0, 999)
-        store.seal(name)
-        store.concat("target", len(expected), name)
-        expected += part
-        if chance.random() < 0.3:
-            mine = chance.randbytes(chance.randrange(1, 30))
-            store.append("target", mine)
-            expected += mine
-    for _ in range(300):
-        offset = chance.randrange(len(expected) + 1)
-        length = chance.randrange(200)
-        assert store.read("target", offset, length) == expected[offset : offset + length]
-    assert store.check("deep") == []
-    start = 0
-    while start < len(expected):
-        start = min(len(expected), start + chance.randrange(1, 120))
-        store.truncate("target", start)
-        offset = chance.randrange(start, len(expected) + 1)
-        assert store.read("target", offset, 50) == expected[offset : offset + 50]
-    assert store.check("deep") == []

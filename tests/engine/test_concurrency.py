@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 
@@ -14,10 +13,8 @@ from chunkstore.errors import (
     Closed,
     DeadlineExceeded,
     OutcomeUnknown,
-    SegmentSealed,
-    SegmentTruncated,
 )
-from tests.support.data import pattern, problems, run_threads
+from tests.support.data import problems, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import in_thread, is_commit, open_hooked, wait_for, within
 from tests.support.worlds import World
@@ -52,106 +49,6 @@ def test_32_threads_append_to_one_segment(world: World) -> None:
     again = world.open()
     assert again.read("a", 0, 1 << 20) == content
     assert problems(again.check("deep")) == []
-
-
-def test_group_commit_shares_records(world: World) -> None:
-    """Company is used: where a commit takes its time, many threads need far fewer records than appends."""
-    store, storage = open_hooked(world, Hooked)
-    for thread in range(16):
-        store.create(f"s{thread}")
-    before = store._container.current.journal.head.lsn
-    queue, ended = store._container.current.queue, [False] * 16
-
-    def slow(operation: str, names: tuple[str, ...]) -> None:
-        # It takes until all the others have come.
-        if is_commit(operation, names[0]):
-            wait_for(lambda: len(queue._taken) + len(queue._queue) >= ended.count(False) - 1)
-
-    storage.before = slow
-
-    def work(thread: int) -> None:
-        for _ in range(20):
-            store.append(f"s{thread}", b"x" * 100)
-        ended[thread] = True
-
-    run_threads(16, work)
-    assert store._container.current.journal.head.lsn - before < 160
-
-
-@pytest.mark.parametrize("writers", [4, 16])
-def test_seal_gets_through_beside_appends(world: World, writers: int) -> None:
-    """A structural change is not starved by a stream of appends to the same segment."""
-    store = world.open(rolling=1_000)
-    store.create("a")
-    acknowledged: list[int] = []
-
-    def work(thread: int) -> None:
-        if thread == 0:
-            wait_for(lambda: len(acknowledged) > 10 * writers)
-            store.seal("a")
-            return
-        limit = time.monotonic() + 60
-        while time.monotonic() < limit:
-            try:
-                acknowledged.append(store.append("a", b"0123456789"))
-            except SegmentSealed:
-                return
-        pytest.fail("seal was starved")
-
-    run_threads(writers + 1, work, timeout_s=150)
-    info = store.info("a")
-    assert info.sealed and info.length == 10 * len(acknowledged)
-    assert sorted(acknowledged) == list(range(0, info.length, 10))
-    assert problems(store.check("deep")) == []
-
-
-def test_appends_beside_truncates_and_readers(world: World) -> None:
-    store = world.open(rolling=64, gc_grace_s=0)
-    store.create("a")
-    stop = threading.Event()
-    total = 3_000
-
-    def work(thread: int) -> None:
-        chance = random.Random(thread)
-        if thread == 0:
-            position = 0
-            while position < total:
-                size = min(chance.randrange(1, 60), total - position)
-                assert store.append("a", pattern(position, size)) == position
-                position += size
-            stop.set()
-        elif thread == 1:
-            while not stop.is_set():
-                info = store.info("a")
-                store.truncate("a", chance.randrange(info.start_offset, info.length + 1))
-                time.sleep(0.002)
-        elif thread == 2:
-            while not stop.is_set():
-                store.collect()
-                time.sleep(0.005)
-        else:
-            seen = 0
-            while not stop.is_set():
-                info = store.info("a")
-                assert info.length >= seen
-                seen = info.length
-                offset = chance.randrange(info.start_offset, info.length + 1)
-                length = chance.randrange(200)
-                try:
-                    data = store.read("a", offset, length)
-                except SegmentTruncated as error:
-                    assert error.start_offset > offset
-                    continue
-                assert data == pattern(offset, len(data))
-                assert len(data) >= min(length, info.length - offset)
-
-    run_threads(6, work)
-    info = store.info("a")
-    assert info.length == total
-    assert store.read("a", info.start_offset, total) == pattern(info.start_offset, total - info.start_offset)
-    store.truncate("a", total)
-    store.collect()
-    assert problems(store.check("deep")) == [] and world.chunks() == []
 
 
 def test_close_beside_appends(world: World) -> None:

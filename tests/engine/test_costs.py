@@ -12,7 +12,6 @@ from chunkstore import changes
 from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import SegmentNotFound
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.alone import alone
@@ -50,18 +49,6 @@ def test_a_commit_is_one_put_for_each_chunk_and_one_for_the_record(
     with metered.counting() as cost:
         assert store.read("s", 0, 5) == b"x" * 5
     assert cost.requests == {"read": 1, "exists": 1}  # the bytes, and the fence
-
-
-def test_a_writer_is_made_without_a_request(opened: tuple[ChunkedSegmentStorage, MeteredChunkStorage, Hooked]) -> None:
-    """Its commits look at the fence; of a segment that is not found a newer owner may know more."""
-    store, metered, _ = opened
-    store.create("s")
-    with metered.counting() as cost:
-        store.writer("s").close()
-    assert cost.requests == {}
-    with metered.counting() as cost, pytest.raises(SegmentNotFound):
-        store.writer("t")
-    assert cost.requests == {"exists": 1}
 
 
 def test_a_group_shares_its_record(opened: tuple[ChunkedSegmentStorage, MeteredChunkStorage, Hooked]) -> None:

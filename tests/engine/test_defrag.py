@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
-from chunkstore import DefragPolicy, InvalidArgument, RollingPolicy, SegmentNotFound, StorageUnavailable
+from chunkstore import DefragPolicy, RollingPolicy, StorageUnavailable
 from chunkstore.config import MIB, Limits
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, OutcomeUnknown
@@ -71,17 +70,6 @@ def test_small_chunks_become_one(world: World) -> None:
     all_is_well(world.open(), 112)
 
 
-def test_arguments(world: World) -> None:
-    store = world.open()
-    refused(SegmentNotFound, lambda: store.defrag("none"), lambda: store.defrag("none", dry_run=True))
-    refused(InvalidArgument, lambda: store.defrag(policy=8), lambda: world.replica().due_defrag(policy="x"))  # type: ignore[arg-type]
-    small_chunks(store)
-    assert store.defrag(policy=DefragPolicy(age_s_min=3600)).actions == ()
-    assert store.defrag(policy=DefragPolicy(fanout=21, run_chunks_max=21)).actions == ()
-    assert store.defrag(store.open_read("a"), policy=DefragPolicy(run_chunks_max=10)).chunks_after == 2
-    store.close()
-
-
 def test_a_step_is_bounded_and_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 300 chunks a step reads 40 rows, and does 2 runs."""
     store = world.open()
@@ -98,18 +86,6 @@ def test_a_step_is_bounded_and_goes_on(world: World, monkeypatch: pytest.MonkeyP
     all_is_well(store, 1500)
     beyond = defrag_step(store._container, store._context, "a", DefragPolicy(), 99_999)
     assert (beyond.actions, beyond.position) == ((), None)
-
-
-def test_the_last_merge_waits_in_the_background_only(world: World) -> None:
-    store = world.open()
-    small_chunks(store, count=8, size=100)
-    assert defrag_step(store._container, store._context, "a", DefragPolicy()).actions == ()
-    store.seal("a")
-    assert len(defrag_step(store._container, store._context, "a", DefragPolicy()).actions) == 1
-    store.unseal("a")
-    small_chunks(store, "b", count=8, size=100)
-    assert len(store.defrag("b").actions) == 1
-    all_is_well(store, 800)
 
 
 @pytest.mark.parametrize(("cut", "moves"), [(8 * MIB - 1, False), (9 * MIB, True), (12 * MIB + 77, True)])
@@ -273,36 +249,3 @@ def test_a_truncated_block_is_verified_before_it_gets_a_new_crc(world: World) ->
 
 
 # ---- all at once
-
-
-def test_readers_and_appends_go_on_during_merges(world: World) -> None:
-    """Without any grace: whoever reads what was just merged and deleted plans anew."""
-    store = world.open(gc_grace_s=0)
-    small_chunks(store, count=8, size=10, target=400)
-    stop, wrong = threading.Event(), list[BaseException]()
-
-    def read() -> None:
-        try:
-            while not stop.is_set():
-                length = store.info("a").length
-                assert store.read("a", 0, length) == pattern(0, length)
-        except BaseException as error:  # noqa: BLE001
-            wrong.append(error)
-
-    threads = [threading.Thread(target=read, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    merges, length, enough = 0, 80, 100 if world.id == "filesystem-append" else 15
-    while merges < enough and not wrong:
-        store.create("more", rolling=RollingPolicy(chunk_size_bytes_max=3))
-        store.append("more", pattern(length, 24))
-        store.seal("more")
-        store.concat("a", length, "more")
-        length += 24
-        merges += len(store.defrag("a").actions)
-        store.collect()
-    stop.set()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == [] and merges >= enough
-    all_is_well(store, length)

@@ -14,7 +14,6 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.upkeep import defrag
 from chunkstore.upkeep.jobs import DefragJob, Step
 from chunkstore_bindings.memory import MemoryChunkStorage
-from tests.support.clock import jumping_clock
 from tests.support.data import pattern
 from tests.support.hooked import wait_for
 
@@ -68,49 +67,6 @@ def append(store: ChunkedSegmentStorage, name: str, count: int, size: int = 10) 
     for _ in range(count):
         length = store.info(name).length
         store.append(name, pattern(length, size))
-
-
-def test_a_pass_looks_at_what_has_changed(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened()
-    append(store, "a", 2, size=300)
-    append(store, "a", 2)
-    append(store, "b", 2)
-    with jumping_clock() as clock:
-        looked = Looked(store, monkeypatch)
-        assert looked.a_pass() == [("a", 0), ("b", 0)], "after opening everything"
-        assert looked.a_pass() == [] == looked.a_pass()
-        append(store, "a", 1)
-        assert looked.a_pass() == [("a", 600)], "what cannot be merged with it is not looked at again"
-        append(store, "a", 5)
-        assert looked.a_pass() == [("a", 600)] and len([*store.layout("a")]) == 3
-        assert looked.a_pass() == [("a", 600)], "what was merged may be merged with others"
-        assert looked.a_pass() == []
-        store.truncate("a", 5)
-        store.seal("b")
-        assert looked.a_pass() == [("a", 0), ("b", 0)]
-        store.delete("a")
-        assert looked.a_pass() == [("a", 0)]
-        append(store, "a", 1)
-        assert looked.a_pass() == [("a", 0)]
-        clock.jump(3600)
-        assert looked.a_pass() == [("a", 0), ("b", 0)], "once an hour everything"
-        assert looked.a_pass() == []
-
-
-def test_what_has_to_become_old_first(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened()
-    with jumping_clock() as clock:
-        looked = Looked(store, monkeypatch, age_s_min=100)
-        assert looked.a_pass() == []
-        append(store, "a", 8)
-        assert looked.a_pass() == []
-        clock.jump(101)
-        assert looked.a_pass() == [("a", 0)]
-        assert len([*store.layout("a")]) == 1
-        assert looked.a_pass() == []
-        clock.jump(101)
-        assert looked.a_pass() == [("a", 0)], "the merge was a change, too"
-        assert looked.a_pass() == []
 
 
 @pytest.mark.parametrize("inline", [False, True])

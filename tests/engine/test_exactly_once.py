@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.deadline import Deadline
-from chunkstore.errors import Conflict, SegmentSealed, StorageUnavailable
-from chunkstore.operations.owned_epoch import OwnedEpoch
+from chunkstore.errors import Conflict, SegmentSealed
 from tests.support.data import refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
@@ -88,34 +86,6 @@ def test_delete_and_create_again_starts_anew(world: World) -> None:
     assert store.read("a", 0, 99) == b"again"
 
 
-@pytest.mark.parametrize("chunks", [0, 1])
-@pytest.mark.parametrize("ending", ["delete", "concat"])
-def test_rows_of_ended_segments_are_collected(world: World, chunks: int, ending: str) -> None:
-    store = world.open(gc_grace_s=0)
-    store.create("target")
-    store.create("a")
-    writers = [b"w", b"\xff" * 64, b"\0", b"\xff" * 9]
-    for writer in writers:
-        store.append("a", b"data", writer_id=writer, event_number=3)
-    if not chunks:
-        if ending == "concat":
-            store.seal("a")
-            store.concat("target", 0, "a")
-            store.create("b")
-        else:
-            store.truncate("a", 16)
-            store.delete("a")
-    elif ending == "delete":
-        store.delete("a")
-    else:
-        store.seal("a")
-        store.concat("target", 0, "a")
-    store.collect()
-    with store._container.current.store.view() as view:
-        assert [key for key, _ in view.scan(b"T", b"U")] == []
-    assert store.check("deep") == []
-
-
 def test_concurrent_retries_of_one_event_write_once(world: World) -> None:
     store = world.open()
     store.create("a")
@@ -129,27 +99,6 @@ def test_concurrent_retries_of_one_event_write_once(world: World) -> None:
         assert set(found) == {10 * (number - 1)}
         offsets.extend(found)
     assert store.read("a", 0, 99) == b"0123456789" * 5
-    assert store.check("deep") == []
-
-
-def test_many_writers_in_many_threads(world: World) -> None:
-    store = world.open(rolling=50)
-    store.create("a")
-    where: dict[tuple[int, int], int] = {}
-
-    def work(thread: int) -> None:
-        writer = f"w{thread % 4}"
-        for event in range(1, 13):
-            offset = store.append("a", b"%02d:%02d;" % (thread % 4, event), writer_id=writer, event_number=event)
-            where.setdefault((thread % 4, event), offset)
-
-    run_threads(8, work)
-    content = store.read("a", 0, 9999)
-    pieces = [content[offset : offset + 6] for offset in range(0, len(content), 6)]
-    assert len(pieces) == len(set(pieces))
-    for writer in range(4):
-        mine = [piece for piece in pieces if piece.startswith(b"%02d:" % writer)]
-        assert mine == sorted(mine) and mine[-1] == b"%02d:12;" % writer
     assert store.check("deep") == []
 
 
@@ -179,23 +128,3 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
     for offset, data in ((one, b"11"), (two, b"2222"), (plain, b"333")):
         assert content[offset : offset + len(data)] == data
     assert store.check("deep") == []
-
-
-def test_a_last_event_is_that_of_the_next_epoch_where_one_ends_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is queued fails with its epoch at once, and a batch in front of it may be in doubt until the next one begins."""
-    store = world.open()
-    store.create("a")
-    store.append("a", b"x", writer_id="w", event_number=1)
-    container = store._container
-    first, serving = container.current, container.serving
-
-    def ends_behind(deadline: Deadline) -> OwnedEpoch:
-        owned = serving(deadline)
-        first.end(StorageUnavailable("the sync failed"))
-        return owned
-
-    monkeypatch.setattr(container, "serving", ends_behind)
-    assert store.last_event_number("a", "w") == 1
-    assert container.current is not first

@@ -145,37 +145,6 @@ def test_what_is_no_byte_before_the_end_is_fenced_at_the_tail(world: World, ask:
     refused(NotOwner, asked[ask])
 
 
-def test_what_the_tail_does_not_see_is_a_newer_owners_truncation(world: World) -> None:
-    old = unaware(world)
-    world.forget_cache()
-    new = world.open(metadata="memory")
-    new.truncate("a", 2)
-    assert old.read("a", 0, 2) == b"12", "as the guide says"
-    refused(NotOwner, lambda: old.info("a"))
-
-
-def test_a_handle_to_write_from_yesterday_writes_nothing(world: World) -> None:
-    """It was given without a look at the fence: whatever is done with it looks."""
-    old = world.open(metadata="memory")
-    prepare(old)
-    # An owner that has noticed by itself what happened gives none.
-    handle, writer = old.open_write("a"), old.writer("a")
-    world.forget_cache()
-    new = world.open(metadata="memory")
-    new.delete("a")
-    new.create("a")
-    queued = writer.append(b"x")
-    for refuse in (
-        lambda: queued.result(60),
-        lambda: old.append(handle, b"x"),
-        lambda: old.write(handle, 3, b"x"),
-        lambda: old.seal(handle),
-        writer.close,
-    ):
-        refused(NotOwner, refuse)
-    assert new.info("a").length == 0
-
-
 @pytest.mark.parametrize("inline_bytes", [0, None], ids=["chunks", "records"])
 def test_take_overs_under_load_lose_and_double_nothing(world: World, inline_bytes: int | None) -> None:
     """Writers with event numbers, retrying on whatever owner there is; five owners follow each other."""

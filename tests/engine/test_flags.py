@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +44,3 @@ def test_no_is_not_yes(tmp_path: Path) -> None:
         refuses(bound(backup.restore, root, other), argument)
     refuses(bound(backup.import_, other, file), "dry_run")
     assert not (tmp_path / "other").exists()
-
-
-def test_a_text_does_not_accept_a_rollback(tmp_path: Path) -> None:
-    root, settings = (tmp_path / "root").as_uri(), chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
-    with chunkstore.open(root, settings=settings) as store:
-        store.create("a")
-    shutil.copytree(tmp_path / "root", tmp_path / "copy")
-    with chunkstore.open(root, settings=settings) as store:
-        store.append("a", b"acknowledged")
-    shutil.rmtree(tmp_path / "root")
-    shutil.move(tmp_path / "copy", tmp_path / "root")
-    with pytest.raises(chunkstore.InvalidArgument):
-        chunkstore.open(root, settings=settings, accept_rollback="no")  # type: ignore[arg-type]
-    with pytest.raises(chunkstore.RolledBack):
-        chunkstore.open(root, settings=settings)

@@ -40,14 +40,3 @@ def test_a_hundred_forgotten_stores_leave_nothing(tmp_path: Path) -> None:
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files)
     lease = describe_owner(tmp_path / "root", "c3")["lease"]
     assert isinstance(lease, dict) and lease["released"]
-
-
-def test_replicas_and_askers_too(tmp_path: Path) -> None:
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), tuning=Tuning(lmdb_map_bytes=1 << 24))
-    chunkstore.open(tmp_path / "root", settings=settings).close()
-    threads = threading.active_count()
-    for make in (chunkstore.open_replica, chunkstore.open_asker):
-        with pytest.warns(ResourceWarning, match="unclosed <Replica .*container='default'"):  # noqa: PT031
-            make(tmp_path / "root", settings=settings)
-            gc.collect()
-        wait_until(lambda: threading.active_count() <= threads)

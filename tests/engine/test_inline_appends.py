@@ -6,18 +6,12 @@ from typing import Any
 
 import pytest
 
-from chunkstore.changes import Append, Create, Seal
-from chunkstore.config import KIB, LIMITS, MIB
+from chunkstore.changes import Append, Create
+from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     InvalidArgument,
-    SegmentSealed,
-    SegmentTruncated,
-    StorageFull,
-    StorageUnavailable,
 )
-from chunkstore.journal import JournalBroken
-from tests.support.data import pattern, problems
 from tests.support.worlds import World
 
 LIMIT = 100
@@ -37,28 +31,6 @@ def kinds(store: ChunkedSegmentStorage, name: str) -> list[tuple[str, int]]:
     return [(chunk.kind, chunk.length) for chunk in store.layout(name)]
 
 
-def mixed(store: ChunkedSegmentStorage, name: str) -> bytes:
-    """A segment of chunk, extent, extent, chunk, extent; its bytes."""
-    store.create(name)
-    sizes = (LIMIT + 1, 7, LIMIT, 4 * LIMIT + 1, 3)
-    offset = 0
-    for size in sizes:
-        store.append(name, pattern(offset, size))
-        offset += size
-    assert [kind for kind, _ in kinds(store, name)] == ["object", "inline", "inline", "object", "inline"]
-    return pattern(0, offset)
-
-
-def reopened(world: World, store: ChunkedSegmentStorage, killed: bool) -> ChunkedSegmentStorage:
-    """The next owner, on another machine. Behind a kill in APPEND mode the last record lives on in its OPEN."""
-    if killed:
-        world.crash(store)
-    else:
-        store.close()
-    world.forget_cache()
-    return inline(world)
-
-
 def test_what_is_above_the_limit_goes_to_a_chunk(world: World, store: ChunkedSegmentStorage) -> None:
     store.create("a")
     sizes = (LIMIT + 1, LIMIT, 4 * LIMIT + 1)
@@ -66,140 +38,6 @@ def test_what_is_above_the_limit_goes_to_a_chunk(world: World, store: ChunkedSeg
         store.append("a", bytes(size))
     assert kinds(store, "a") == [("object", LIMIT + 1), ("inline", LIMIT), ("object", 4 * LIMIT + 1)]
     assert len(world.chunks()) == 2, "an extent has no object of its own"
-
-
-@pytest.mark.parametrize("commits", [False, True], ids=["append", "commit"])
-def test_behind_extents_the_limit_is_higher_where_storages_append(
-    world: World, store: ChunkedSegmentStorage, commits: bool
-) -> None:
-    """Or small and large appends by turns would leave a chunk for each large one: none can grow behind bytes that are not in it."""
-
-    def append(size: int) -> None:
-        if commits:
-            store.commit([Append("a", bytes(size))])
-        else:
-            store.append("a", bytes(size))
-
-    appends = world.appends
-    store.create("a")
-    for _ in range(10):
-        append(10)
-        append(4 * LIMIT)
-    assert [kind for kind, _ in kinds(store, "a")] == (["inline"] * 20 if appends else ["inline", "object"] * 10)
-    store.spill(["a"])
-    if appends:
-        assert kinds(store, "a") == [("object", 10 * (4 * LIMIT + 10))]
-        append(LIMIT + 1)
-        assert kinds(store, "a")[-1] == ("object", LIMIT + 1), "behind a chunk it is what it was"
-
-
-def test_every_range_of_a_mixed_segment_reads_the_same(world: World, store: ChunkedSegmentStorage) -> None:
-    data = mixed(store, "a")
-    borders = [0, 1, LIMIT, LIMIT + 1, LIMIT + 8, 2 * LIMIT + 8, 3 * LIMIT, len(data) - 4, len(data) - 3, len(data)]
-    for source in ("memory", "journal"):
-        for start in borders:
-            for stop in borders:
-                if start < stop:
-                    assert store.read("a", start, stop - start) == data[start:stop], (source, start, stop)
-        assert problems(store.check("deep")) == []
-        store = reopened(world, store, True)
-
-
-@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
-def test_the_next_owner_goes_on_behind_extents(world: World, store: ChunkedSegmentStorage, killed: bool) -> None:
-    data = mixed(store, "a")
-    again = reopened(world, store, killed)
-    replica = world.replica()
-    replica.refresh()
-    assert again.read("a", 0, 999) == data == replica.read("a", 0, 999)
-    again.append("a", b"more")
-    replica.refresh()
-    assert again.read("a", 0, 999) == data + b"more" == replica.read("a", 0, 999)
-    third = reopened(world, again, not killed)
-    assert third.read("a", 0, 999) == data + b"more"
-    assert problems(third.check("deep")) == []
-
-
-def test_a_cut_in_the_middle_of_an_extent(world: World, store: ChunkedSegmentStorage) -> None:
-    data = mixed(store, "a")
-    for start in (LIMIT + 4, LIMIT + 8 + 50, len(data) - 1):
-        store.truncate("a", start)
-        assert store.read("a", start, 999) == data[start:]
-        with pytest.raises(SegmentTruncated):
-            store.read("a", start - 1, 1)
-        store.collect()
-        assert problems(store.check("deep")) == []
-    again = reopened(world, store, True)
-    assert again.read("a", len(data) - 1, 99) == data[-1:]
-    again.truncate("a", len(data))
-    again.append("a", b"and on")
-    assert again.read("a", len(data), 99) == b"and on"
-
-
-@pytest.mark.parametrize("spilled", [False, True])
-def test_concat_of_segments_with_extents(world: World, store: ChunkedSegmentStorage, spilled: bool) -> None:
-    data = mixed(store, "target")
-    store.create("source")
-    for piece in (b"ab", bytes(LIMIT + 2), b"cd"):
-        store.append("source", piece)
-    store.commit([Seal("source")])  # a seal in a commit leaves them for later
-    store.concat("target", len(data), "source")
-    data += b"ab" + bytes(LIMIT + 2) + b"cd"
-    store.append("target", b"ef")
-    assert store.read("target", 0, 9999) == data + b"ef"
-    if spilled:
-        store._spiller.spill_all("target")
-        assert {kind for kind, _ in kinds(store, "target")} == {"object"}
-    again = reopened(world, store, True)
-    assert again.read("target", 0, 9999) == data + b"ef"
-    assert problems(again.check("deep")) == []
-
-
-def test_sealing_spills(world: World, store: ChunkedSegmentStorage) -> None:
-    data = mixed(store, "a")
-    store.seal("a")
-    assert {kind for kind, _ in kinds(store, "a")} == {"object"}
-    with pytest.raises(SegmentSealed):
-        store.append("a", b"x")
-    store.unseal("a")
-    store.append("a", b"x")
-    assert store.read("a", 0, 999) == data + b"x"
-    assert problems(store.check("deep")) == []
-
-
-def test_a_pin_keeps_what_extents_held(world: World, store: ChunkedSegmentStorage) -> None:
-    """Removed, spilled and collected since: the moment of the pin can be read, from the journal."""
-    data = mixed(store, "a")
-    mixed(store, "b")
-    pin = store.pin("kept")
-    store.delete("b")
-    store._spiller.spill_all("a")
-    store.snapshot()
-    again = reopened(world, store, True)
-    again.snapshot()
-    again.collect()
-    again.collect()
-    past = world.replica(at_lsn=pin.lsn)
-    assert past.read("a", 0, 999) == data == past.read("b", 0, 999)
-    assert problems(again.check("deep")) == []
-
-
-def test_the_quota_counts_them(world: World) -> None:
-    store = inline(world, quota_bytes=250)
-    store.create("a")
-    for _ in range(2):
-        store.append("a", bytes(LIMIT))
-    before = world.objects("default/j/"), store._container.current.journal.head.lsn
-    with pytest.raises(StorageFull, match="quota_bytes=250"):
-        store.append("a", bytes(51))
-    assert (world.objects("default/j/"), store._container.current.journal.head.lsn) == before, "before anything counts"
-    store.append("a", bytes(48))
-    with pytest.raises(StorageFull):
-        store.append("a", b"abc")
-    assert store.usage().safe_mode
-    store._spiller.spill_all("a")  # finds the space that the quota keeps
-    assert {kind for kind, _ in kinds(store, "a")} == {"object"}
-    assert (store.info("a").length, problems(store.check("deep"))) == (248, [])
 
 
 @pytest.mark.proof
@@ -218,26 +56,3 @@ def test_what_a_take_over_could_not_hold_is_refused(world: World) -> None:
     again = inline(world)
     assert {again.info(name).length for name in names} == {5 + 250}
     assert again.read(names[7], 0, 999) == b"first" + bytes(250)
-
-
-def test_limits_fit_into_a_record(world: World) -> None:
-    assert 64 * KIB < LIMITS.batch_bytes_max == 4 * MIB < LIMITS.record_bytes_max - MIB
-
-
-def test_bytes_of_a_record_that_failed_are_nobodys_to_read(world: World) -> None:
-    """Not from memory either: other bytes stand at that offset by then."""
-    with world.open(inline_bytes_max=None, spill_s=3600.0) as store:
-        store.create("log")
-        store.append("log", b"before;")
-        journal = store._container.current.journal
-
-        def broken(*_batch: object) -> None:
-            raise JournalBroken(StorageUnavailable("planted", object="log"), happened=False)
-
-        journal.append_lines = broken  # type: ignore[assignment, method-assign]
-        with pytest.raises(StorageUnavailable):
-            store.append("log", b"what failed;")
-        assert store.read("log", 0, 100) == b"before;"
-        assert store.append("log", b"kept;") == 7
-        assert store.read("log", 0, 100) == b"before;kept;"
-        assert store.read("log", 7, 3) == b"kep"

@@ -5,18 +5,10 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.changes import Create
-from chunkstore.checksum import crc32c
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore.metadata.codec import decode_chunk, encode_chunk
-from chunkstore.metadata.inline_index import inline_runs
-from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN
-from chunkstore.names import journal_place
 from chunkstore.operations.spill import spill
-from chunkstore.reading import read_view
-from chunkstore_journal.record import MAGIC
 from tests.support.data import problems
-from tests.support.planted import plant
 from tests.support.worlds import World
 
 NEEDLE = b"bytes of the extent"
@@ -74,32 +66,6 @@ def test_checks_and_scrubs_tell_which_extent_is_damaged(
     assert not [item for item in report.findings if item.segment == "b"] or missing
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_a_check_tells_what_is_said_to_lie_behind_a_cut(
-    world: World, store: ChunkedSegmentStorage, behind: bool
-) -> None:
-    """A record is believed of the streams before its own, so nothing else tells: what stands there is no history, and may go."""
-    store.create("a")
-    store.append("a", NEEDLE)
-    (key, chunk), *_ = read_view(
-        store, lambda view: [(key, decode_chunk(key, raw)) for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,)))]
-    )
-    store.close()
-    end = store._container.current.journal.head
-    if world.mode == "slot":
-        place, offset = journal_place(end.epoch, end.index - 1 + behind), chunk.object_offset
-    else:  # the last record is in the next OPEN
-        cut = world.content(world.names().log(end.epoch)).rindex(MAGIC)
-        place, offset = chunk.object, cut - len(NEEDLE) + behind
-    plant(world.raw_storage(), world.settings(), {key: encode_chunk(chunk.placed(place, offset))})
-    world.forget_cache()
-    with world.open() as again, world.replica() as replica:
-        replica.refresh()
-        for reader in (again, replica):
-            found = [(item.invariant, item.severity, item.object, item.position) for item in reader.check()]
-            assert found == ([(37, "damage", world.names().place(place), offset)] if behind else [])
-
-
 @pytest.mark.parametrize("missing", [False, True], ids=["rotten", "missing"])
 def test_a_spill_never_makes_chunk_bytes_of_damage(world: World, store: ChunkedSegmentStorage, missing: bool) -> None:
     store.create("a")
@@ -146,37 +112,3 @@ def test_a_damaged_extent_holds_up_none_of_its_segment(world: World, store: Chun
 
 
 # ---- the index
-
-
-def index_of(store: ChunkedSegmentStorage) -> dict[bytes, bytes]:
-    with store._container.current.store.view() as view:
-        return {key: value for kind in (INLINE, RUN, EXTENT) for key, value in view.scan(kind, bytes((kind[0] + 1,)))}
-
-
-def test_a_cache_that_is_made_anew_has_the_same_index_of_extents(world: World, store: ChunkedSegmentStorage) -> None:
-    """From the beginning, from a snapshot, and behind a kill: each entry that an extent with a row has."""
-    for name in "abc":
-        store.create(name)
-        for number in range(4):
-            store.append(name, b"%d of %s;" % (number, name.encode()))
-    spill(store._container, "a", bytes_max=12)
-    store.truncate("b", 9)
-    store.seal("c")
-    store.append("b", NEEDLE)
-    store.concat("b", store.info("b").length, "c")
-    for snapshot in (False, True):
-        if snapshot:
-            store.snapshot()
-            store.append("a", b"behind the snapshot")
-        wanted = index_of(store)
-        assert any(key[:1] == INLINE for key in wanted)
-        world.crash(store)
-        world.forget_cache()
-        store = world.open(inline_bytes_max=4096, spill_s=3600.0)
-        assert index_of(store) == wanted
-        with store._container.current.store.view() as view:
-            assert list(inline_runs(view))
-        assert problems(store.check("deep")) == []
-    assert crc32c(store.read("b", 9, 999)) == crc32c(
-        (b"".join(b"%d of b;" % n for n in range(4)) + NEEDLE)[9:] + b"".join(b"%d of c;" % n for n in range(4))
-    )

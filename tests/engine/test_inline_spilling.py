@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -12,91 +11,11 @@ from chunkstore.changes import Concat, Seal
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import Conflict, SegmentNotFound, StorageUnavailable
 from chunkstore.operations import spill as spilling
-from chunkstore.operations.container import OwnedContainer
 from chunkstore.storage import ChunkHandle, ChunkStorage
-from tests.support.data import pattern, problems
+from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.inline import fill, inline, keep, kinds
+from tests.support.inline import fill, inline, kinds
 from tests.support.worlds import World
-
-
-@pytest.mark.parametrize(
-    ("settings", "appends", "due"),
-    [
-        ({"spill_bytes": 50}, 4, False),
-        ({"spill_bytes": 50}, 5, True),
-        ({"spill_s": 0.0}, 1, True),
-        ({"inline_rows_max": 3}, 3, False),
-        ({"inline_rows_max": 3}, 4, True),
-    ],
-    ids=str,
-)
-def test_when_they_are_due(world: World, settings: dict[str, Any], appends: int, due: bool) -> None:
-    store = inline(world, **settings)
-    keep(store)  # looks for what others left
-    data = fill(store, "a", appends)
-    assert kinds(store, "a") == ["inline"] * appends
-    keep(store)
-    assert ("inline" not in kinds(store, "a")) == due
-    assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
-
-
-def test_appends_go_to_chunks_while_spilling_is_behind(world: World) -> None:
-    store = inline(world, inline_rows_max=3)
-    keep(store)
-    data = fill(store, "a", 10)
-    assert kinds(store, "a")[:6] == ["inline"] * 6 and "inline" not in kinds(store, "a")[6:]
-    keep(store)
-    data = fill(store, "a", 1)
-    assert kinds(store, "a")[-1] == "inline" and kinds(store, "a").count("inline") == 1
-    assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
-
-
-def test_where_storages_append_one_chunk_grows(world: World) -> None:
-    """A segment that is spilled every minute would else have 1,440 chunks after a day."""
-    store = inline(world)
-    for _ in range(5):
-        data = fill(store, "a", 3)
-        store._spiller.spill_all("a")
-    assert kinds(store, "a") == ["object"] * (1 if world.appends else 5)
-    assert len(world.chunks()) == store.info("a").chunk_count
-    again = inline(world)
-    data = fill(again, "a", 3)
-    again._spiller.spill_all("a")
-    assert again.info("a").chunk_count == (2 if world.appends else 6), "of another epoch nothing grows"
-    assert again.read("a", 0, 999) == data
-    assert problems(again.check("deep")) == []
-
-
-@pytest.mark.parametrize("by_commit", [True, False], ids=["commit", "concat"])
-def test_a_spill_grows_no_chunk_that_a_concat_has_put_in_front(world: World, by_commit: bool) -> None:
-    """A chunk of the source lies in the source's run: bytes added to it in the target would be found by no offset."""
-    store = inline(world)
-    data = fill(store, "a", 3)
-    store.spill(["a"])
-    before = store.append("a", pattern(len(data), 10))
-    data += store.read("a", before, 10)
-    store.create("b")
-    store.append("b", b"front")
-    store.commit([Seal("a"), Concat("b", "a")] if by_commit else [Seal("a")])
-    if not by_commit:
-        store.concat("b", 5, "a")
-    store.append("b", b"behind")
-    expected = b"front" + data + b"behind"
-    for _ in range(2):
-        store.spill(["b"])
-        assert [store.read("b", offset, 3) for offset in range(len(expected))] == [
-            expected[offset : offset + 3] for offset in range(len(expected))
-        ]
-        assert problems(store.check("deep")) == []
-        store.append("b", b"again")
-        expected += b"again"
-    again = inline(world)
-    again.truncate("b", 33)
-    assert again.read("b", 33, 999) == expected[33:]
-    assert problems(again.check("deep")) == []
 
 
 class Failing(Hooked):
@@ -137,28 +56,6 @@ def test_a_spill_that_fails_changes_nothing_and_is_made_again(world: World) -> N
     store._spiller.spill_all("a")
     assert kinds(store, "a") == ["object", "object"], "what is half written is never written again"
     assert store.read("a", 0, 999) == data
-    assert problems(store.check("deep")) == []
-
-
-def test_whoever_loses_to_another_spill_goes_on_as_long_as_that_one_does(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The keeper spills the same segment in smaller pieces, and is always the faster one."""
-    store = inline(world)
-    data = fill(store, "a", 9)
-    real = spilling.spill
-
-    def slower(
-        container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes], beside: bool
-    ) -> spilling.Spilled:
-        if real(container, name, bytes_max=10).extents:
-            raise Conflict("planted", expected="what was read", found="something else")
-        return spilling.Spilled(0, 0, {})
-
-    monkeypatch.setattr(spilling, "spill", slower)
-    store.spill(["a"])
-    monkeypatch.undo()
-    assert "inline" not in kinds(store, "a") and store.read("a", 0, 999) == data
     assert problems(store.check("deep")) == []
 
 

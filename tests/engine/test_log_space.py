@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import pytest
 from chunkstore import backup
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore_bindings.filesystem import appender
-from chunkstore_journal.lease import _Progress
 from tests.support.worlds import World
 
 PIECES = [b"<%d>" % number * 20 for number in range(30)]
@@ -45,27 +42,6 @@ def killed(world: World) -> int:
     world.crash(store)
     world.forget_cache()
     return end
-
-
-def test_a_living_owner_is_followed_and_the_log_of_one_that_closes_ends_with_its_records(world: World) -> None:
-    store = filled(world)
-    log = log_of(world, store.epoch)
-    assert log.stat().st_size > store._container.current.journal.head.end + appender._AHEAD_BYTES // 2
-    assert log.stat().st_blocks * 512 < appender._AHEAD_BYTES // 2, "what is set aside takes no space"
-    replica = world.replica(metadata="memory")
-    assert replica.read("a", 0, 1 << 20) == b"".join(PIECES)
-    store.append("a", b"more")
-    replica.refresh()
-    assert replica.read("a", 0, 1 << 20) == b"".join(PIECES) + b"more"
-    for checked in (store, replica):
-        assert checked.check("deep") == []
-    ended = store._container.current.journal
-    assert store._maintenance._recovery.roll()
-    assert log.stat().st_size == ended.head.end
-    store.append("a", b"again")
-    last = store._container.current.journal
-    store.close()
-    assert log_of(world, last.epoch).stat().st_size == last.head.end
 
 
 def test_zeros_that_a_killed_owner_left_are_neither_cut_nor_damage(world: World, tmp_path: Path) -> None:
@@ -107,24 +83,3 @@ def test_zeros_in_place_of_a_record_are_damage(world: World) -> None:
         file.write(bytes(600))
     with pytest.raises(Damaged):
         world.open()
-
-
-def test_an_owner_whose_log_cannot_be_made_longer_at_once_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(fd: int, length: int) -> None:
-        raise OSError(27, os.strerror(27))
-
-    monkeypatch.setattr(os, "ftruncate", refuse)
-    end = killed(world)
-    assert log_of(world, 1).stat().st_size == end
-    assert world.open().read("a", 0, 1 << 20) == b"".join(PIECES)
-
-
-def test_a_claimant_that_watches_sees_an_owner_at_work_whose_log_keeps_its_size(world: World) -> None:
-    filled(world)
-    progress = _Progress(world.raw_storage(), world.names())
-    before = progress.look(1)
-    later_s = os.stat(log_of(world, 1)).st_mtime + 1
-    os.utime(log_of(world, 1), (later_s, later_s))
-    assert progress.look(1) != before

@@ -109,18 +109,6 @@ def test_paging_over_2500_names(world: World) -> None:
     assert names[2_000] not in rest and len(rest) == 2_498
 
 
-def test_layout_shows_one_point_of_history(world: World) -> None:
-    store = world.open(rolling=1)
-    store.create("a")
-    store.append("a", pattern(0, 20))
-    listing = store.layout("a")
-    first = next(listing)
-    store.truncate("a", 10)
-    store.append("a", b"more")
-    assert [first.offset, *(chunk.offset for chunk in listing)] == list(range(20))
-    assert [chunk.offset for chunk in store.layout("a")] == list(range(10, 24))
-
-
 def test_offset_at(world: World) -> None:
     store = world.open(rolling=4)
     store.create("a")
@@ -191,17 +179,3 @@ def test_wait_returns_at_once_or_when_the_time_is_over(world: World) -> None:
     assert store.wait("a", 99, 600).sealed
     refused(SegmentNotFound, lambda: store.wait("missing", 0, 600))
     assert 0.1 <= time.monotonic() - began < 60
-
-
-def test_waiting_for_another_segment_is_not_disturbed(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    store.create("b")
-    thread, results = in_thread(lambda: store.wait("a", 0, 600))
-    thread.join(0.05)
-    for _ in range(20):
-        store.append("b", b"x")
-    assert thread.is_alive() and results == []
-    store.append("a", b"x")
-    thread.join(60)
-    assert isinstance(results[0], SegmentInfo) and results[0].length == 1

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +11,15 @@ import pytest
 
 import chunkstore
 import chunkstore_bindings
-from chunkstore.errors import Damaged, NotOwner, StorageFull, StorageUnavailable
+from chunkstore.errors import Damaged, StorageFull, StorageUnavailable
 from chunkstore.journal import JournalBroken
 from chunkstore.logs import FIELDS, without_credentials
 from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_GAUGES, UPKEEP_PARTS
 from chunkstore.observer import LoggingObserver
-from chunkstore.registry import open_storage
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
-from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
 from tests.support.clock import jumping_clock
 from tests.support.hooked import replace_steps
-from tests.support.scripts import ENVIRONMENT
 from tests.support.settings import tuned
 
 ROOT = "memory://metrics-and-logs"
@@ -152,45 +146,6 @@ def test_lines_of_an_owners_life(caplog: pytest.LogCaptureFixture) -> None:
     assert "collect done root=s3://host/bucket container=orders epoch=1" in upkeep.getMessage()
     assert " chunks=5 " in upkeep.getMessage()
     assert [record.epoch for record in engine if "begun" in record.getMessage()] == [2]  # type: ignore[attr-defined]
-
-
-def test_an_owner_says_whom_it_followed_and_that_it_was_deposed(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="chunkstore.engine")
-    first = chunkstore.open(ROOT, container="two", settings=settings())
-    with first, chunkstore.open(ROOT, container="two", settings=settings()):
-        for call in (first.pins, lambda: first.create("a")):
-            with pytest.raises(NotOwner):
-                call()
-    forget_memory(ROOT)
-    lines = [record.getMessage() for record in caplog.records]
-    assert all("container=two" in line for line in lines)
-    opened = [line for line in lines if line.startswith("opened")]
-    assert ["previous_owner" in line for line in opened] == [False, True]
-    assert f", pid {os.getpid()}" in opened[1]
-    assert [line.partition(" epoch=")[2] for line in lines if line.startswith("deposed")] == ["1 lsn=1 owner=2"]
-    assert sum(line.startswith("closed") for line in lines) == 2
-
-
-def test_a_call_that_is_given_up_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    storage = RetryingChunkStorage(open_storage("memory://given-up", settings()), RetryPolicy(tries_max=1))
-    with pytest.raises(StorageUnavailable):
-        storage.around("stat", (), 0, raising(StorageUnavailable("planted", object="orders/x")))
-    [record] = caplog.records
-    assert (record.name, record.levelname, record.container) == ("chunkstore.storage", "WARNING", "orders")  # type: ignore[attr-defined]
-    assert record.getMessage().startswith("stat given up root=memory://given-up container=orders tries=1 ")
-
-
-def test_a_program_without_logging_hears_nothing() -> None:
-    code = """
-import chunkstore, logging
-from chunkstore.logs import log_event
-from chunkstore.observer import LoggingObserver
-log_event("storage", logging.ERROR, "secret")
-logging.getLogger("chunkstore.kafka").error("secret")
-print("lives")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT)
-    assert (done.stdout, done.stderr) == ("lives\n", "")
 
 
 @pytest.mark.parametrize(

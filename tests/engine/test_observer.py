@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.journal import JournalBroken, SnapshotReport, TakeOverReport
 from chunkstore.observer import Observer
 from tests.support.hooked import replace_steps
@@ -70,8 +70,3 @@ def test_it_is_called_and_whatever_it_raises_is_ignored(kind: type[Noting]) -> N
     assert ("collected", (1, 4)) in observer.calls
     lsns = [what for name, what in observer.calls if name == "committed"]
     assert lsns == sorted(lsns)
-
-
-def test_something_else_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="observer must be"):
-        chunkstore.open("memory://observed-not", observer=object())  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     Closed,
@@ -17,15 +16,12 @@ from chunkstore.errors import (
     InvalidArgument,
     OutcomeUnknown,
     PastCollected,
-    RolledBack,
-    SegmentNotFound,
     StorageUnavailable,
     Unsupported,
 )
 from chunkstore.replica import Replica
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import iter_records
-from tests.journal.ends import objects_of, put_back
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -147,74 +143,6 @@ def test_a_moment_by_time(world: World) -> None:
         assert late.value.argument == "at_time"
 
 
-def test_a_time_that_only_a_snapshot_remembers(world: World) -> None:
-    with jumping_clock() as clock:
-        for _ in range(3):
-            store = world.open(**KEEPING_LITTLE)
-            world.still(store)
-            store.table("t").put(b"k", b"v")
-            clock.jump(10)
-            lsn = lsn_of(store)
-            store.snapshot()
-            written_ms = int(datetime.now(UTC).timestamp() * 1000) + 1000 * clock._ahead_s
-            clock.jump(10)
-            store.close()
-        store = world.open(**KEEPING_LITTLE)
-        world.still(store)
-        store.collect()
-        with world.replica(at_time=written_ms) as view:
-            assert view.lsn >= lsn
-        with pytest.raises(PastCollected) as caught:
-            world.replica(at_time=written_ms - 30_000)
-        oldest = caught.value.oldest_lsn
-        assert oldest is not None
-        with world.replica(at_lsn=oldest) as view:
-            assert view.lsn == oldest
-        with pytest.raises(PastCollected):
-            world.replica(at_lsn=oldest - 1)
-
-
-def test_an_extent_that_was_spilled_and_collected_is_gone(world: World) -> None:
-    """The view itself is there, for it begins behind the snapshot; a byte of it lay in a record that is no more."""
-    settings: dict[str, Any] = {"gc_grace_s": 0, "snapshots_kept": 2, "inline_bytes_max": None, "spill_s": 3600.0}
-    with world.open(**settings) as store:
-        store.create("log")
-        store.append("log", b"in a record")
-    with world.open(**settings) as store:
-        store.snapshot()
-        lsn = lsn_of(store)
-    with world.open(**settings) as store:
-        with world.replica(at_lsn=lsn) as view:
-            assert view.read("log", 0, 100) == b"in a record"
-        store._spiller.spill_all("log")
-        store.snapshot()
-        store.collect()
-        store.collect()
-        with world.replica(at_lsn=lsn) as view, pytest.raises(PastCollected):
-            view.read("log", 0, 100)
-        assert store.read("log", 0, 100) == b"in a record"
-
-
-def test_a_moment_that_an_older_copy_does_not_have_is_not_called_collected(world: World) -> None:
-    """The root was put back, as by a restored backup, while somebody looked at a moment that it does not have."""
-    with world.open(inline_bytes_max=0) as store:
-        store.create("log")
-        store.append("log", b"old")
-    storage = world.raw_storage()
-    older = objects_of(storage)
-    with world.open(inline_bytes_max=0) as store:
-        store.append("log", b"new")
-        lsn = lsn_of(store)
-    with world.replica(at_lsn=lsn) as view:
-        newer = objects_of(storage)
-        put_back(storage, older)
-        with pytest.raises(RolledBack) as caught:
-            view.read("log", 0, 100)
-        assert caught.value.lsn_seen == lsn
-        put_back(storage, newer)
-        assert view.read("log", 0, 100) == b"oldnew"
-
-
 def test_what_cannot_be_asked_for(world: World) -> None:
     with pytest.raises(Exception, match="no container"):
         world.replica(at_lsn=1)
@@ -268,27 +196,6 @@ def test_a_chunk_that_was_collected_is_no_damage(world: World) -> None:
         refused(PastCollected, lambda: view.read("b", 0, 4))
 
 
-def test_a_pin_keeps_a_moment_whole(world: World) -> None:
-    store = world.open(**KEEPING_LITTLE)
-    world.still(store)
-    store.create("a")
-    store.append("a", pattern(0, 12))
-    pin = store.pin("nightly")
-    store.delete("a")
-    for _ in range(3):
-        store.snapshot()
-        store.collect()
-        store.close()
-        store = world.open(**KEEPING_LITTLE)
-        world.still(store)
-    store.collect()
-    with world.replica(at_lsn=pin.lsn) as view:
-        assert view.read("a", 0, 99) == pattern(0, 12)
-        assert problems(view.check("deep")) == []
-        assert [item.name for item in view.pins()] == ["nightly"]
-    refused(SegmentNotFound, lambda: store.read("a", 0, 1))
-
-
 def test_an_undecided_record_is_the_future(world: World) -> None:
     """APPEND: a record that was written, not acknowledged, and whose sync failed is shown to nobody before an OPEN adopts it."""
     if world.mode != "append":
@@ -315,29 +222,3 @@ def test_an_undecided_record_is_the_future(world: World) -> None:
     made[0].before = lambda _operation, _names: None
     with world.replica(at_lsn=lsn) as view:
         assert not view.exists("b")
-
-
-def test_a_time_that_a_wrong_clock_hides_is_refused_by_name(world: World) -> None:
-    with jumping_clock() as clock:
-        store = world.open(rolling=4)
-        world.still(store)
-        store.create("a")
-        clock.jump(10)
-        asked_ms, early = runtime.now_ms(), lsn_of(store)
-        clock.jump(10)
-        store.create("b")
-        last = lsn_of(store)
-        clock.set_back(-36_500 * 86_400)
-        store.create("c")
-        clock.set_back(36_500 * 86_400)
-        for _ in range(2):
-            store.append("c", b"after")
-            assert (30, "warning") in {found[:2] for found in store.check()}
-            with pytest.raises(InvalidArgument, match=f"Name the moment by its lsn; lsn {last} ") as caught:
-                world.replica(at_time=runtime.now_ms())
-            assert caught.value.argument == "at_time"
-            with world.replica(at_time=asked_ms) as view:
-                assert view.lsn == early
-            store.close()
-            store = world.open(rolling=4)  # labels go on from the wrong one in later epochs, too
-            world.still(store)

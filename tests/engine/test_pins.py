@@ -13,16 +13,13 @@ from chunkstore import Pin
 from chunkstore.config import LIMITS
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument
-from chunkstore.journal import OpCode, RecordKind
+from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.operations import record_builder
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.records import TableRecord
-from chunkstore_journal.history import open_streams
-from chunkstore_journal.inspect import iter_records
-from tests.support.clock import jumping_clock
 from tests.support.data import pattern, refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import open_hooked
@@ -96,78 +93,6 @@ def _pinned(store: ChunkedSegmentStorage, name: str) -> str:
         return store.pin(name).name
     except Conflict:
         return "refused"
-
-
-def test_what_was_removed_behind_a_pin_stays_until_it_ends(world: World) -> None:
-    store = world.open(**KEEPING_LITTLE)
-    store.create("a")
-    store.append("a", pattern(0, 40))
-    store.truncate("a", 8)
-    before = set(world.chunks())
-    made = store.pin("p")
-    kept = {chunk.name for chunk in store.layout("a")}
-    store.truncate("a", 20)
-    store.delete("a")
-    assert store.collect(dry_run=True).pinned == 8
-    report = store.collect()
-    assert (report.chunks, report.waiting, report.pinned) == (2, 0, 8), "what went before the pin goes"
-    assert set(world.chunks()) == kept < before
-    assert set(live_chunks(world.names(), rows_at(world.raw_storage(), world.names(), made.lsn))) == kept
-    later = store.pin("later")
-    assert store.collect().pinned == 8
-    store.unpin("p")
-    report = store.collect()
-    assert (report.chunks, report.pinned) == (8, 0) and world.chunks() == [], "the later pin never had them"
-    assert [pin.name for pin in store.pins()] == ["later"] and later.lsn > made.lsn
-    assert store.check("deep") == []
-
-
-def test_a_pin_lasts_as_long_as_it_says_by_our_own_clock(world: World) -> None:
-    with jumping_clock() as clock:
-        store = world.open(**KEEPING_LITTLE)
-        store.create("a")
-        store.append("a", pattern(0, 40))
-        store.pin("p", expires_s=100)
-        store.pin("for ever")
-        assert store.unpin("for ever")
-        store.delete("a")
-        clock.jump(60)
-        assert store.collect().pinned == 10
-        # Each owner counts anew: it has not seen how long the pin has been there.
-        store.close()
-        store = world.open(**KEEPING_LITTLE)
-        clock.jump(60)
-        assert store.collect().pinned == 10 and [pin.name for pin in store.pins()] == ["p"]
-        clock.jump(60)
-        assert store.collect(dry_run=True).pinned == 10 and len(store.pins()) == 1
-        # One that is over makes room for another of its name, at once.
-        again = store.pin("p", expires_s=100)
-        assert again.lsn == lsn_of(store) and store.pins() == [again]
-        assert store.collect().chunks == 10
-        clock.jump(101)
-        report = store.collect()
-        assert report.pinned == 0 and store.pins() == [] and world.chunks() == []
-        assert store.check("deep") == []
-
-
-def test_a_clock_that_ran_ahead_ends_no_pin_early(world: World) -> None:
-    with jumping_clock() as clock:
-        store = world.open(**KEEPING_LITTLE)
-        clock.jump(10_000)
-        store.pin("p", expires_s=100)
-        store.pin("q", expires_s=100)
-        store.close()
-        clock.jump(-10_000)
-        store = world.open(**KEEPING_LITTLE)
-        store.collect()
-        clock.jump(99)
-        store.collect()
-        assert len(store.pins()) == 2
-        store.unpin("q")
-        store.pin("q", expires_s=100)
-        clock.jump(2)
-        store.collect()
-        assert [pin.name for pin in store.pins()] == ["q"], "nobody's age is taken for another's"
 
 
 def test_a_pin_that_is_made_while_a_collection_deletes(world: World) -> None:
@@ -326,12 +251,3 @@ def _judge(world: World, pinned: dict[str, tuple[int, dict[bytes, bytes]]]) -> N
         assert rows_at(storage, names, lsn) == rows
         for chunk, length in live_chunks(names, rows).items():
             assert storage.stat(chunk).length >= length
-
-
-def test_pins_and_their_ends_are_records_of_their_own_kind(world: World) -> None:
-    store = world.open()
-    store.pin("p")
-    store.unpin("p")
-    store.close()
-    kinds = [item.kind for item in iter_records(open_streams(world.raw_storage(), world.names()))]
-    assert kinds.count(RecordKind.PIN.name) == kinds.count(RecordKind.UNPIN.name) == 1

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import os
 import signal
 import subprocess
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,16 +13,9 @@ import pytest
 
 import chunkstore
 from chunkstore import backup
-from chunkstore.assembly import open_store_on
-from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings, Tuning
-from chunkstore.engine import Store
+from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument, NotOwner
-from chunkstore.operations import maintenance
-from chunkstore.writer import StorageWriter
-from chunkstore_bindings.memory import MemoryChunkStorage
-from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 
-NUMBERS = itertools.count()
 OFTEN = Settings(lease_s=0.2)
 OWNER = """
 import sys, chunkstore
@@ -73,21 +63,6 @@ def test_taking_over_does_not_wait(call: Callable[[str], object]) -> None:
         call(root)
 
 
-@pytest.mark.usefixtures("no_watching")
-def test_politeness_costs_no_request() -> None:
-    """Neither of a new container, nor after a clean close."""
-    spent: dict[bool, list[int]] = {}
-    for take_over in (False, True):
-        spent[take_over] = []
-        for _ in range(2):
-            storage = MeteredChunkStorage(MemoryChunkStorage(f"memory://polite-costs-{take_over}"))
-            store = open_store_on(storage, take_over=take_over, settings=Settings(tuning=Tuning(collect_s=0, ask_s=0)))
-            counts = storage.snapshot()
-            spent[take_over].append(sum(each.requests for name, each in counts.items() if name != "put"))
-            store.close()
-    assert spent[False] == spent[True]
-
-
 @pytest.mark.proof
 @pytest.mark.usefixtures("no_watching")
 def test_an_owner_that_was_killed_is_followed_at_once(tmp_path: Path) -> None:
@@ -100,40 +75,3 @@ def test_an_owner_that_was_killed_is_followed_at_once(tmp_path: Path) -> None:
         owner.wait(60)
         with chunkstore.open(root, settings=Settings(cache_dir=str(tmp_path / "cache"))) as store:
             assert store.exists("a")
-
-
-@pytest.mark.parametrize(
-    "use", [lambda store: store.table("t"), lambda store: store.session("s"), lambda store: store.writer("a")]
-)
-def test_a_store_that_is_forgotten_shows_no_lease_any_more(
-    monkeypatch: pytest.MonkeyPatch, use: Callable[[Store], object]
-) -> None:
-    """Whatever runs in the background: its keeper ends. What can still change the container keeps it."""
-    monkeypatch.setattr(maintenance, "_TICK_S", 0.005)
-    monkeypatch.setattr("chunkstore_journal.lease._RENEWED_LATE_S", 0.0)
-    policy = OptimiserPolicy(retention=True, sweep_s=3600, defrag=DefragPolicy(), scrub_bytes_s=1000)
-    root = f"memory://polite-forgotten-{next(NUMBERS)}"
-    store = chunkstore.open(root, settings=Settings(headers="import", lease_s=0.1), optimiser=policy)
-    store.create("a")
-    keeper, there, used = store._maintenance._keeper, weakref.ref(store), use(store)
-    assert keeper is not None
-    del store
-    gc.collect()
-    assert there() is not None
-    if isinstance(used, StorageWriter):
-        used.close()
-    with pytest.warns(ResourceWarning, match="unclosed <Store"):  # noqa: PT031
-        del used
-        gc.collect()
-    keeper.join(60)
-    assert not keeper.is_alive()
-    chunkstore.open(root, settings=Settings(lease_s=0.1)).close()
-
-
-def test_an_idle_owner_that_is_rung_for_shows_life_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lease is due in an hour; nothing else of it moves."""
-    root = f"memory://polite-rung-{next(NUMBERS)}"
-    with chunkstore.open(root, settings=Settings(lease_s=3600.0)) as owner:
-        with pytest.raises(ContainerBusy):
-            chunkstore.open(root, settings=Settings(lease_s=3600.0))
-        owner.create("a")

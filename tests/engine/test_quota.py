@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore import runtime
 from chunkstore.changes import (
     Append,
     Create,
@@ -19,11 +17,8 @@ from chunkstore.changes import (
     TablePut,
     Truncate,
 )
-from chunkstore.errors import Damaged, InvalidArgument, StorageFull
+from chunkstore.errors import InvalidArgument, StorageFull
 from chunkstore.observer import Observer
-from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.operations.table_rows import plan_put_row
-from chunkstore.owner import end_session
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
 from tests.support.settings import tuned
@@ -58,22 +53,6 @@ def fresh() -> Iterator[Callable[..., chunkstore.ChunkedSegmentStorage]]:
 def used_bytes(store: chunkstore.ChunkedSegmentStorage) -> int:
     used = store.usage()
     return used.live_bytes + used.dead_head_bytes + (used.garbage_bytes or 0)
-
-
-def test_the_session_of_a_writer_that_filled_it_can_be_ended_by_whoever_asks(
-    fresh: Callable[..., chunkstore.ChunkedSegmentStorage],
-) -> None:
-    """That is a commit with a row, and what lets the sweep have what was written."""
-    store = fresh(quota_bytes=100, ask_s=0.01)
-    store.create("a")
-    session = store.session("a job")
-    store.append("a", bytes(98))
-    with pytest.raises(StorageFull):
-        store.append("a", bytes(3))
-    assert store.usage().safe_mode
-    with chunkstore.open_asker(ROOT) as asker:
-        assert end_session(asker, session.id)
-    assert store.sessions() == []
 
 
 def test_what_adds_is_refused_and_what_frees_is_not(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
@@ -125,60 +104,6 @@ def test_what_adds_is_refused_and_what_frees_is_not(fresh: Callable[..., chunkst
     assert [bool(reason) for reason in modes.reasons] == [True, False]
 
 
-def test_a_delay_in_front_of_the_quota(
-    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = fresh(quota_bytes=2000)
-    store.create("a")
-    store.append("a", bytes(1890))
-    slept: list[float] = []
-    monkeypatch.setattr(runtime, "sleep_s", slept.append)
-    store.append("a", bytes(20))
-    assert slept == []
-    for _ in range(4):
-        store.append("a", bytes(20))
-    monkeypatch.undo()
-    assert len(slept) == 4
-    assert slept == sorted(slept)
-    assert 0 < slept[0] < slept[-1] <= 0.02
-
-
-def test_grace_is_shorter_in_safe_mode_only(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
-    store = fresh(quota_bytes=100, gc_grace_s=3600, gc_grace_emergency_s=0)
-    store.create("a")
-    store.append("a", bytes(96))
-    store.truncate("a", 50)
-    assert store.collect().waiting == 5
-    with pytest.raises(StorageFull):
-        store.append("a", bytes(10))
-    assert store.collect().chunks == 5
-    store.append("a", bytes(10))
-    with pytest.raises(InvalidArgument):
-        chunkstore.Settings(gc_grace_emergency_s=-1)
-
-
-@pytest.mark.parametrize("step", [1, 7, 25])
-def test_threads_pass_the_quota_by_what_is_under_way_at_most(
-    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], step: int
-) -> None:
-    store = fresh(quota_bytes=300)
-    names = ["a", "b", "c"]
-    for name in names:
-        store.create(name)
-
-    def fill(name: str) -> None:
-        with pytest.raises(StorageFull):
-            while True:
-                store.append(name, bytes(step))
-
-    threads = [threading.Thread(target=fill, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert 300 - step < used_bytes(store) <= 300 + step * (len(names) - 1)
-
-
 def test_a_stored_quota_is_in_force_for_every_owner(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
     store = fresh(quota_bytes=500)
     store.create("a")
@@ -203,23 +128,6 @@ def test_a_stored_quota_is_in_force_for_every_owner(fresh: Callable[..., chunkst
     for wrong in (0, -1, True, 1.5, 1 << 63):
         with pytest.raises(InvalidArgument):
             later.set_quota(wrong)  # type: ignore[arg-type]
-
-
-def test_a_quota_that_cannot_be_read_refuses_what_adds_until_it_is_set_again(
-    fresh: Callable[..., chunkstore.ChunkedSegmentStorage],
-) -> None:
-    store = fresh()
-    store.create("a")
-    commit_changes(
-        store._container, (), lambda changes: plan_put_row(changes, "!quota", b"", b"\2newer", None), tables=True
-    )
-    store.close()
-    store = fresh()
-    with pytest.raises(Damaged, match="set it again"):
-        store.append("a", b"x")
-    store.truncate("a", 0)
-    store.set_quota(10)
-    store.append("a", b"x")
 
 
 STEPS = st.lists(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from chunkstore.errors import BadOffset, Closed, Damaged, InvalidArgument, NotOwner, SegmentNotFound, SegmentTruncated
+from chunkstore.errors import BadOffset, Closed, Damaged, NotOwner, SegmentNotFound, SegmentTruncated
 from chunkstore.reader import StorageReader
-from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, refused
-from tests.support.forwarding import Hooked
 from tests.support.hooked import wait_for
 from tests.support.worlds import World
 
@@ -58,31 +55,6 @@ def test_an_empty_segment(world: World) -> None:
     assert [*store.reader("a", prefetch_bytes=0)] == []
 
 
-def test_at_most_so_much_is_read_in_advance(world: World) -> None:
-    read: list[int] = []
-
-    def wrap(storage: ChunkStorage) -> Hooked:
-        hooked = Hooked(storage)
-        hooked.before = lambda operation, names: read.append(1) if operation == "read" and "/d/" in names[0] else None
-        return hooked
-
-    store = world.open(wrap=wrap)
-    store.create("a")
-    store.append("a", pattern(0, 40 * PIECE))
-    read.clear()
-    with store.reader("a", prefetch_bytes=0, piece_bytes=PIECE) as reader:
-        time.sleep(0.05)
-        assert read == []
-        next(reader)
-        assert len(read) == 1
-    read.clear()
-    with store.reader("a", prefetch_bytes=3 * PIECE, piece_bytes=PIECE) as reader:
-        assert read == [], "nothing is read before the first buffer is asked for"
-        next(reader)
-        time.sleep(0.2)
-        assert len(read) <= 6
-
-
 @pytest.mark.parametrize("prefetch", [0, 3 * PIECE], ids=str)
 def test_following_until_sealed(world: World, prefetch: int) -> None:
     store = world.open(rolling=10_000)
@@ -105,17 +77,6 @@ def test_following_until_sealed(world: World, prefetch: int) -> None:
     store.seal("a")
     thread.join(60)
     assert not thread.is_alive() and bytes(got) == pattern(0, 21_000)
-
-
-def test_following_from_beyond_the_end(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    store.append("a", b"0123")
-    reader = store.reader("a", start=10, stop=12, follow=True, prefetch_bytes=0)
-    timer = threading.Timer(0.1, lambda: store.append("a", b"456789abcdef"))
-    timer.start()
-    assert b"".join(reader) == b"ab"
-    timer.join()
 
 
 def background(reader: StorageReader) -> tuple[threading.Thread, list[object]]:
@@ -233,18 +194,3 @@ def test_reading_through_a_handle_and_a_replica(world: World) -> None:
     store.append("a", pattern(0, 10_000))
     assert b"".join(store.reader(handle)) == pattern(0, 10_000)
     assert b"".join(world.replica().reader("a", piece_bytes=PIECE)) == pattern(0, 10_000)
-
-
-def test_arguments(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    calls: list[Callable[[], object]] = [
-        lambda: store.reader("a", start=-1),
-        lambda: store.reader("a", stop=-1),
-        lambda: store.reader("a", start=True),
-        lambda: store.reader("a", prefetch_bytes=-1),
-        lambda: store.reader("a", piece_bytes=PIECE - 1),
-        lambda: store.reader("a", piece_bytes=1 << 29),
-        lambda: store.reader("a", prefetch_bytes=1.5),  # type: ignore[arg-type]
-    ]
-    refused(InvalidArgument, *calls)

@@ -11,12 +11,8 @@ import pytest
 
 from chunkstore.changes import Append
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, StorageUnavailable
-from chunkstore.metadata.index import walk
-from chunkstore.metadata.port import Commit, MetadataView
-from chunkstore.names import ContainerNames
-from chunkstore.operations.read import find_segment
-from chunkstore.reading import read_view
+from chunkstore.errors import StorageUnavailable
+from chunkstore.metadata.port import Commit
 from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
@@ -60,25 +56,6 @@ def fill(store: ChunkedSegmentStorage, name: str, count: int, size: int = 10) ->
     for number in range(count):
         store.append(name, pattern(begin + number * size, size))
     return pattern(0, begin + count * size)
-
-
-def test_what_was_just_appended_is_read_without_the_storage(world: World) -> None:
-    store, reads = opened(world)
-    store.create("a")
-    data = fill(store, "a", 50)
-    assert {chunk.kind for chunk in store.layout("a")} == {"inline"}
-    reads.names.clear()
-    assert store.read("a", 0, 1000) == data and store.read("a", 123, 45) == data[123:168]
-    buffer = bytearray(200)
-    assert store.read_into("a", 320, buffer) == 180 and buffer[:180] == data[320:] and not any(buffer[180:])
-    with store.reader("a", follow=True, piece_bytes=4096) as following:
-        assert next(iter(following)) == data
-    assert reads.names == []
-    store._spiller.spill_all("a")
-    assert {chunk.kind for chunk in store.layout("a")} == {"object"}
-    assert [name for name in reads.names if "/j/" in name] == []
-    assert store.read("a", 0, 1000) == data
-    assert store.check("deep") == []
 
 
 @pytest.mark.parametrize("tail_cache_bytes", [0, 3_000, 1 << 20])
@@ -129,40 +106,6 @@ def test_any_range_after_anything(world: World, tail_cache_bytes: int) -> None:
     for key, (begin, content) in expected.items():
         assert store.read(key, begin, 1 << 20) == content[begin:] == replica.read(key, begin, 1 << 20)
     assert store.check("deep") == []
-
-
-def place_of_fifth(view: MetadataView) -> tuple[str, int]:
-    """The object that holds the fifth chunk of segment a, and where it begins there."""
-    _, identity, record = [*walk(view.get, find_segment(view, "a", None))][4]
-    return ContainerNames("default").address(identity, record)
-
-
-def test_a_damaged_extent_is_named_and_its_neighbours_are_read(world: World) -> None:
-    store, _ = opened(world, tail_cache_bytes=0)
-    store.create("a")
-    data = fill(store, "a", 9)
-    unverified = world.replica(verify="off", tail_cache_bytes=0)
-    name, begin = read_view(store, place_of_fifth)
-    raw = world.content(name)
-    assert raw[begin : begin + 10] == data[40:50]
-    world.overwrite(name, raw[: begin + 3] + b"\xff" + raw[begin + 4 :])
-    for low, length in ((0, 90), (49, 1), (30, 11)):
-        with pytest.raises(Damaged, match="CRC32C") as caught:
-            store.read("a", low, length)
-        error = caught.value
-        assert (error.object, error.segment, error.start, error.stop) == (name, "a", 40, 50)
-    assert store.read("a", 0, 40) == data[:40] and store.read("a", 50, 99) == data[50:]
-    assert unverified.read("a", 40, 10) == data[40:43] + b"\xff" + data[44:50]
-    with store.reader("a", on_damage="skip", piece_bytes=4096) as reader:
-        assert b"".join(reader) == data[:40] + data[50:]
-    if world.mode == "slot":
-        world.overwrite(name, raw[:begin])
-        with pytest.raises(Damaged, match="shorter"):
-            store.read("a", 40, 10)
-        world.remove(name)
-        with pytest.raises(Damaged, match="absent") as caught:
-            store.read("a", 0, 90)
-        assert (caught.value.object, caught.value.start, caught.value.stop) == (name, 40, 50)
 
 
 def test_memory_holds_nothing_of_an_append_before_it_is_committed(world: World) -> None:

@@ -4,36 +4,11 @@ from __future__ import annotations
 
 import array
 import random
-import tracemalloc
-
-import pytest
 
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
 from tests.support.data import pattern, refused, run_threads
 from tests.support.worlds import World
-
-
-def test_five_chunks_every_prefix_and_suffix(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    total = 0
-    for size in range(1, 6):
-        store.seal("a")
-        store.unseal("a")
-        store.append("a", pattern(total, size))
-        total += size
-    for _ in range(2):
-        for start in range(total + 1):
-            for length in range(total - start + 2):
-                expected = pattern(start, min(length, total - start))
-                assert store.read("a", start, length) == expected
-                buffer = bytearray(b"." * length)
-                assert store.read_into("a", start, buffer) == len(expected)
-                assert buffer == expected + b"." * (length - len(expected))
-        store.close()
-        world.forget_cache()
-        store = world.open()
 
 
 def test_buffers(world: World) -> None:
@@ -92,38 +67,3 @@ def test_large_reads_in_parallel(world: World) -> None:
     run_threads(2, work)
     assert buffer == data
     assert store.check("deep") == []
-
-
-@pytest.mark.parametrize("rolling", [1 * MIB, 64 * MIB], ids=["many chunks", "one chunk"])
-@pytest.mark.parametrize("parallel_read_bytes_min", [8 * MIB, 64 * MIB], ids=["parallel", "alone"])
-def test_a_large_read_takes_its_result_and_no_second_copy(
-    world: World, rolling: int, parallel_read_bytes_min: int
-) -> None:
-    store = world.open(rolling=rolling, parallel_read_bytes_min=parallel_read_bytes_min)
-    store.create("a")
-    size = 24 * MIB
-    data = random.Random(2).randbytes(size)
-    store.append("a", data)
-    tracemalloc.start()
-    try:
-        got = store.read("a", 0, size)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert type(got) is bytes and got == data
-    assert peak < size + 3 * MIB
-
-
-def test_a_flipped_bit_is_found_also_by_a_parallel_read(world: World) -> None:
-    from chunkstore.errors import Damaged
-
-    store = world.open(rolling=64 * 1024, parallel_read_bytes_min=64 * 1024)
-    store.create("a")
-    store.append("a", pattern(0, 256 * 1024))
-    name = [*store.layout("a")][2].name
-    content = bytearray(world.content(name))
-    content[-1] ^= 0x80
-    world.overwrite(name, bytes(content))
-    with pytest.raises(Damaged) as caught:
-        store.read("a", 0, 256 * 1024)
-    assert caught.value.object == name

@@ -9,7 +9,6 @@ import json
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,21 +164,6 @@ def test_a_follower_gets_each_line_when_it_is_whole(world: World, prefetch: int)
     assert [*lines] == [(13, b"rest")]
 
 
-def test_a_polled_file_takes_nothing_where_it_would_wait(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    reader = store.reader("a", follow=True)
-    assert reader.poll() == b""
-    store.append("a", b"half")
-    refused(BlockingIOError, reader.readline, reader.read, partial(reader.read, 9))
-    records = reader.lines()
-    assert records.poll() == []
-    store.append("a", b" a line\n")
-    assert records.poll() == [(0, b"half a line")]
-    store.seal("a")
-    assert records.poll() is None
-
-
 def test_a_follower_waits_for_its_segment_and_its_container(world: World, tmp_path: Path) -> None:
     store = world.open()
     refused(SegmentNotFound, lambda: store.reader("new"), lambda: store.reader("new", wait_for_segment_s=0.01))
@@ -223,13 +207,3 @@ def test_names_and_segment_objects(world: World) -> None:
     store.delete("a")
     store.create("a")
     refused(SegmentNotFound, segment.info, lambda: segment.append(b"x"))
-
-
-def test_what_can_be_held_has_a_short_repr(world: World) -> None:
-    store = world.open()
-    handle = store.create("a")
-    asker = world.asker()
-    with store.writer("a") as writer, store.reader("a") as reader:
-        for held in (store, asker.replica, asker, writer, reader, reader.lines(), store["a"], handle):
-            assert type(held).__name__ in repr(held)
-            assert len(repr(held)) < 250

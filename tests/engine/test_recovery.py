@@ -82,36 +82,6 @@ def test_everything_is_there_again(world: World, cache: str, end: str, snapshots
     assert again.check("deep") == []
 
 
-def test_many_epochs_each_writing(world: World) -> None:
-    total = 0
-    chunks: list[int] = []
-    for number in range(24):
-        if number % 5 == 4:
-            world.forget_cache()
-        store = world.open(rolling=1_000)
-        if number == 0:
-            store.create("a")
-        assert store.read("a", 0, 1 << 20) == pattern(0, total)
-        for size in (number % 7 + 1, 2):
-            store.append("a", pattern(total, size))
-            total += size
-            chunks.append(size)
-        if number % 4 == 1:
-            store.snapshot()
-        assert store.info("a").owner_epoch == store.epoch
-        if number % 3:
-            store.close()
-        else:
-            world.crash(store)
-    store = world.open()
-    assert store.read("a", 0, 1 << 20) == pattern(0, total)
-    found = [chunk.length for chunk in store.layout("a")]
-    assert {chunk.state for chunk in store.layout("a")} == {"closed"}
-    expected = chunks if not world.appends else [one + two for one, two in zip(chunks[::2], chunks[1::2], strict=True)]
-    assert found == expected
-    assert store.check("deep") == []
-
-
 def test_containers_are_apart(world: World) -> None:
     stores = {name: world.open(name) for name in ("one", "two", "One")}
     for name, store in stores.items():
@@ -126,25 +96,6 @@ def test_containers_are_apart(world: World) -> None:
             assert store.read("a", 0, 99) == name.encode() and store.epoch == 2
 
 
-def test_the_other_kind_of_metadata_shows_the_same(world: World) -> None:
-    """LMDB under memory chunks, and a memory store over files."""
-    other = "lmdb" if world.kind == "memory" else "memory"
-    store = world.open(rolling=16)
-    do_a_bit_of_everything(store)
-    before = without_growing(everything(store))
-    store.close()
-    again = world.open(metadata=other)  # type: ignore[arg-type]
-    assert without_growing(everything(again)) == before
-    assert again.check("deep") == []
-    do_more = pattern(0, 100)
-    again.append("s0", do_more)
-    again.snapshot()
-    again.close()
-    last = world.open()
-    assert last.read("s0", last.info("s0").length - 100, 100) == do_more
-    assert last.check("deep") == []
-
-
 def test_bytes_without_a_record_are_cut_off(world: World) -> None:
     """What an owner wrote, but never committed, is not there; its chunks are orphans, never read."""
     store = world.open(rolling=8)
@@ -157,55 +108,4 @@ def test_bytes_without_a_record_are_cut_off(world: World) -> None:
     assert again.read("a", 0, 99) == pattern(0, 12)
     again.append("a", pattern(12, 6))
     assert again.read("a", 0, 99) == pattern(0, 18)
-    assert again.check("deep") == []
-
-
-@pytest.mark.parametrize("from_where", ["snapshot", "cache", "replica"])
-@pytest.mark.parametrize("idle_epochs", [2])
-@pytest.mark.parametrize("last", ["nothing", "a change"])
-def test_an_epoch_whose_changes_cancel_out_is_followed_all_the_same(
-    world: World, from_where: str, idle_epochs: int, last: str
-) -> None:
-    """The state at the end of the epoch equals that at its beginning, but not what a snapshot, a cache or a replica
-    took from the middle: those are on history, too, and may be all that is left of it."""
-    with world.open(gc_grace_s=0, snapshots_kept=1) as store:
-        store.create("a")
-        store.append("a", b"data")
-    store = world.open(gc_grace_s=0, snapshots_kept=1)
-    store.table("t").put(b"k", b"v")
-    replica = world.replica() if from_where == "replica" else None
-    if from_where == "cache":
-        # This machine sleeps from here on; another one goes on.
-        sleeping = world.machine
-        world.crash(store)
-        store._container.current.store.close(clean=True)
-        world.forget_cache()
-        store = world.open(gc_grace_s=0, snapshots_kept=1)
-        store.append("a", b"")
-    if from_where == "snapshot":
-        store.snapshot()
-    store.table("t").delete(b"k")
-    world.crash(store)
-    for _ in range(idle_epochs):
-        world.open(gc_grace_s=0, snapshots_kept=1).close()
-    if last == "a change":
-        store = world.open(gc_grace_s=0, snapshots_kept=1)
-        store.append("a", b"more")
-        world.crash(store)
-    expected = b"datamore" if last == "a change" else b"data"
-    if replica is not None:
-        replica.refresh()
-        assert replica.read("a", 0, 99) == expected and [*replica.table("t").scan()] == []
-        assert replica.check("deep") == []
-        return
-    store = world.open(gc_grace_s=0, snapshots_kept=1)
-    store.collect()
-    world.crash(store)
-    if from_where == "cache":
-        world.wake(sleeping)
-    else:
-        world.forget_cache()
-    again = world.open()
-    assert again.report.source == from_where and again.report.findings == ()
-    assert again.read("a", 0, 99) == expected and [*again.table("t").scan()] == []
     assert again.check("deep") == []

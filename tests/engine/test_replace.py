@@ -11,17 +11,13 @@ from chunkstore.changes import (
     Append,
     Concat,
     Create,
-    Delete,
     EndSession,
     NewChunk,
     Replace,
-    Seal,
-    Truncate,
 )
 from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner, SegmentNotFound
-from chunkstore.metadata.codec import decode_garbage
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner
 from chunkstore.metadata.keys import is_row
 from chunkstore.names import chunk_id
 from chunkstore.operations.replace import replace as commit_replace
@@ -49,130 +45,10 @@ def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
     return [chunk.length for chunk in store.layout(name)]
 
 
-@pytest.mark.parametrize(("first", "count", "parts"), [(0, 4, 1), (3, 1, 1), (3, 7, 1), (2, 7, 3), (4, 1, 5)])
-def test_a_run_becomes_other_chunks(world: World, first: int, count: int, parts: int) -> None:
-    """Five rows and one for each further chunk, one range of garbage; the same bytes for all who read, here and elsewhere."""
-    store = world.open(gc_grace_s=0)
-    world.still(store)
-    filled(store)
-    replica = world.replica()
-    before, old = rows(store), lengths(store)
-    assert store.commit([merge(store, "a", first, count, parts=parts)]) == [None]
-    after = rows(store)
-    changed = {key[:1] for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    assert {b"C", b"G"} <= changed <= {b"S", b"C", b"G"}, (
-        "the segment's, unless nothing in it is another, in the same millisecond"
-    )
-    assert sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()) == 4 + parts - (first == 0)
-    assert sum(key[:1] == b"G" for key in after) == 1
-    assert [*lengths(store)[:first], *lengths(store)[first + parts :]] == [*old[:first], *old[first + count :]]
-    for _ in range(2):
-        assert store.read("a", 0, 99) == pattern(0, 51)
-        assert store.read("a", 17, 9) == pattern(17, 9)
-        assert problems(store.check("deep")) == []
-        world.forget_cache()
-        store.close()
-        store = world.open(gc_grace_s=0)
-    replica.refresh()
-    assert replica.read("a", 0, 99) == pattern(0, 51)
-    store.append("a", pattern(51, 20))
-    report = store.collect()
-    assert (report.chunks, report.chunk_bytes) == (count, 5 * count)
-    assert len(world.chunks()) == len(lengths(store))
-    assert store.read("a", 0, 99) == pattern(0, 71)
-    assert problems(store.check("deep")) == []
-
-
-def test_all_of_a_sealed_segment_and_what_comes_behind(world: World) -> None:
-    store = world.open()
-    filled(store)
-    store.seal("a")
-    store.commit([merge(store, "a", 0, 11)])
-    assert lengths(store) == [51]
-    store.create("b")
-    store.commit([Concat("b", "a"), Append("b", pattern(51, 5))])
-    assert store.read("b", 0, 99) == pattern(0, 56)
-    # One commit sees its own changes: two runs, an append behind them, and a truncation into the first new chunk.
-    filled(store)
-    runs = [merge(store, "a", 1, 3), merge(store, "a", 4, 2, parts=2)]
-    store.commit([*runs, Truncate("a", 7), Append("a", pattern(51, 3))])
-    assert store.read("a", 7, 99) == pattern(7, 47)
-    assert problems(store.check("deep")) == []
-
-
-def test_the_active_chunk_goes_on_growing_behind_a_run(world: World) -> None:
-    store = world.open()
-    filled(store)
-    if world.appends:
-        refused(Conflict, lambda: store.commit([merge(store, "a", 8, 3)]))
-    run = merge(store, "a", 8, 2)
-    store.append("a", pattern(51, 2))
-    store.commit([run])
-    store.append("a", pattern(53, 9))
-    assert store.read("a", 0, 99) == pattern(0, 62)
-    assert problems(store.check("deep")) == []
-    world.crash(store)
-    store = world.open()
-    # Of an earlier epoch: nothing is active any more.
-    store.commit([merge(store, "a", 0, len(lengths(store)))])
-    assert lengths(store) == [62] and store.read("a", 0, 99) == pattern(0, 62)
-
-
-@pytest.mark.parametrize(
-    ("cut", "later", "dead"), [(3, 3, 0), (3, 4, 1), (5, 5, 0), (8, 8, 0), (8, 9, 1), (8, 10, None)]
-)
-def test_the_dead_head_is_left_out(world: World, cut: int, later: int, dead: int | None) -> None:
-    """The new run begins at the start offset as it was; what was truncated since is skipped in it, while its first old chunk is there."""
-    store = world.open(gc_grace_s=0)
-    filled(store)
-    store.truncate("a", cut)
-    head = cut % 5
-    run = merge(store, "a", 0, 4, leave_head=True)
-    assert run.start == cut
-    store.truncate("a", later)
-    if dead is None:
-        refused(Conflict, lambda: store.commit([run]))
-        return
-    store.commit([run])
-    first, *_ = store.layout("a")
-    assert (first.offset, first.length) == (cut, 20 - head)
-    assert store.info("a").start_offset == later == first.offset + dead
-    assert store.read("a", later, 99) == pattern(later, 51 - later)
-    assert problems(store.check("deep")) == []
-    *_, removed = [decode_garbage(repr(key), raw) for key, raw in rows(store).items() if key[:1] == b"G"]
-    assert (removed.count, removed.size_bytes) == (4, 20)
-    assert store.collect().chunk_bytes == 20 + cut - head
-    store.truncate("a", 12)
-    store.commit([merge(store, "a", 0, 1)])
-    assert store.read("a", 12, 99) == pattern(12, 39)
-    assert problems(store.check("deep")) == []
-
-
-def test_a_start_offset_behind_the_first_new_chunk(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    store.append("a", pattern(0, 40))
-    store.seal("a")
-    run = merge(store, "a", 0, 1, parts=4)
-    store.truncate("a", 9)
-    store.commit([run])
-    assert store.read("a", 9, 99) == pattern(9, 31)
-    run = merge(store, "a", 0, 1, parts=2)
-    late = merge(store, "a", 0, 1, parts=2, leave_head=True)
-    assert late.start == 9 and late.stop == 10
-    store.commit([Truncate("a", 9), late])
-    refused(Conflict, lambda: store.commit([run]))
-    assert lengths(store) == [1, 10, 10, 10] and problems(store.check("deep")) == []
-
-
 def _into_another(store: ChunkedSegmentStorage) -> None:
     store.seal("a")
     store.create("b")
     store.commit([Concat("b", "a"), Create("a", FIVE), Append("a", pattern(0, 51))])
-
-
-def _away(store: ChunkedSegmentStorage) -> None:
-    store.commit([Seal("a"), Create("b"), Concat("b", "a")])
 
 
 def _again(store: ChunkedSegmentStorage) -> None:
@@ -213,18 +89,6 @@ def test_the_list_says_something_else_by_now(world: World, meanwhile: str) -> No
     refused(Conflict, lambda: store.commit([Create("c"), Append("a", b"x"), run]))
     assert rows(store) == before
     assert problems(store.check("deep")) == []
-
-
-def test_the_segment_is_gone(world: World) -> None:
-    store = world.open()
-    filled(store)
-    run = merge(store, "a", 3, 4)
-    refused(SegmentNotFound, lambda: store.commit([Delete("a"), run]))
-    refused(Conflict, lambda: store.commit([Truncate("a", 51), run]))
-    _away(store)
-    refused(SegmentNotFound, lambda: store.commit([run]))
-    # The run is there, under another name and the same ids; its copy was made for the segment that is gone.
-    refused(Conflict, lambda: store.commit([replace(run, name="b")]))
 
 
 def test_chunks_that_this_epoch_may_not_commit(world: World) -> None:

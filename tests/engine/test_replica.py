@@ -55,51 +55,6 @@ def test_it_follows_everything(world: World) -> None:
     refused(Closed, lambda: replica.read("a", 12, 1), replica.refresh, lambda: replica.exists("a"))
 
 
-def test_over_take_overs_snapshots_and_collections(world: World) -> None:
-    store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1)
-    store.create("a")
-    replica = world.replica()
-    total = 0
-    lsn = replica.lsn
-    for round_ in range(6):
-        for _ in range(5):
-            store.append("a", pattern(total, 9))
-            total += 9
-        assert replica.refresh() >= lsn
-        lsn = replica.lsn
-        assert replica.read("a", 0, 1 << 20) == pattern(0, total)
-        if round_ % 2:
-            store.snapshot()
-        if round_ == 4:
-            store.collect()
-        elif round_ % 3 == 2:
-            world.crash(store)
-        else:
-            store.close()
-        store = world.open(rolling=8, gc_grace_s=0, snapshots_kept=1) if round_ != 4 else store
-    replica.refresh()
-    assert replica.epoch == store.epoch and replica.check("deep") == []
-    late = world.replica()
-    assert late.read("a", 0, 1 << 20) == pattern(0, total)
-    assert late.info("a") == replica.info("a")
-
-
-def test_several_replicas_with_caches_of_their_own(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    replicas = [world.replica() for _ in range(3)]
-    for number in range(10):
-        store.append("a", b"%d" % number)
-        replicas[number % 3].refresh()
-    for replica in replicas:
-        replica.refresh()
-        assert replica.read("a", 0, 99) == b"0123456789"
-    for replica in replicas:
-        replica.close()
-    with world.replica() as again:
-        assert again.read("a", 0, 99) == b"0123456789"
-
-
 def test_during_heavy_writes_it_sees_prefixes_only(world: World) -> None:
     """Every commit appends the same mark to two segments and puts it into a table: a prefix shows all three or none."""
     store = world.open(rolling=100, log_roll_bytes=4_096, slot_roll_records=8, roll_interval_s_min=0)
@@ -207,19 +162,6 @@ def test_wait_refreshes_by_itself(world: World, event: str) -> None:
         assert results[0].sealed  # type: ignore[attr-defined]
     else:
         assert type(results[0]) is (SegmentNotFound if event == "delete" else Closed)
-
-
-def test_following_the_tail_through_a_replica(world: World) -> None:
-    store = world.open(rolling=50)
-    store.create("a")
-    replica = world.replica()
-    thread, got = in_thread(lambda: b"".join(replica.reader("a", follow=True, prefetch_bytes=0)))
-    for number in range(20):
-        store.append("a", pattern(30 * number, 30))
-    store.seal("a")
-    store.close()
-    thread.join(60)
-    assert got == [pattern(0, 600)]
 
 
 def test_a_claim_that_has_not_opened_is_told(world: World) -> None:

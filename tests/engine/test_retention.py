@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
 import pytest
 
-from chunkstore import RetentionPolicy, RollingPolicy
+from chunkstore import RetentionPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
-from chunkstore.metadata.keys import RETENTION_NAMESPACE, segment_key, table_key
-from chunkstore.metadata.retention import pattern_key
 from chunkstore.upkeep import retention
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern
-from tests.support.planted import plant
 from tests.support.worlds import World
 
 HOUR = 3600
@@ -58,17 +51,6 @@ def test_policies_are_kept_and_shown(world: World) -> None:
     world.crash(store)
     world.forget_cache()
     assert world.open().retention() == policies
-
-
-def test_bad_arguments(world: World) -> None:
-    store = world.open()
-    wrong: Any = {"size_bytes_max": 5}
-    with pytest.raises(InvalidArgument) as caught:
-        store.set_retention("a", wrong)
-    assert caught.value.argument == "policy"
-    with pytest.raises(InvalidArgument):
-        store.set_retention("", of_size(5))
-    assert store.retention() == {}
 
 
 def test_by_size_whole_chunks_go_and_enough_stays(world: World) -> None:
@@ -116,32 +98,6 @@ def test_what_is_acknowledged_between_plan_and_truncation_counts(world: World, w
     assert starts(store) == {"a": 70, "b": wanted}
 
 
-def test_whose_a_policy_is(world: World) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a", "ab", "ab-1", "ab-2", "b")
-    store.set_retention("*", of_size(90))
-    store.set_retention("a*", of_size(80))
-    store.set_retention("ab-*", of_size(70))
-    store.set_retention("ab-2", of_size(60))
-    store.set_retention("absent", of_size(1))
-    assert store.apply_retention().segments == 5
-    assert starts(store) == {"a": 20, "ab": 20, "ab-1": 30, "ab-2": 40, "b": 10}
-    store.set_retention("*", None)
-    store.set_retention("ab-2", None)
-    store.set_retention("a*", None)
-    assert store.apply_retention().segments == 2
-    assert starts(store)["ab-2"] == 40  # as its prefix has it, but never back
-
-
-def test_a_name_that_ends_with_a_star_is_a_prefix(world: World) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a*", "ab")
-    store.set_retention("a*", of_size(50))
-    store.set_retention("a**", of_size(20))
-    store.apply_retention()
-    assert starts(store) == {"a*": 80, "ab": 50}
-
-
 def test_by_age(world: World) -> None:
     with jumping_clock() as clock:
         store = world.open(rolling=10)
@@ -164,112 +120,3 @@ def test_by_age(world: World) -> None:
         assert store.info("a").chunk_count == 0
         assert store.apply_retention().cuts == ()
         assert store.check("deep") == []
-
-
-def test_a_concat_makes_nothing_old(world: World) -> None:
-    with jumping_clock() as clock:
-        store = world.open(rolling=100)
-        store.create("old")
-        store.append("old", pattern(0, 10))
-        store.seal("old")
-        store.create("a")
-        clock.jump(2 * HOUR)
-        store.append("a", pattern(0, 10))
-        store.concat("a", 10, "old")
-        store.set_retention("a", RetentionPolicy(age_s_max=HOUR))
-        assert store.apply_retention().cuts == ()
-        clock.jump(HOUR + 60)
-        store.append("a", b"x")
-        # That its first bytes are old is not proven before its own next chunk is.
-        assert store.apply_retention().cuts == ()
-        clock.jump(HOUR + 60)
-        assert [cut.offset for cut in store.apply_retention().cuts] == [20]
-        assert store.check("deep") == []
-
-
-def test_what_a_later_epoch_made_proves_all_before_it(world: World) -> None:
-    with jumping_clock() as clock:
-        store = world.open(rolling=100)
-        store.create("a")
-        store.create("b")
-        store.append("a", pattern(0, 10))
-        store.close()
-        store = world.open(rolling=100)
-        store.append("b", pattern(10, 10))
-        store.seal("b")
-        store.concat("a", 10, "b")
-        clock.jump(HOUR)
-        store.update_attributes("a", {"touched": 1})
-        store.set_retention("a", RetentionPolicy(age_s_max=HOUR / 2))
-        assert [cut.offset for cut in store.apply_retention().cuts] == [10]
-
-
-def test_a_failure_between_truncations_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a", "b", "c")
-    store.set_retention("*", of_size(50))
-    truncate, calls = retention.carry_out, []
-
-    def failing(container: Any, *planned: Any) -> bool:
-        calls.append(planned)
-        if len(calls) == 2:
-            raise StorageUnavailable("no more", object="x")
-        return truncate(container, *planned)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(retention, "carry_out", failing)
-        with pytest.raises(StorageUnavailable):
-            store.apply_retention()
-    world.crash(store)
-    world.forget_cache()
-    store = world.open(rolling=10)
-    assert starts(store) == {"a": 50, "b": 0, "c": 0}
-    assert [cut.segment for cut in store.apply_retention().cuts] == ["b", "c"]
-    assert store.check("deep") == []
-
-
-def planted(world: World, store: ChunkedSegmentStorage, rows: dict[bytes, bytes | None]) -> ChunkedSegmentStorage:
-    world.crash(store)
-    plant(world.storage(), store.settings, rows)
-    return world.open(rolling=10)
-
-
-def test_damage_stops_nothing_else_and_gives_nothing_up(world: World) -> None:
-    store = world.open(rolling=10)
-    fill(store, "a", "b", "c")
-    store.set_retention("*", of_size(50))
-    store.set_retention("c", of_size(20))
-    owned = table_key(RETENTION_NAMESPACE, pattern_key("c"))
-    store = planted(world, store, {segment_key("a"): b"\x90", owned: b"\x90"})
-    report = store.apply_retention()
-    assert [cut.segment for cut in report.cuts] == ["b"] and report.refused == ("a", "c")
-    with pytest.raises(Damaged, match="retention"):
-        store.retention()
-    store = planted(world, store, {table_key(RETENTION_NAMESPACE, pattern_key("*")): b"\x90"})
-    with pytest.raises(Damaged, match="retention"):
-        store.apply_retention()
-    store.set_retention("*", of_size(60))
-    store.set_retention("c", None)
-    assert [cut.segment for cut in store.apply_retention().cuts] == ["c"]
-
-
-def test_a_time_after_now_is_reported_and_can_be_ignored(world: World) -> None:
-    """One append under a clock 100 years ahead, then right clocks."""
-    with jumping_clock() as clock:
-        store = world.open(default_rolling=RollingPolicy(chunk_size_bytes_max=10))
-        clock.jump(100 * 365 * 24 * HOUR)
-        fill(store, "a", chunks=1)
-        clock.jump(-100 * 365 * 24 * HOUR)
-        for number in range(4):
-            store.append("a", pattern(10 + 10 * number, 10))
-        clock.jump(2 * HOUR)
-        store.append("a", pattern(50, 10))
-        store.set_retention("a", RetentionPolicy(age_s_max=HOUR))
-        assert store.apply_retention(dry_run=True) == store.apply_retention() == ((), 1, (), ("a",))
-        assert [item.severity for item in store.check("quick") if "a chunk has" in item.message] == ["warning"]
-        with pytest.raises(InvalidArgument, match="may be right"):
-            store.apply_retention(ignore_times_after=1)
-        now = datetime.now(UTC) + timedelta(days=1)
-        due = store.apply_retention(dry_run=True, ignore_times_after=now)
-        assert store.apply_retention(ignore_times_after=now) == due
-        assert starts(store) == {"a": 40} and store.apply_retention().future == ()

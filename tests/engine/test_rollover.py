@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
-from chunkstore.config import RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
-from chunkstore.names import ContainerNames
 from tests.support.data import pattern
 from tests.support.worlds import EVERY_WORLD, World
 
@@ -18,20 +14,6 @@ pytestmark = EVERY_WORLD
 
 def lengths(store: ChunkedSegmentStorage, name: str = "a") -> list[int]:
     return [chunk.length for chunk in store.layout(name)]
-
-
-def test_sizes_1_2_3_4_with_chunks_of_2(world: World) -> None:
-    store = world.open()
-    store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=2))
-    offset = 0
-    for size in (1, 2, 3, 4):
-        offset = store.write("a", offset, pattern(offset, size))
-    assert lengths(store) == ([2] * 5 if world.appends else [1, 2, 2, 1, 2, 2])
-    store.write("a", 10, pattern(10, 4))
-    assert lengths(store) == ([2] * 7 if world.appends else [1, 2, 2, 1, 2, 2, 2, 2])
-    assert store.read("a", 0, 99) == pattern(0, 14)
-    assert store.check("deep") == []
-    assert len(world.chunks()) == len(lengths(store))
 
 
 @pytest.mark.parametrize("size_max", [1, 3, 8])
@@ -53,39 +35,6 @@ def test_exact_boundaries(world: World, size_max: int) -> None:
     assert store.check("deep") == []
 
 
-def test_layout_says_where_everything_is(world: World) -> None:
-    store = world.open(rolling=10)
-    store.create("a")
-    for offset in range(0, 40, 4):
-        store.append("a", pattern(offset, 4))
-    chunks = [*store.layout("a")]
-    assert chunks[0].offset == 0
-    assert all(one.offset + one.length == two.offset for one, two in pairwise(chunks))
-    assert chunks[-1].offset + chunks[-1].length == 40
-    assert {chunk.epoch for chunk in chunks} == {store.epoch} and {chunk.kind for chunk in chunks} == {"object"}
-    states = [chunk.state for chunk in chunks]
-    assert states == ["closed"] * (len(chunks) - 1) + (["active"] if world.appends else ["closed"])
-    assert {chunk.name for chunk in chunks} == set(world.chunks())
-    for chunk in chunks:
-        assert world.content(chunk.name) == pattern(chunk.offset, chunk.length)
-        identity = ContainerNames("default").parse_chunk(chunk.name)
-        assert identity is not None
-    store.seal("a")
-    assert {chunk.state for chunk in store.layout("a")} == {"closed"}
-
-
-def test_one_write_over_many_chunks(world: World) -> None:
-    store = world.open(rolling=100)
-    store.create("a")
-    store.append("a", pattern(0, 30))
-    store.append("a", pattern(30, 5_003))
-    assert store.read("a", 0, 10_000) == pattern(0, 5_033)
-    assert store.info("a").chunk_count == (51 if world.appends else 52)
-    for offset in range(0, 5_033, 97):
-        assert store.read("a", offset, 211) == pattern(offset, min(211, 5_033 - offset))
-    assert store.check("deep") == []
-
-
 def test_a_tail_of_garbage_is_left_behind(world: World) -> None:
     store = world.open(rolling=20)
     store.create("a")
@@ -102,21 +51,6 @@ def test_a_tail_of_garbage_is_left_behind(world: World) -> None:
     assert lengths(store) == [1, 2, 3, 4, 1]
     world.forget_cache()
     assert world.open().read("a", 0, 99) == pattern(0, 11)
-
-
-def test_a_tail_of_garbage_and_a_commit_of_several_changes(world: World) -> None:
-    from chunkstore.changes import Append, Seal
-
-    store = world.open(rolling=20)
-    for name in ("a", "b"):
-        store.create(name)
-        store.append(name, pattern(0, 5))
-    tail = [*store.layout("b")][-1].name
-    world.overwrite(tail, world.content(tail) + b"X")
-    assert store.commit([Append("a", pattern(5, 3)), Append("b", pattern(5, 20)), Seal("b")]) == [5, 5, None]
-    for name, length in (("a", 8), ("b", 25)):
-        assert store.read(name, 0, 99) == pattern(0, length)
-    assert store.check("deep") == []
 
 
 def test_the_next_append_after_its_tail_was_lost(world: World) -> None:

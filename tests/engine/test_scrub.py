@@ -10,17 +10,12 @@ from typing import Any
 
 import pytest
 
-import chunkstore
-from chunkstore import runtime
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Closed, Damaged, InvalidArgument
-from chunkstore.metadata.scrubbing import BEGINNING, ScrubPosition, find_mark
-from chunkstore.upkeep import scrub as scrubbing
+from chunkstore.errors import Damaged
+from chunkstore.metadata.scrubbing import BEGINNING, find_mark
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.data import pattern, problems, refused
-from tests.support.forwarding import Forwarding
-from tests.support.merging import merge
 from tests.support.rot import flip
 from tests.support.worlds import World
 
@@ -88,21 +83,6 @@ def test_nothing_is_wrong(world: World) -> None:
     assert replica.read("b", 0, 11 * BLOCK) == pattern(0, 11 * BLOCK)
 
 
-def test_what_may_still_grow_is_left_alone(world: World) -> None:
-    store = world.open(rolling=100)
-    store.create("a")
-    store.append("a", pattern(0, 150))
-    chunks = list(store.layout("a"))
-    last = chunks[-1]
-    flip(world, last.name, 3)
-    found = store.scrub().findings
-    if world.appends:
-        assert found == () and last.state == "active"
-        store.seal("a")
-    else:
-        assert ranges(found) == [("a", last.offset, 150)]
-
-
 def test_damage_is_found_and_stops_nothing(world: World) -> None:
     """Flipped bits, a lost object, a short one: each a finding with its range; what lies side by side is one."""
     store = filled(world)
@@ -145,81 +125,6 @@ def test_damage_is_found_and_stops_nothing(world: World) -> None:
     assert sum("absent" in item.message for item in found) == 1
 
 
-def test_it_goes_on_where_the_last_owner_stood(world: World) -> None:
-    store = filled(world)
-    report = store.scrub(bytes_max=20 * BLOCK)
-    assert not report.done and report.position == ScrubPosition("b", 11 * BLOCK), report.position
-    flip(world, next(iter(store.layout("a"))).name, 3 * BLOCK)
-    world.forget_cache()
-    world.crash(store)
-    store = world.open()
-    # What it stands on is gone meanwhile, and what has a higher name follows.
-    store.delete("b")
-    store.create("b0")
-    store.append("b0", b"new")
-    rest = store.scrub()
-    assert rest.done and rest.findings == () and rest.size_bytes == (11 * BLOCK if world.appends else 11 * BLOCK + 3)
-    assert rest.began_at == report.began_at
-    again = store.scrub()
-    assert ranges(again.findings) == [("a", 3 * BLOCK, 4 * BLOCK)] and again.began_at >= rest.began_at
-
-
-class Meanwhile(Forwarding):
-    """Does something before the first stat."""
-
-    def __init__(self, inner: Any, call: Any) -> None:
-        super().__init__(inner)
-        self.call = call
-
-    def stat(self, name: str) -> Any:
-        call, self.call = self.call, None
-        if call is not None:
-            call()
-        return self.inner.stat(name)
-
-
-@pytest.mark.parametrize("level", ["scrub", "check"])
-def test_what_was_merged_or_truncated_meanwhile_is_no_finding(world: World, level: str) -> None:
-    """The objects are gone, and the rows of those that were merged stay until the collection ends: the list names them no more."""
-    store = filled(world, gc_grace_s=0)
-
-    def change() -> None:
-        store.commit([merge(store, "b", 0, 2)])
-        store.truncate("a", 10 * BLOCK)
-        store.delete("c")
-        gone = set(world.chunks()) - {chunk.name for name in ("a", "b") for chunk in store.layout(name)}
-        for name in gone:
-            world.remove(name)
-
-    store._context = store._context._replace(storage=Meanwhile(store._context.storage, change))
-    found = store.scrub().findings if level == "scrub" else problems(store.check("deep"))
-    assert [item for item in found if item.invariant == 20] == []
-    assert store.scrub().ok
-
-
-def test_a_damaged_list_is_a_finding(world: World) -> None:
-    store = filled(world)
-    raw: list[tuple[bytes, bytes]] = []
-    with store._context.store().view() as view:
-        raw += view.scan(b"Sb", b"Sc")
-
-    class Lying:
-        def __init__(self, view: Any) -> None:
-            self.view = view
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.view, name)
-
-        def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-            for key, value in self.view.scan(start, stop):
-                yield key, (b"\x93\x07" if key == b"Sb" else value)
-
-    with store._context.store().view() as view:
-        plan = scrubbing.plan_step(store._context.names, store.epoch, BEGINNING, 1 << 40, Lying(view))  # type: ignore[arg-type]
-    assert [(item.invariant, item.segment) for item in plan.findings] == [(14, "b")]
-    assert {part.segment.name for part in plan.parts} == {"a", "c"} and plan.position == BEGINNING
-
-
 # Repairing
 
 
@@ -253,92 +158,4 @@ def test_a_copy_puts_back_what_is_damaged(world: World, copies: list[str]) -> No
     assert store.collect().chunks == 4 and not gone & set(world.chunks())
 
 
-def test_a_copy_that_is_damaged_elsewhere(world: World, copies: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Block by block whichever side is sound, over windows and over several new chunks; where neither is, nothing is changed."""
-    monkeypatch.setattr(scrubbing, "WINDOW_BYTES", 2 * BLOCK)
-    store = filled(world)
-    a, b, c = (list(store.layout(name)) for name in "abc")
-    for name in (a[1].name, b[1].name, c[1].name):
-        flip(world, name, BLOCK + 1)
-    copy = copy_of(world, copies)  # the block is bad in both
-    for name in (a[1].name, c[1].name):
-        flip(world, name, BLOCK + 1)  # sound again here
-        flip(world, name, 3 * BLOCK)
-    before = world.chunks()
-    monkeypatch.setattr(scrubbing, "_NEW_CHUNK_BYTES", BLOCK)
-    report = store.scrub(repair_from=copy)
-    assert ranges(report.findings) == [
-        ("a", 7 * BLOCK, 8 * BLOCK),
-        ("b", 5 * BLOCK, 6 * BLOCK),
-        ("c", 7 * BLOCK, 8 * BLOCK),
-    ]
-    assert [found.repaired for found in report.findings] == [True, False, True]
-    assert "neither here nor in the copy" in report.findings[1].message and not report.ok
-    assert store.read("a", 4 * BLOCK, 4 * BLOCK) == pattern(4 * BLOCK, 4 * BLOCK)
-    assert len(list(store.layout("a"))) == 6, "four blocks, a chunk each"
-    assert len(set(world.chunks()) - set(before)) == 8, "what was begun of b's chunk is gone again"
-    assert ranges(store.scrub().findings) == [("b", 5 * BLOCK, 6 * BLOCK)]
-
-
-def test_a_root_without_a_copy_is_refused(world: World, copies: list[str]) -> None:
-    store = filled(world)
-    copies += [nowhere := f"memory://nowhere-{os.getpid()}", other := f"memory://other-{os.getpid()}"]
-    chunkstore.open(other).close()
-    wrong = (
-        nowhere,
-        (world.tmp_path / "not-there").as_uri(),
-        other,
-        "/no/url",
-        "nope://x",
-        store._container.storage.url,
-    )
-    for root in wrong:
-        with pytest.raises(InvalidArgument) as caught:
-            store.scrub(repair_from=root)
-        assert root in str(caught.value)
-    assert not (world.tmp_path / "not-there").exists()
-
-
-def test_a_list_that_changes_while_it_is_repaired(world: World, copies: list[str]) -> None:
-    store = filled(world)
-    chunk = list(store.layout("b"))[1]
-    copy = copy_of(world, copies)
-    flip(world, chunk.name, 5)
-
-    class Changing(Forwarding):
-        def create(self, name: str, data: Any = b"") -> Any:
-            store.truncate("b", 9 * BLOCK)
-            return self.inner.create(name, data)
-
-    store._container.storage = Changing(store._container.storage)
-    report = store.scrub(repair_from=copy)
-    assert report.repaired == 0 and "changed during the scrub" in report.findings[0].message
-    assert store.scrub(repair_from=copy).findings == ()
-    assert store.read("b", 9 * BLOCK, 2 * BLOCK) == pattern(9 * BLOCK, 2 * BLOCK)
-
-
 # The call
-
-
-def test_the_rate_bounds_what_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = filled(world)
-    slept: list[float] = []
-    monkeypatch.setattr(scrubbing, "STEP_BYTES", 4 * BLOCK)
-    monkeypatch.setattr(scrubbing, "_pause", lambda _, until_s: slept.append(until_s - runtime.monotonic_s()))
-    report = store.scrub(rate_bytes_s=BLOCK / 60)
-    assert len(slept) >= 7 and 0 < max(slept) <= 4 * 60
-    assert report.size_bytes / BLOCK * 60 - 4 * 60 - 30 < sum(slept) <= report.size_bytes / BLOCK * 60
-    monkeypatch.undo()
-    monkeypatch.setattr(scrubbing, "STEP_BYTES", BLOCK)
-    monkeypatch.setattr(runtime, "sleep_s", lambda _s: store.close())
-    refused(Closed, lambda: store.scrub(rate_bytes_s=1.0))
-
-
-def test_arguments(world: World) -> None:
-    store = filled(world)
-    for bad in (0, -1, float("nan"), float("inf"), "1", True):
-        refused(InvalidArgument, lambda: store.scrub(rate_bytes_s=bad))  # type: ignore[arg-type]  # noqa: B023
-    for bad in (0, -1, 1.5, True):
-        refused(InvalidArgument, lambda: store.scrub(bytes_max=bad))  # type: ignore[arg-type]  # noqa: B023
-    store.close()
-    refused(Closed, store.scrub)

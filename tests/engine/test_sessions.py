@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from chunkstore.changes import Append, Attach, Change, EndSession, Truncate
-from chunkstore.errors import BadOffset, ChunkstoreError, Conflict, InvalidArgument, SegmentNotFound, SegmentSealed
+from chunkstore.changes import Append, Attach, EndSession, Truncate
+from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.sessions import SessionChunk
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked, nothing
@@ -114,24 +114,6 @@ def test_foreign_and_repeated_chunks_are_refused(world: World) -> None:
     more = session.writer(1).write_chunk(outside, 0, b"more")
     refused(InvalidArgument, lambda: store.commit([Attach("a", session.id, (more,)), Attach("b", session.id, (more,))]))
     assert problems(store.check("deep")) == []
-
-
-def test_refusals_of_the_segment(world: World) -> None:
-    store = world.open()
-    store.create("sealed")
-    store.seal("sealed")
-    store.create("a")
-    session = store.session("me")
-    chunk = session.writer().write_chunk(world.storage(), 0, b"data")
-    cases: list[tuple[type[ChunkstoreError], Change]] = [
-        (SegmentNotFound, Attach("missing", session.id, (chunk,))),
-        (SegmentSealed, Attach("sealed", session.id, (chunk,))),
-        (BadOffset, Attach("a", session.id, (chunk,), 1)),
-    ]
-    for error, change in cases:
-        refused(error, lambda: store.commit([change]))  # noqa: B023
-    assert store.commit([Attach("a", session.id, ())]) == [0]
-    assert store.commit([Attach("a", session.id, (chunk,), 0)]) == [0]
 
 
 def test_a_session_outlives_its_owner(world: World) -> None:

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from chunkstore.changes import Concat, Seal
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import BadOffset, OutcomeUnknown, StorageFull
-from chunkstore.metadata.codec import decode_garbage
-from chunkstore.metadata.keys import GARBAGE
-from chunkstore.metadata.port import MetadataView
-from chunkstore.operations import spiller
-from chunkstore.reading import read_view
+from chunkstore.errors import BadOffset, OutcomeUnknown
 from tests.support.data import problems
 from tests.support.inline import fill, inline, keep, kinds
 from tests.support.worlds import World
@@ -47,40 +41,6 @@ def test_what_an_earlier_owner_left_is_found_and_spilled(world: World) -> None:
     assert problems(again.check("deep")) == []
 
 
-def test_what_an_earlier_owner_left_is_spilled_when_its_segment_is_sealed(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also before anybody has looked for it."""
-    store = inline(world)
-    data = fill(store, "a", 3)
-    world.crash(store)
-    with monkeypatch.context() as context:
-        context.setattr(spiller.Spiller, "tick", lambda *_: None)
-        again = inline(world)
-    again.seal("a")
-    assert kinds(again, "a") == ["object"]
-    assert again.read("a", 0, 99) == data
-
-
-def test_a_quota_refuses_appends_and_not_their_spilling(world: World) -> None:
-    """What is refused counts nowhere; spilling makes room for nothing new, and truncating what it made does."""
-    store = inline(world, quota_bytes=100, rolling=50)
-    expected = fill(store, "log", 10)
-    for _ in range(2):
-        with pytest.raises(StorageFull):
-            store.append("log", b"one more")
-    assert store.usage().safe_mode
-    store._spiller.spill_all("log")
-    assert kinds(store, "log") == ["object", "object"]
-    assert store.read("log", 0, 1000) == expected
-    store.truncate("log", 60)
-    store.collect()
-    assert store.append("log", b"one more") == len(expected)
-    assert store.read("log", 60, 1000) == expected[60:] + b"one more"
-    assert problems(store.check("deep")) == []
-    store.close()
-
-
 @pytest.mark.parametrize("how", ["commit", "unknown", "refused"])
 def test_what_a_concat_takes_elsewhere_is_spilled_there(
     world: World, how: str, monkeypatch: pytest.MonkeyPatch
@@ -111,44 +71,3 @@ def test_what_a_concat_takes_elsewhere_is_spilled_there(
     name = "a" if how == "refused" else "b"
     assert "inline" not in kinds(store, name)
     assert store.read(name, 0, 99) == data
-
-
-def test_what_is_committed_while_a_look_finds_nothing_is_spilled(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = inline(world, spill_s=0.0)
-    keep(store)
-    data = fill(store, "a", 1)
-    store.spill(["a"])
-    look = spiller._count
-
-    def behind(name: str, view: MetadataView) -> int:
-        nonlocal data
-        found = look(name, view)
-        monkeypatch.undo()
-        data = fill(store, "a", 1)
-        return found
-
-    monkeypatch.setattr(spiller, "_count", behind)
-    store.spill(["a"])
-    assert kinds(store, "a")[-1] == "inline"
-    keep(store)
-    assert "inline" not in kinds(store, "a")
-    assert store.read("a", 0, 99) == data
-
-
-def test_a_pin_keeps_what_spills_behind_it_have_left(world: World) -> None:
-    store = inline(world)
-    for number in range(6):
-        if number == 3:
-            store.pin("here")
-        fill(store, "a", 1)
-        store.spill(["a"])
-    left = _garbage(store)
-    store.collect()
-    assert _garbage(store) == left[3:]
-    store.unpin("here")
-    store.collect()
-    assert _garbage(store) == []
-
-
-def _garbage(store: ChunkedSegmentStorage) -> list[int]:
-    return read_view(store, lambda view: [decode_garbage("g", raw).lsn for _, raw in view.scan(GARBAGE, b"H")])

@@ -13,14 +13,12 @@ from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import (
     decode_chunk,
-    decode_garbage,
     decode_segment,
     encode_chunk,
-    encode_garbage,
 )
-from chunkstore.metadata.keys import GARBAGE, chunk_key, garbage_key, segment_key
-from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_id, session_chunk_id
-from chunkstore.records import KIND_INLINE, ChunkRecord, GarbageRecord
+from chunkstore.metadata.keys import chunk_key, segment_key
+from chunkstore.names import CHUNK_ID_BYTES, ContainerNames
+from chunkstore.records import KIND_INLINE, ChunkRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Forwarding
@@ -204,18 +202,6 @@ def test_a_row_that_leads_elsewhere_is_refused(world: World, what: str, way: Way
         assert other.check("deep") == []
 
 
-def test_a_row_that_names_its_own_object_is_right(world: World) -> None:
-    ids = build(world)
-    key = chunk_key(ids.victim[2])
-    record = decode_chunk(key, row_of(world, key))
-    put_rows(world, {key: encode_chunk(record._replace(object=ContainerNames("default").chunk(ids.victim[2])))})
-    with opened(world) as (store, _):
-        assert store.read("victim", 0, 100) == PIECE * CHUNKS
-        assert store.check("deep") == []
-        store.delete("victim")
-        assert (store.collect().chunks, len(world.chunks())) == (CHUNKS, CHUNKS)
-
-
 def test_a_verb_that_meets_such_a_row_is_refused_and_others_work(world: World) -> None:
     """Deleting and truncating read no row of what they drop; it is refused where it is collected."""
     ids = build(world)
@@ -269,67 +255,6 @@ def test_collecting_goes_on_beyond_every_such_row(world: World, what: str, bad: 
         assert len(world.chunks()) == between
     with opened(world) as (store, _):
         assert store.collect().chunks == 0
-
-
-GARBAGE_ROWS = {
-    "rubbish": b"\xc1",
-    "no chunk": encode_garbage(GarbageRecord(chunk_id(9, 9, 9, 9), chunk_id(9, 9, 9, 9), 3, 9, 1, 0, 0)),
-    "no pointer": encode_garbage(GarbageRecord(b"", b"", (1 << 63) - 1, 9, 1, 0, 0)),
-    "nothing": encode_garbage(GarbageRecord(b"", b"", 0, 0, 1, 0, 0)),
-}
-
-
-@pytest.mark.parametrize("row", GARBAGE_ROWS.values(), ids=GARBAGE_ROWS)
-def test_garbage_rows_that_lead_nowhere(world: World, row: bytes) -> None:
-    ids = build(world)
-    put_rows(world, {garbage_key(1, 7): row})
-    with opened(world) as (store, _):
-        store.delete("victim")
-        assert store.collect(dry_run=True).chunks >= CHUNKS
-        assert store.collect().chunks == CHUNKS
-        assert store.read("alive", 0, 100) == PIECE * CHUNKS
-        list(store.check("deep"))
-    assert ids.other in whole(world)
-
-
-def test_a_garbage_range_ends_at_its_last_chunk(world: World) -> None:
-    """One that claims more chunks than it has does not go on into the chunks that are still wanted."""
-    build(world)
-    with world.open(rolling=8, gc_grace_s=3600.0) as store:
-        store.truncate("victim", 16)
-        with store._container.current.store.view() as view:
-            (found,) = view.scan(GARBAGE, b"H")
-    key, raw = found
-    garbage = decode_garbage(key, raw)
-    assert garbage.count == 2
-    put_rows(world, {key: encode_garbage(garbage._replace(count=5))})
-    with opened(world) as (store, _):
-        assert store.collect().chunks == 2
-        assert store.read("victim", 16, 100) == PIECE * 4
-        assert store.check("deep") == []
-
-
-def test_an_id_that_shares_its_name_with_another_is_refused(world: World) -> None:
-    """The epoch in a session's chunk id is not in the name: only 0 is one."""
-    ids = build(world)
-    twin = session_chunk_id(5, 1, 2)
-    odd = twin[:8] + (7).to_bytes(8, "big") + twin[16:]
-    names = ContainerNames("default")
-    assert names.chunk(odd) == names.chunk(twin)
-    world.raw_storage().create(names.chunk(twin), PIECE)
-    key = chunk_key(ids.victim[0])
-    record = decode_chunk(key, row_of(world, key))._replace(previous=b"", next=b"")
-    put_rows(
-        world,
-        {
-            chunk_key(odd): encode_chunk(record),
-            garbage_key(1, 0): encode_garbage(GarbageRecord(odd, odd, 1, 8, 1, 0, 0)),
-        },
-    )
-    with opened(world) as (store, _):
-        assert (store.collect().chunks, store.collect().refused) == (0, 1)
-        assert names.chunk(twin) in world.chunks()
-        assert any(item.severity == "damage" for item in store.check("quick"))
 
 
 @pytest.mark.parametrize("length", [0, 1, CHUNK_ID_BYTES - 1, CHUNK_ID_BYTES + 1])

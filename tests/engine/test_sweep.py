@@ -8,12 +8,10 @@ import pytest
 
 from chunkstore.changes import Attach, EndSession
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument, NotOwner, StorageUnavailable
+from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.names import BackupNames, ContainerNames, chunk_id, session_chunk_id
-from chunkstore.operations.orphans import IdSet
 from chunkstore.storage import ChunkInfo, ListPage
-from chunkstore.upkeep import sweep
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits
 from tests.support.clock import jumping_clock
@@ -130,28 +128,6 @@ def test_sessions_open_ended_and_unknown(world: World) -> None:
     assert store.read("a", 0, 99) == b"bytes" * 5 and problems(store.check("deep")) == []
 
 
-def test_a_list_that_lags_shows_the_deleted_and_hides_the_new(world: World) -> None:
-    store = filled(world, gc_grace_s=0)
-    gone, hidden = plant(world, own(1)), plant(world, own(1, 78))
-    names = world.chunks()
-    store.truncate("a", 40)
-    store.collect()
-    world.remove(gone)
-
-    class Lagging(Forwarding):
-        def list(self, prefix: str = "", *, after: str | None = None, limit: int = 1000) -> ListPage:
-            shown = tuple(ChunkInfo(name, 999, 0) for name in names if name != hidden and name.startswith(prefix))
-            return ListPage(shown, None)
-
-    real = store._context.storage
-    store._context = store._context._replace(storage=Lagging(real))
-    assert store.sweep(delete=True, age_s_min=0) == store.sweep(age_s_min=0)
-    store._context = store._context._replace(storage=real)
-    report = store.sweep(delete=True, age_s_min=0)
-    assert (report.deleted, report.deleted_bytes) == (1, 6) and hidden not in world.chunks()
-    assert store.read("a", 40, 99) == pattern(40, 10) and store.check("deep") == []
-
-
 def test_what_is_committed_during_the_listing_is_wanted(world: World) -> None:
     """The rows are read behind the LIST: what was attached meanwhile is there, and its session is not any more."""
     with world.open() as first:
@@ -173,27 +149,6 @@ def test_what_is_committed_during_the_listing_is_wanted(world: World) -> None:
     store._context = store._context._replace(storage=Late(store._context.storage))
     assert store.sweep(delete=True, age_s_min=0).deleted == 0
     assert store.read("a", 0, 99) == b"bytes"
-
-
-def test_a_sweeper_that_is_overtaken_deletes_nothing(world: World) -> None:
-    store = filled(world)
-    name = plant(world, own(1))
-    hook = Hooked(store._context.storage)
-    machine = world.machine
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "stat":
-            hook.before = lambda operation, names: None
-            world.forget_cache()
-            world.open().append("b", b"the next owner's")
-            world.wake(machine)
-
-    hook.before = before
-    store._context = store._context._replace(storage=hook)
-    before_it = set(world.chunks())
-    with pytest.raises(NotOwner):
-        store.sweep(delete=True, age_s_min=0)
-    assert before_it < set(world.chunks()) and name in before_it
 
 
 def test_a_zombies_list_of_victims_harms_nothing_at_any_delay(world: World) -> None:
@@ -295,21 +250,3 @@ def test_unfinished_uploads_are_part_of_it(world: World, answer: int | None) -> 
         assert store.sweep(delete=True).uploads == answer
     with world.open() as store:
         assert store.sweep(delete=True).uploads == 0, "most storages know none"
-
-
-def test_a_deposed_sweeper_is_told_so_and_not_of_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 1310700049: what a successor had removed and collected was absent by the rows of an owner that had slept."""
-    zombie = filled(world)
-    plant(world, chunk_id(1, 1, 99, 0))
-    world.still(zombie)
-    require_sound = sweep._require_sound
-
-    def late(context: Any, view: Any, _listed: IdSet) -> None:
-        with world.open(rolling=10, gc_grace_s=0) as heir:
-            heir.truncate("a", 30)
-            heir.collect()
-        require_sound(context, view, IdSet())  # the LIST lagged, too
-
-    monkeypatch.setattr(sweep, "_require_sound", late)
-    with pytest.raises(NotOwner):
-        zombie.sweep(delete=True, age_s_min=0)

@@ -87,24 +87,6 @@ def test_scan(world: World) -> None:
     assert [*table.scan()] == []
 
 
-def test_floor(world: World) -> None:
-    store = world.open()
-    table = store.table("t")
-    store.table("s").put(b"z", b"")
-    assert table.floor(b"k") is None
-    for key in (b"a", b"a1", b"a3", b"b"):
-        table.put(key, b"of " + key)
-    assert table.floor(b"a2") == table.get(b"a1")
-    assert table.floor(b"a3") == table.get(b"a3")
-    assert table.floor(b"b9", b"a") is None
-    assert table.floor(b"a\xff", b"a") == table.get(b"a3")
-    assert table.floor(b"A") is None
-    refused(InvalidArgument, lambda: table.floor(b""), lambda: table.floor(b"k", "text"))  # type: ignore[arg-type]
-    store.close()
-    with world.replica() as replica:
-        assert replica.table("t").floor(b"a2") == replica.table("t").get(b"a1")
-
-
 def test_limits(world: World) -> None:
     store = world.open()
     longest = store.table("n" * 64)
@@ -150,18 +132,3 @@ def test_conditional_increments_lose_nothing(world: World) -> None:
     run_threads(8, work)
     counters = [store.table("t").get(key) for key in (b"counter-0", b"counter-1")]
     assert [entry and int(entry.value) for entry in counters] == [4 * rounds, 4 * rounds]
-
-
-def test_unconditional_puts_in_parallel_end_with_one_of_them(world: World) -> None:
-    store = world.open()
-
-    def work(thread: int) -> None:
-        for number in range(20):
-            store.table("t").put(b"k", b"%d-%d" % (thread, number))
-            store.table("t").put(b"mine-%d" % thread, b"%d" % number)
-
-    run_threads(8, work)
-    entry = store.table("t").get(b"k")
-    assert entry is not None and entry.value.endswith(b"-19")
-    assert [item.value for item in store.table("t").scan(b"mine-")] == [b"19"] * 8
-    assert store.check("deep") == []

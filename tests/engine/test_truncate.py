@@ -65,27 +65,6 @@ def test_at_every_offset(world: World, sizes: tuple[int, ...]) -> None:
     assert store.check("deep") == []
 
 
-@pytest.mark.parametrize("sizes", [(1, 5, 2)], ids=str)
-@pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed"])
-def test_byte_by_byte(world: World, sizes: tuple[int, ...], sealed: bool) -> None:
-    store = world.open(gc_grace_s=0)
-    total = fill(store, "a", *sizes)
-    if sealed:
-        store.seal("a")
-    for offset in range(1, total + 1):
-        store.truncate("a", offset)
-        verify(store, "a", offset, total)
-        assert store.check("quick") == []
-    assert store.info("a").sealed == sealed
-    store.collect()
-    assert world.chunks() == []
-    if sealed:
-        store.unseal("a")
-    assert store.append("a", pattern(total, 3)) == total
-    verify(store, "a", total, total + 3)
-    assert store.check("deep") == []
-
-
 def test_at_and_below_the_start_nothing_happens(world: World) -> None:
     store = world.open()
     fill(store, "a", 3, 3)
@@ -97,32 +76,3 @@ def test_at_and_below_the_start_nothing_happens(world: World) -> None:
     assert store.info("a") == before
     refused(BadOffset, lambda: store.truncate("a", 7), lambda: store.truncate("a", 1 << 62))
     verify(store, "a", 4, 6)
-
-
-def test_growing_goes_on_behind_a_truncation(world: World) -> None:
-    store = world.open(rolling=8)
-    store.create("a")
-    total = 0
-    for step in range(40):
-        store.append("a", pattern(total, 3))
-        total += 3
-        store.truncate("a", max(0, total - 5 + step % 3))
-    verify(store, "a", total - 5, total)
-    if world.appends:
-        # The tail chunk is still the one that was growing: truncation does not close it.
-        assert store.info("a").chunk_count == 1
-    assert store.check("deep") == []
-
-
-def test_a_thousand_chunks(world: World) -> None:
-    store = world.open(rolling=1, gc_grace_s=0)
-    store.create("a")
-    store.append("a", pattern(0, 1_000))
-    for start in (1, 10, 333, 998):
-        store.truncate("a", start)
-        assert store.info("a").chunk_count == 1_000 - start
-        assert store.read("a", start, 2_000) == pattern(start, 1_000 - start)
-    report = store.collect()
-    assert report.chunks == 998
-    assert len(world.chunks()) == 2
-    assert store.check("deep") == []

@@ -8,9 +8,6 @@ import pytest
 
 import chunkstore
 from chunkstore.errors import SegmentNotFound
-from chunkstore.names import session_chunk_id
-from chunkstore.upkeep import usage
-from tests.support.clock import jumping_clock
 from tests.support.data import pattern
 from tests.support.worlds import World
 
@@ -46,55 +43,6 @@ def test_segments_heads_and_garbage(world: World) -> None:
     assert (used.segments, used.chunks, used.live_bytes, used.dead_head_bytes, used.garbage_bytes) == (1, 4, 35, 0, 0)
 
 
-def test_extents_and_what_they_hold(world: World) -> None:
-    """By the owner and by a replica alike: in segments, in garbage, spilled, and where an OPEN has taken the last record along."""
-    chosen: dict[str, Any] = {"inline_bytes_max": None, "spill_bytes": 1 << 30, "spill_s": 3600.0, "gc_grace_s": 0}
-    store = world.open(**chosen)
-    world.still(store)
-    store.create("a")
-    store.create("b")
-    opening = store.usage().open_bytes
-    index = store._container.current.journal.head.index
-    for number in range(5):
-        store.append("a", pattern(10 * number, 10))
-    store.append("b", pattern(0, 7))
-    replica = world.replica()
-
-    def seen() -> tuple[object, ...]:
-        replica.refresh()
-        here, there = (
-            (used.inline_bytes, used.inline_extents, used.held_epoch, used.held_index)
-            for used in (store.usage(), replica.usage())
-        )
-        assert here == there
-        return here
-
-    oldest = store.epoch, index if world.mode == "slot" else 0
-    assert seen() == (57, 6, *oldest)
-    assert (store.usage("b").inline_bytes, store.usage("a").inline_extents) == (7, 5)
-    store.truncate("a", 20)
-    assert seen() == (57, 6, *oldest) and store.usage("a").inline_bytes == 30
-    store.collect()
-    assert seen()[:2] == (37, 4)
-    store.delete("b")
-    store._spiller.spill_all("a")
-    assert seen()[:2] == (7, 1)
-    assert store.usage("a").inline_extents == 0
-    store.append("a", b"the last record of its stream")
-    world.forget_cache()  # whoever has one that has applied the last record takes nothing along
-    store = world.open(**chosen)
-    world.still(store)
-    used = store.usage()
-    assert used.open_bytes == stored_bytes(world, "default/j/", ("0000000000000000.s",))
-    assert opening is not None and used.open_bytes is not None
-    assert (used.open_bytes > 2 * opening + 29) is (world.mode == "append")
-    for name in ("a", "b"):
-        if store.exists(name):
-            store._spiller.spill_all(name)
-    store.collect()
-    assert (store.usage().inline_extents, store.usage().held_epoch) == (0, None)
-
-
 def test_journal_and_snapshots_are_what_lies_there(world: World) -> None:
     begun = world.open(gc_grace_s=0, snapshots_kept=1)
     begun.create("a")
@@ -127,35 +75,3 @@ def test_journal_and_snapshots_are_what_lies_there(world: World) -> None:
     store.collect()
     compare()
     assert store.usage().snapshot_bytes
-
-
-def test_a_replica_lists_once_a_minute(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with jumping_clock() as clock:
-        store = world.open()
-        store.create("a")
-        replica = world.replica()
-        store.append("a", pattern(0, 99))
-        replica.refresh()
-        first = replica.usage()
-        store.append("a", pattern(0, 1))
-        replica.refresh()
-        second = replica.usage()
-        assert (first.live_bytes, second.live_bytes) == (99, 100)
-        assert first.journal_bytes == second.journal_bytes
-        clock.jump(int(usage._FRESH_S) + 1)
-        at_owner, listed, before = (used.journal_bytes or 0 for used in (store.usage(), replica.usage(), first))
-        assert -8 <= listed - at_owner <= 0 and listed > before + 50
-
-
-def test_orphans_are_known_when_somebody_looked(world: World) -> None:
-    store = world.open()
-    storage = world.raw_storage()
-    for number in range(3):
-        name = store._container.names.chunk(session_chunk_id(77, number, 1))
-        storage.create(name, b"x" * 10)
-    assert (store.usage().orphan_bytes, store.usage().orphans_ms) == (None, None)
-    store.check("quick")
-    assert store.usage().orphan_bytes is None
-    assert len(store.check("exists")) == 3
-    used = store.usage()
-    assert used.orphan_bytes == 30 and used.orphans_ms is not None

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import random
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
-from google_crc32c import value
 
 from chunkstore import blocks
-from chunkstore.changes import Append, Attach, Concat, Create, Seal
-from chunkstore.config import LIMITS
+from chunkstore.changes import Append, Concat, Create, Seal
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.journal import OpCode
-from chunkstore.metadata.keys import block_key
-from chunkstore.operations import collect as collecting
 from chunkstore.operations import read_slices
-from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.records import TableRecord
 from chunkstore.replica import Replica
 from tests.support.data import pattern, problems, refused
-from tests.support.rot import Block, blocks_of, borders_of, expected_borders, flip, stored_borders
+from tests.support.rot import Block, blocks_of, flip
 from tests.support.worlds import World
 
 BLOCK = 16
@@ -176,22 +167,6 @@ def check_reads(
     assert [(item.invariant, item.position) for item in finding] == [(20, block.start)]
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_rows_say_what_the_bytes_say(world: World, kind: str) -> None:
-    shape = make(world, kind)
-    expected = expected_borders(world, shape.store, BLOCK)
-    stored = stored_borders(shape.store)
-    for chunk in shape.store.layout("a"):
-        assert chunk.crc32c == value(world.content(chunk.name)[: chunk.length])
-    assert {identity: stored[identity] for identity in expected} == expected
-    assert (len(stored) > len(expected)) == (kind == "truncated" and not world.appends)  # until they are collected
-    assert problems(shape.store.check("deep")) == []
-    shape.store.close()
-    world.forget_cache()
-    again = world.open()
-    assert stored_borders(again) == stored and again.read("a", shape.start, 1 << 20) == shape.content[shape.start :]
-
-
 def test_off_means_off(world: World) -> None:
     shape = make(world, "long")
     shape.store.close()
@@ -233,69 +208,3 @@ def test_damage_that_is_skipped_is_named_and_nothing_else_is_left_out(world: Wor
             assert [at for low, high in told for at in range(low, high)] == sorted(lost)
             assert all(isinstance(item.error, Damaged) for item in pieces.skipped)
     refused(InvalidArgument, lambda: store.reader("a", on_damage="ignore"))  # type: ignore[arg-type]
-
-
-def test_borders_go_with_their_chunks(world: World) -> None:
-    shape = make(world, "concatenated")
-    shape.store.close()
-    store = world.open(gc_grace_s=0)
-    chunks = [*store.layout("a")]
-    store.truncate("a", chunks[-1].offset + 3)
-    assert len(stored_borders(store)) > 1
-    store.collect()
-    assert stored_borders(store) == expected_borders(world, store, BLOCK) and len(stored_borders(store)) == 1
-    store.delete("a")
-    store.collect()
-    assert stored_borders(store) == {} and problems(store.check("deep")) == []
-
-
-def test_rows_are_collected_in_bounded_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = make(world, "many")
-    shape.store.close()
-    store = world.open(gc_grace_s=0)
-    monkeypatch.setattr(collecting, "LIMITS", dataclasses.replace(LIMITS, garbage_unfold_chunks_max=5))
-    store.delete("a")
-    chunks, before = len(world.chunks()), store._container.current.queue.head.lsn
-    store.collect()
-    assert stored_borders(store) == {} and world.chunks() == [] and problems(store.check("deep")) == []
-    # A long chunk has more rows than that: each goes alone.
-    assert store._container.current.queue.head.lsn - before >= min(chunks // 5, 3)
-
-
-def test_rows_of_a_chunk_that_is_not_there_are_a_leak(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    identity = b"\7" * 28
-    value = b"\1" + (16).to_bytes(8, "big") + (16).to_bytes(8, "big") + bytes(4)
-
-    def plan(changes: ChangeSet) -> None:
-        changes.rows[block_key(identity, 1024)] = TableRecord(0, value)
-        changes.headers.append((int(OpCode.TABLE_PUT), "!blocks", identity))
-
-    commit_changes(store._container, (), plan)
-    [finding] = problems(store.check("deep"))
-    assert (finding.invariant, finding.severity) == (17, "leak") and "block borders" in finding.message
-    assert problems(store.check("exists")) == []
-
-
-def test_chunks_of_a_session_have_borders(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    content = pattern(0, LONG)
-    with store.session("me") as session:
-        chunk = session.writer(0).write_chunk(world.storage(), 0, content)
-        assert pickle.loads(pickle.dumps(chunk)) == chunk and len(chunk.border_crcs) == len(borders_of(LONG, BLOCK))
-        crcs = chunk.border_crcs
-        wrong_crcs: list[Any] = [crcs[1:], (*crcs, 0), (-1, *crcs[1:]), [*crcs]]
-        for bad in wrong_crcs:
-            wrong = chunk._replace(border_crcs=bad)
-            with pytest.raises(InvalidArgument):
-                store.commit([Attach("a", session.id, (wrong,))])
-        store.commit([Attach("a", session.id, (chunk,))])
-    assert stored_borders(store) == expected_borders(world, store, BLOCK) != {}
-    [stored] = store.layout("a")
-    flip(world, stored.name, 700)
-    with pytest.raises(Damaged) as caught:
-        store.read("a", 690, 20)
-    assert caught.value.start == 688
-    assert store.read("a", 0, 688) == content[:688] and store.read("a", 704, 1 << 20) == content[704:]

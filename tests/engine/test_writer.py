@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,13 +16,11 @@ from chunkstore.errors import (
     DeadlineExceeded,
     InvalidArgument,
     NotOwner,
-    SegmentNotFound,
     SegmentSealed,
 )
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
-from tests.support.hooked import within
 from tests.support.worlds import World
 
 
@@ -162,25 +158,6 @@ def test_after_an_error_it_is_broken(world: World) -> None:
     refused(Closed, lambda: writer.append(b"x"))
 
 
-def test_closed_writers(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    writer = store.writer("a")
-    future = writer.append(b"x")
-    writer.close()
-    assert future.result(0) == 0
-    writer.close()
-    refused(Closed, lambda: writer.append(b"x"))
-    left = store.writer("a")
-    pending = left.append(b"y")
-    store.close()
-    assert pending.exception(60) is None or isinstance(pending.exception(60), Closed)
-    try:
-        left.close()
-    except Closed:
-        assert isinstance(pending.exception(60), Closed)
-
-
 def events(count: int) -> list[bytes]:
     return [b"event-%03d;" % number for number in range(1, count + 1)]
 
@@ -247,27 +224,6 @@ def test_a_newer_writer_of_an_id_goes_on_alone(world: World, resumes: bool) -> N
     assert store.last_event_number("a", "w") == 60
 
 
-def test_nobody_goes_on_behind_a_writer_whose_batch_hangs(world: World) -> None:
-    store, gate = gated(world)
-    first = store.writer("a", writer_id="w", flush_s=3_600, flush_bytes=3)
-    gate.shut()
-    future = first.append(b"one")
-    assert gate.reached.wait(60)
-    waiting = first.append(b"2")  # too little for a batch of its own
-    with within(store, 0.5), pytest.raises(ChunkstoreError):
-        store.writer("a", writer_id="w")
-    assert type(first.append(b"late").exception(60)) is Closed
-    gate.open.set()
-    assert waiting.exception(60) is not None, "it never waits for ever"
-    with contextlib.suppress(ChunkstoreError):
-        future.result(60)
-    second = first.resume(store)
-    if second.event_number == 0:
-        second.append(b"one")
-    second.close()
-    assert store.read("a", 0, 9) == b"one"
-
-
 def test_a_writer_with_an_id_takes_up_where_the_last_one_ended(world: World) -> None:
     store = world.open()
     store.create("a")
@@ -281,28 +237,3 @@ def test_a_writer_with_an_id_takes_up_where_the_last_one_ended(world: World) -> 
     with pytest.raises(InvalidArgument):
         plain.resume(store)
     plain.close()
-
-
-def test_arguments(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    calls: list[Callable[[], object]] = [
-        lambda: store.writer("a", flush_bytes=0),
-        lambda: store.writer("a", flush_bytes=1.5),  # type: ignore[arg-type]
-        lambda: store.writer("a", flush_s=-1),
-        lambda: store.writer("a", flush_s=float("nan")),
-        lambda: store.writer("a", buffer_bytes_max=0),
-        lambda: store.writer("a", writer_id=b""),
-    ]
-    refused(InvalidArgument, *calls)
-    refused(SegmentNotFound, lambda: store.writer("missing"))
-    with store.writer("a") as writer:
-        refused(InvalidArgument, lambda: writer.append("text"))  # type: ignore[arg-type]
-        assert writer.append(b"").result(60) == 0
-    handle = store.open_write("a")
-    with store.writer(handle) as writer:
-        assert writer.append(b"by handle").result(60) == 0
-    refused(InvalidArgument, lambda: store.writer(store.open_read("a")))
-    store.delete("a")
-    store.create("a")
-    refused(SegmentNotFound, lambda: store.writer(handle))

@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
-    BadOffset,
-    CacheDamaged,
     ChunkstoreError,
     Closed,
-    InvalidArgument,
     NotOwner,
     StorageUnavailable,
 )
-from chunkstore.journal import Batch, JournalBroken
-from chunkstore.metadata.port import MetadataStore
-from chunkstore.operations.append import AppendWindow, Underway
-from chunkstore.operations.pending import PendingOp
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
-from tests.support.hooked import wait_for
 from tests.support.worlds import World
 
 BATCH = 10
@@ -114,22 +105,6 @@ def test_later_batches_are_written_first_and_acknowledged_behind_the_earlier_one
     assert problems(store.check("deep")) == []
 
 
-def test_all_that_is_ready_becomes_one_record(world: World) -> None:
-    store, uploads = held(world)
-    queue = store._container.current.queue
-    before = queue.head.lsn
-    with store.writer("a", flush_bytes=BATCH, flush_s=0, window=4) as writer:
-        futures = [writer.append(piece) for piece in pieces(4)]
-        if not world.appends:
-            uploads.wait_for(4)
-            uploads.let_go(1, 2, 3)
-            wait_for(lambda: sum(op.written for op in queue._queue) == 3)
-            assert queue.head.lsn == before
-        uploads.let_all_go()
-    assert outcomes(futures) == [0, 10, 20, 30]
-    assert queue.head.lsn - before == (4 if world.appends else 1)
-
-
 @pytest.mark.parametrize("failing", [0, 1, 3])
 def test_nothing_is_acknowledged_behind_one_that_fails_and_resuming_is_exactly_once(world: World, failing: int) -> None:
     store, uploads = held(world)
@@ -184,124 +159,3 @@ def test_a_take_over_in_the_middle_acknowledges_a_prefix(world: World) -> None:
             resumed.append(piece)
     assert second.read("a", 0, 99) == pattern(0, 40)
     assert problems(second.check("deep")) == []
-
-
-def begin(window: AppendWindow, data: bytes, before: Underway | None, number: int = 0) -> Underway | None:
-    writer_id = b"w" if number else None
-    return window.begin(data, before, expected_offset=None, writer_id=writer_id, event_number=number)
-
-
-def window_of(store: ChunkedSegmentStorage, name: str) -> AppendWindow:
-    return AppendWindow(store._container, name, store.open_write(name).segment_id)
-
-
-def test_nothing_enters_behind_one_that_failed(world: World) -> None:
-    """Also when that is known only after the next one was made."""
-    store = world.open()
-    store.create("a")
-    window = window_of(store, "a")
-    first = begin(window, b"first", None)
-    assert first is not None
-    # The epoch ends with it, as by a journal that failed; the next epoch would take anything.
-    store._container.current.end(StorageUnavailable("the epoch ends"))
-    refused(StorageUnavailable, lambda: begin(window, b"second", first))
-    refused(StorageUnavailable, lambda: window.finish(first, lambda: None))
-    refused(StorageUnavailable, lambda: begin(window, b"third", first))
-    assert store.info("a").length == 0
-    assert begin(window, b"", None) is None
-    window.close()
-    refused(Closed, lambda: begin(window, b"late", None))
-    assert store.append("a", b"another") == 0
-
-
-@pytest.mark.parametrize("happened", [True, False])
-def test_in_a_new_epoch_nothing_enters_before_what_was_in_doubt_is_decided(
-    world: World, happened: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = world.open()
-    store.create("a")
-    container, window = store._container, window_of(store, "a")
-    first = begin(window, b"first", None, 1)
-    assert first is not None
-    # The next epoch serves, and what became of the last batch of the one before is not told yet.
-    serves, go = threading.Event(), threading.Event()
-    retire, queue = container.retire, first.owned.queue
-    wait_decided = queue.wait_decided
-
-    def append(batch: Batch) -> NoReturn:
-        if happened:
-            first.owned.journal.append(batch)
-        raise JournalBroken(StorageUnavailable("no answer"), happened=None)
-
-    def hold(ended: MetadataStore) -> None:
-        serves.set()
-        assert go.wait(60)
-        retire(ended)
-
-    def wait(op: PendingOp, deadline: Deadline) -> bool:
-        go.set()
-        return wait_decided(op, deadline)
-
-    monkeypatch.setattr(container, "retire", hold)
-    monkeypatch.setattr(queue, "_environment", queue._environment._replace(append=append))
-    told: list[object] = []
-
-    def finish() -> None:
-        try:
-            told.append(window.finish(first, lambda: None))
-        except ChunkstoreError as error:
-            told.append(error)
-
-    thread = threading.Thread(target=finish)
-    thread.start()
-    try:
-        assert serves.wait(60)
-        monkeypatch.setattr(queue, "wait_decided", wait)
-        if happened:
-            second = begin(window, b"second", first, 2)
-            assert second is not None
-            assert window.finish(second, lambda: None) == 5
-        else:
-            refused(StorageUnavailable, lambda: begin(window, b"second", first, 2))
-    finally:
-        go.set()
-        thread.join(60)
-    assert told == [0] if happened else isinstance(told[0], StorageUnavailable)
-    assert store.read("a", 0, 99) == (b"firstsecond" if happened else b"")
-    assert store.last_event_number("a", b"w") == (2 if happened else 0)
-
-
-def test_what_a_damaged_cache_undid_is_done_again_in_order(world: World) -> None:
-    store, uploads = held(world)
-    writer = store.writer("a", flush_bytes=BATCH, flush_s=0, window=3, writer_id="w")
-    futures = [writer.append(piece) for piece in pieces(6)]
-    uploads.wait_for(1 if world.appends else 3)
-    store._container.current.end(CacheDamaged("rotten", object="cache"))
-    uploads.let_all_go()
-    writer.close()
-    assert outcomes(futures) == [0, 10, 20, 30, 40, 50]
-    assert store.read("a", 0, 99) == pattern(0, 60)
-    assert store.last_event_number("a", "w") == 6
-    assert problems(store.check("deep")) == []
-
-
-def test_a_writer_that_expects_to_be_alone(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    store.append("a", b"0123")
-    refused(InvalidArgument, lambda: store.writer("a", expected_offset=-1))
-    writer = store.writer("a", flush_bytes=2, flush_s=0, expected_offset=4)
-    assert [writer.append(b"45").result(60), writer.append(b"67").result(60)] == [4, 6]
-    assert store.append("a", b"stranger") == 8
-    late = writer.append(b"89")
-    error = late.exception(60)
-    assert isinstance(error, BadOffset) and (error.expected, error.given) == (16, 8)
-    refused(BadOffset, writer.close)
-    assert store.read("a", 0, 99) == b"01234567stranger"
-
-
-def test_window_arguments(world: World) -> None:
-    store = world.open()
-    store.create("a")
-    for wrong in (0, -1, 65, 2.0, True, None):
-        refused(InvalidArgument, lambda wrong=wrong: store.writer("a", window=wrong))  # type: ignore[misc]

@@ -34,27 +34,6 @@ def test_a_lost_rename_is_recognised_by_the_files_number(fake: FakeWebHdfs, stor
     assert temporaries(fake) == []
 
 
-def test_a_lost_rename_of_equal_bytes_is_not_mistaken(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    """Somebody else's file with the very same bytes is somebody else's."""
-    assert storage.create_if_absent("a", b"same")
-    fake.lose_request("RENAME")
-    assert storage.create_if_absent("a", b"same") is False
-    assert temporaries(fake) == []
-
-
-def test_without_file_numbers_contents_decide() -> None:
-    with FakeWebHdfs(numbers=False) as fake:
-        storage = made(fake)
-        fake.lose_reply("RENAME")
-        assert storage.create_if_absent("a", b"mine") is True
-        fake.lose_reply("RENAME")
-        assert storage.create_if_absent("a", b"yours") is False
-        fake.lose_reply("RENAME")
-        storage.put("hint", b"new")
-        assert fake.files["/root/hint"].data == b"new"
-        storage.close()
-
-
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_rename_that_never_arrived_is_sent_again(fake: FakeWebHdfs, storage: HdfsChunkStorage, times: int) -> None:
     fake.lose_request("RENAME", times=times)
@@ -116,28 +95,6 @@ def test_a_body_that_is_cut_never_gets_the_name(fake: FakeWebHdfs, storage: Hdfs
     assert "/root/a" not in fake.files
     assert temporaries(fake) == []
     assert storage.create_if_absent("a", b"x" * 100_000)
-
-
-def test_a_body_that_may_have_arrived_is_sent_to_no_other_data_node() -> None:
-    with FakeWebHdfs(datanodes=2) as fake:
-        storage = made(fake)
-        assert storage.create_if_absent("a", b"x")
-        sent = fake.asked("CREATE", "datanode")
-        fake.lose_reply("CREATE", where="datanode")
-        with pytest.raises(StorageUnavailable):
-            storage.create_if_absent("b", b"x")
-        assert fake.asked("CREATE", "datanode") == sent + 1
-        storage.close()
-
-
-def test_a_shorter_file_is_noticed_even_when_the_data_node_says_created(
-    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real_end = FakeWebHdfs.end_write
-    monkeypatch.setattr(FakeWebHdfs, "end_write", lambda fake, file, data: real_end(fake, file, data[:-1]))
-    with pytest.raises(StorageUnavailable, match="arrived instead of"):
-        storage.create_if_absent("a", b"whole")
-    assert "/root/a" not in fake.files
 
 
 @pytest.mark.parametrize("where", ["namenode", "datanode"])

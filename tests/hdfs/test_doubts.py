@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import requests
 
-import chunkstore
-from chunkstore.config import Settings
-from chunkstore.errors import ChunkExists, ChunkstoreError, Damaged, StorageUnavailable, Unsupported
-from chunkstore.names import ContainerNames
-from chunkstore.registry import open_storage
-from chunkstore.storage import ConcatArgument
+from chunkstore.errors import ChunkExists, StorageUnavailable
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from chunkstore_bindings.wrappers.probe import PROBE_RACERS
-from chunkstore_journal.container import read_format
 from chunkstore_journal.slots import put_decided
-from tests.hdfs.model import FOLDER, PATIENT_S, made, temporaries
+from tests.hdfs.model import PATIENT_S, made, temporaries
 from tests.support import hdfs_names
 from tests.support.fake_webhdfs import FakeWebHdfs
 
@@ -32,12 +22,6 @@ def rename_says_no(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answ
         hdfs_names._rename(fake, path, {**params, "renameoptions": "NONE"})
     except hdfs_names.No:
         return {"boolean": False}
-    return {"boolean": True}
-
-
-def rename_replaces(fake: FakeWebHdfs, path: str, params: dict[str, str]) -> Answer:
-    """A gateway that ignores the options, and replaces what is there."""
-    hdfs_names._rename(fake, path, {**params, "renameoptions": "OVERWRITE"})
     return {"boolean": True}
 
 
@@ -74,37 +58,6 @@ def test_a_gateways_false_is_no_success(numbers: bool, monkeypatch: pytest.Monke
         assert fake.files["/root/x/y/z"].data == b"mine"
         assert temporaries(fake) == []
         storage.close()
-
-
-def opened(fake: FakeWebHdfs, folder: Path) -> chunkstore.ChunkedSegmentStorage:
-    return chunkstore.open(fake.root(), settings=Settings(cache_dir=str(folder), op_deadline_s=PATIENT_S, lease_s=0))
-
-
-def probed(fake: FakeWebHdfs) -> int:
-    """How many renames were a probe's, so far."""
-    return sum(item.op == "RENAME" and "/tmp/probe-" in item.params["destination"] for item in fake.log)
-
-
-def test_every_open_asks_once_more(fake: FakeWebHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(fake, tmp_path) as store:
-        store.create("a")
-        store.append("a", b"kept")
-    once = probed(fake)
-    assert once >= PROBE_RACERS + 2
-    storage = open_storage(fake.root(), Settings())
-    said = read_format(storage, ContainerNames("default")).probe
-    assert (said["endpoint"], said["lifecycle"]) == (f"http://127.0.0.1:{fake.port}", "none")
-    before = fake.files["/root/default/FORMAT"].number
-    opened(fake, tmp_path).close()
-    assert fake.files["/root/default/FORMAT"].number == before
-    assert probed(fake) == once, "the same address, and it has refused FORMAT's own bytes"
-    # It is the same address, and what answers there is another thing.
-    becomes(monkeypatch, "PUT", "RENAME", rename_replaces)
-    claims = [path for path in fake.files if "/epoch/" in path]
-    with pytest.raises(Unsupported, match="put-if-absent does not hold"):
-        opened(fake, tmp_path)
-    assert [path for path in fake.files if "/epoch/" in path] == claims
-    storage.close()
 
 
 # A refusal behind a lost reply
@@ -151,61 +104,4 @@ def test_the_journal_is_not_told_that_a_late_record_did_not_happen(
 # What others left, and what a call left that fails
 
 
-def leave_stale(fake: FakeWebHdfs, count: int) -> None:
-    with fake.lock:
-        fake.make_folders(FOLDER)
-        for number in range(count):
-            file = fake.new_file(f"{FOLDER}/old{number}")
-            file.open, file.modified_ms = False, file.modified_ms - 48 * 3600_000
-
-
-def test_a_sweep_ends_at_the_first_silence(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    leave_stale(fake, 20)
-    fake.lose_request("DELETE", times=1000)
-    assert storage.create_if_absent("a", b"x")
-    assert fake.asked("DELETE") == 1
-
-
-def test_a_source_that_fails_while_it_is_copied_leaves_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.create("f/a", b"start")
-    storage.create("f/b", bytes(20 << 20))
-    real = storage.do_read
-
-    def read(name: str, offset: int, length: int) -> bytes:
-        if offset:
-            raise Damaged("the bytes are wrong", object=name, position=offset)
-        return real(name, offset, length)
-
-    storage.do_read = read  # type: ignore[method-assign]
-    with pytest.raises(Damaged):
-        storage.concat([ConcatArgument("f/a", 5), ConcatArgument("f/b", 20 << 20)])
-    assert temporaries(fake) == []
-    assert fake.files["/root/f/a"].data == b"start"
-
-
 # Time
-
-
-def test_a_data_node_that_looks_for_a_lost_block_says_nothing(
-    fake: FakeWebHdfs, storage: HdfsChunkStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle = storage.create("a", b"0123")
-    given_up = threading.Event()
-
-    def silent(*arguments: object) -> bytes:
-        given_up.wait(60)
-        return b""
-
-    monkeypatch.setattr(FakeWebHdfs, "read", silent)
-    ask = storage._rest.session.request
-
-    def hasty(method: str, url: str, *, timeout: tuple[float, float], **more: object) -> requests.Response:
-        """All attempts end by this patience, long before the deadline, which would have other words for it."""
-        answer_s = 0.3 if f":{fake.datanode_port}/" in url else timeout[1]
-        return ask(method, url, timeout=(timeout[0], answer_s), **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(storage._rest.session, "request", hasty)
-    with pytest.raises(ChunkstoreError, match=r"timed out.*no replica left.*fsck") as caught:
-        storage.read(handle, 0, 4)
-    given_up.set()
-    assert isinstance(caught.value, StorageUnavailable)

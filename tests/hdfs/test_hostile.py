@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.errors import StorageUnavailable
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.hdfs.model import made
-from tests.support.data import fails_in_time
 from tests.support.fake_webhdfs import FakeWebHdfs
-from tests.support.servers.hdfs import hdfs_or_end
 
 HANDLE = ChunkHandle("a", True)
 
@@ -95,28 +93,6 @@ def test_a_listing_that_goes_round_ends(fake: FakeWebHdfs, storage: HdfsChunkSto
     assert fake.asked("LISTSTATUS_BATCH") <= 3
 
 
-NOWHERE: list[object] = [
-    None,
-    7,
-    "",
-    "ftp://127.0.0.1/x",
-    "http://",
-    "http://[::1",
-    "http://a b/x",
-    "file:///etc/passwd",
-]
-NOWHERE += ["http://127.0.0.1:0/x", "http://127.0.0.1:99999/x", "http://" + "x" * 300 + "/x", "http://..:1/x"]
-
-
-@pytest.mark.parametrize("location", NOWHERE)
-def test_data_nodes_that_cannot_be(fake: FakeWebHdfs, storage: HdfsChunkStorage, location: object) -> None:
-    body = json.dumps({"Location": location}).encode()
-    for op in ("OPEN", "CREATE"):
-        fake.say(op, body, times=1000)
-    calls = lambda: storage.read(HANDLE, 0, 4), lambda: storage.create_if_absent("b", b"x")
-    fails_in_time(StorageUnavailable, *calls)
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -157,19 +133,3 @@ def test_the_rpc_port_is_called_that(fake: FakeWebHdfs, storage: HdfsChunkStorag
     fake.say("GETFILESTATUS", said, status=404)
     with pytest.raises(StorageUnavailable, match=r"RPC port.*HTTP port \(9870"):
         storage.exists("a")
-
-
-@pytest.mark.parametrize(
-    "name", ["x" * 255, "deep/" * 120 + "x", "d" * 255 + "/" + "e" * 255, "a b+c%20&d=e#f?g", "\n"]
-)
-def test_names_at_the_edge(name: str) -> None:
-    """Whatever the port lets through either works as it is or is an argument's fault; it never takes another name."""
-    storage = HdfsChunkStorage(hdfs_or_end().root(), deadline_s=60)
-    try:
-        storage.create(name, b"x")
-        assert storage.read(ChunkHandle(name, False), 0, 9) == b"x"
-        assert [item.name for item in storage.list().items] == [name]
-    except ChunkstoreError as error:
-        assert isinstance(error, InvalidArgument), error
-        assert storage.list().items == ()
-    storage.close()

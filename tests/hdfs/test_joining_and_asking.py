@@ -12,9 +12,7 @@ import pytest
 
 from chunkstore.errors import (
     ChunkExists,
-    ChunkNotFound,
     ChunkstoreError,
-    InvalidArgument,
     StorageUnavailable,
 )
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument
@@ -23,15 +21,6 @@ from tests.hdfs.model import made, temporaries
 from tests.support.fake_webhdfs import FakeWebHdfs
 
 # Joining
-
-
-def test_concat_leaves_its_sources_alone(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.create("f/a", b"aa")
-    storage.create("f/b", b"bb")
-    assert storage.concat([ConcatArgument("f/a", 2), ConcatArgument("f/b", 2)]) == 4
-    assert fake.files["/root/f/a"].data == b"aabb"
-    assert fake.files["/root/f/b"].data == b"bb"
-    assert fake.asked("CONCAT") == 0
 
 
 def test_concat_in_one_folder_moves_no_bytes_where_it_may_consume(fake: FakeWebHdfs) -> None:
@@ -49,17 +38,6 @@ def test_concat_in_one_folder_moves_no_bytes_where_it_may_consume(fake: FakeWebH
     assert storage.exists("g/d")
     assert temporaries(fake) == []
     storage.close()
-
-
-def test_concat_copies_through_bounded_memory(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    data = bytes(range(256)) * 80_000
-    storage.create("f/a", b"start")
-    storage.create("g/b", data)
-    storage.create("g/c", b"end")
-    items = [("f/a", 5), ("g/b", len(data)), ("g/c", 2), ("g/b", 3)]
-    assert storage.concat([ConcatArgument(*item) for item in items]) == 10 + len(data)
-    assert fake.files["/root/f/a"].data == b"start" + data + b"en" + data[:3]
-    assert max(int(item.params["length"]) for item in fake.log if item.op == "OPEN") <= 8 << 20
 
 
 # Composing
@@ -81,40 +59,6 @@ def test_composing_streams_through_bounded_memory(fake: FakeWebHdfs) -> None:
     assert fake.asked("CONCAT") == 0
     assert temporaries(fake) == []
     storage.close()
-
-
-def test_what_cannot_be_composed_moves_no_byte(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.create("f/a", b"aa")
-    storage.create("f/b", b"bb")
-    fake.log.clear()
-    with pytest.raises(ChunkExists):
-        storage.compose("f/b", [ChunkRange("f/a", 0, 2)])
-    with pytest.raises(ChunkNotFound):
-        storage.compose("f/new", [ChunkRange("f/a", 0, 2), ChunkRange("f/none", 0, 2)])
-    with pytest.raises(InvalidArgument, match="'f/b' ends before byte 3"):
-        storage.compose("f/new", [ChunkRange("f/a", 0, 2), ChunkRange("f/b", 1, 2)])
-    assert [item.op for item in fake.log if item.where == "datanode"] == []
-
-
-def test_a_source_that_goes_while_it_is_read_leaves_nothing(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    storage.create("f/a", b"aa")
-    for name in ("f/cut", "f/gone"):
-        storage.create(name, bytes(20 << 20))
-    fake.cut_after("/root/f/cut", 9 << 20, reads=1)
-    real: Any = storage.do_read
-
-    def read(name: str, offset: int, length: int) -> bytes:
-        if offset and name == "f/gone":
-            fake.files.pop("/root/f/gone", None)
-        data: bytes = real(name, offset, length)
-        return data
-
-    storage.do_read = read  # type: ignore[method-assign]
-    for name, kind in (("f/gone", ChunkNotFound), ("f/cut", InvalidArgument)):
-        with pytest.raises(kind):
-            storage.compose("f/new", [ChunkRange("f/a", 0, 2), ChunkRange(name, 0, 20 << 20)])
-        assert temporaries(fake) == []
-        assert not storage.exists("f/new")
 
 
 def test_a_composed_chunk_whose_rename_has_no_answer_is_recognised(

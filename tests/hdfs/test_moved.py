@@ -14,15 +14,12 @@ import pytest
 
 import chunkstore
 from chunkstore.config import Settings, Tuning
-from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable, Unsupported
+from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable
 from chunkstore.storage import ChunkHandle
-from chunkstore_bindings.hdfs import HdfsChunkStorage, held
-from chunkstore_bindings.hdfs.atomic import Temporary
+from chunkstore_bindings.hdfs import HdfsChunkStorage
 from tests.faults.ground import FULL_RUN
-from tests.hdfs.model import made
-from tests.hdfs.moving import WAYS, Tree, replaced_by_a_copy, served_from_a_copy
+from tests.hdfs.moving import WAYS, Tree
 from tests.support.fake_webhdfs import FakeWebHdfs
 from tests.support.hooked import within
 from tests.support.servers.hdfs import hdfs_or_end
@@ -110,25 +107,7 @@ def test_a_zombie_is_never_acknowledged(tree: Tree, home: str, way: str, tmp_pat
     check_zombie(tree, home, WAYS[way], tmp_path)
 
 
-def test_a_folder_that_comes_back_is_served_again(tree: Tree, home: str, tmp_path: Path) -> None:
-    with opened(tree, f"{home}/old", tmp_path) as store:
-        store.create("a")
-        store.append("a", b"before")
-        tree.move(f"{home}/old", f"{home}/new")
-        with within(store, SOON_S):
-            error = refused(lambda: store.append("a", b" late"))
-        assert f"{home}/old/default" in str(error)
-        assert not tree.is_there(f"{home}/old")
-        tree.move(f"{home}/new", f"{home}/old")
-        assert store.append("a", b" after") == 6
-        assert store.read("a", 0, 100) == b"before after"
-
-
 # The storage alone
-
-
-def uses_paths(storage: HdfsChunkStorage) -> bool:
-    return not storage._files.path("c/a", Deadline(PATIENT_S)).startswith("/.reserved")
 
 
 def storage_of(tree: Tree, path: str, query: str = "") -> HdfsChunkStorage:
@@ -196,58 +175,3 @@ def test_a_container_is_followed_by_those_who_read(tree: Tree, home: str) -> Non
     assert tree.files(f"{home}/new") == [f"{home}/new/c/e/a", f"{home}/new/c/e/b"]
     storage.close()
     other.close()
-
-
-# Not ``served_from_a_copy``: that copy has the temporary, too, and takes its place before the rename (``held``).
-@pytest.mark.parametrize("way", [way for way in WAYS.values() if way is not served_from_a_copy])
-def test_a_rename_that_was_under_way(tree: Tree, home: str, way: Callable[[Tree, str], str]) -> None:
-    """Its temporary is written; then the folder is moved and a successor has the slot; then the rename arrives."""
-    storage = storage_of(tree, f"{home}/old")
-    storage.create("default/j/0", b"OPEN")
-    place = storage._atomic.place
-    found: list[HdfsChunkStorage] = []
-
-    def late(name: str, temporary: Temporary, path: str, deadline: Deadline, *, replace: bool) -> bool:
-        if not found:
-            found.append(storage_of(tree, way(tree, home)))
-            assert found[0].create_if_absent("default/j/1", b"SEAL")
-        return place(name, temporary, path, deadline, replace=replace)
-
-    storage._atomic.place = late  # type: ignore[method-assign]
-    with contextlib.suppress(StorageUnavailable):
-        assert storage.create_if_absent("default/j/1", b"record") is False
-    assert found[0].read(ChunkHandle("default/j/1", False), 0, 9) == b"SEAL"
-    if not found[0].url.endswith("/old") and way is not replaced_by_a_copy:
-        assert not tree.is_there(f"{home}/old/default")
-    storage.close()
-    found[0].close()
-
-
-def test_a_gateway_without_numbers_is_refused_until_the_root_says_otherwise(tmp_path: Path) -> None:
-    with FakeWebHdfs(numbers=False) as fake:
-        tree = Tree(fake)
-        with pytest.raises(Unsupported, match="guard=none"):
-            opened(tree, "/root", tmp_path)
-        assert "/root/default" not in fake.folders
-        with opened(tree, "/root", tmp_path, query="?guard=none") as store:
-            store.create("a")
-            assert store.append("a", b"x") == 0
-        with pytest.raises(Unsupported, match="guard=none"):
-            opened(tree, "/root", tmp_path)
-
-
-@pytest.mark.parametrize("op", ["CREATE", "RENAME", "MKDIRS", "SETPERMISSION", "LISTSTATUS_BATCH", "OPEN"])
-def test_a_server_that_fails_one_operation_is_asked_by_path(
-    fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch, op: str
-) -> None:
-    monkeypatch.setattr(held, "_proven", set())
-    fake.refuse(op, "IOException", f"{op} doesn't support .reserved relative path").about = "/probe-"
-    storage = made(fake)
-    assert storage.create_if_absent("c/a", b"x")
-    assert uses_paths(storage)
-    assert storage.read(ChunkHandle("c/a", False), 0, 9) == b"x"
-    fake.remove("/root")
-    with pytest.raises(StorageUnavailable):
-        storage.create_if_absent("c/b", b"x")
-    assert "/root" not in fake.folders
-    storage.close()

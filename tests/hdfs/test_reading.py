@@ -9,8 +9,7 @@ import pytest
 from chunkstore.deadline import until
 from chunkstore.errors import StorageUnavailable
 from chunkstore_bindings.hdfs import HdfsChunkStorage
-from tests.hdfs.model import PATIENT_S, made
-from tests.support.data import fails_in_time
+from tests.hdfs.model import made
 from tests.support.fake_webhdfs import FakeWebHdfs
 
 # Reading, and data nodes that are not there
@@ -27,22 +26,6 @@ def test_a_short_read_is_no_end_while_the_file_is_longer(fake: FakeWebHdfs, stor
     buffer = bytearray(12)
     assert storage.read_into(handle, 1, buffer) == 9
     assert buffer == b"123456789\0\0\0"
-
-
-@pytest.mark.usefixtures("ends_soon")
-def test_a_read_that_stays_short_is_unavailable(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    handle = storage.create("a", b"0123456789")
-    fake.shorten_reads("/root/a", 4, times=1000)
-    calls = lambda: storage.read(handle, 0, 10), lambda: storage.read_into(handle, 0, bytearray(10))
-    fails_in_time(StorageUnavailable, *calls, match="the file is longer")
-
-
-def test_a_short_read_of_a_file_that_was_cut(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    handle = storage.create("a", b"0123456789")
-    short = fake.shorten_reads("/root/a", 4, times=1000)
-    fake.cut_after("/root/a", 4, reads=2)
-    assert storage.read(handle, 0, 100) == b"0123"
-    assert short.fired <= 3
 
 
 def test_more_than_was_asked_for_is_no_answer(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
@@ -76,19 +59,6 @@ def test_missing_replicas_are_named(fake: FakeWebHdfs, storage: HdfsChunkStorage
     assert storage.read(handle, 0, 4) == b"0123"
 
 
-def test_a_read_that_breaks_off_is_read_again(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:
-    handle = storage.create("a", b"0123")
-    fake.lose_reply("OPEN", where="datanode", times=2)
-    assert storage.read(handle, 0, 10) == b"0123"
-    buffer = bytearray(6)
-    fake.lose_reply("OPEN", where="datanode")
-    assert storage.read_into(handle, 1, buffer) == 3
-    assert buffer == b"123\0\0\0"
-    fake.lose_reply("OPEN", where="datanode", times=100)
-    with pytest.raises(StorageUnavailable):
-        storage.read(handle, 0, 10)
-
-
 def test_another_data_node_is_asked_for() -> None:
     with FakeWebHdfs(datanodes=2) as fake:
         storage = made(fake)
@@ -97,15 +67,6 @@ def test_another_data_node_is_asked_for() -> None:
         assert storage.read(handle, 0, 10) == b"0123"
         assert storage.create_if_absent("b", b"x")
         storage.close()
-
-
-def test_no_name_node() -> None:
-    # The port of a model that has ended may be another test's by now.
-    storage = HdfsChunkStorage("hdfs://127.0.0.1:1/root", deadline_s=PATIENT_S)
-    for call in (storage.exists, storage.stat, storage.open_read, storage.delete, storage.harden, storage.list):
-        with pytest.raises(StorageUnavailable):
-            call("a")
-    storage.close()
 
 
 def test_the_operations_deadline_is_kept(fake: FakeWebHdfs, storage: HdfsChunkStorage) -> None:

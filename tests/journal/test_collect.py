@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from chunkstore.checksum import DIGEST_MODULUS, row_digest
@@ -15,11 +12,7 @@ from chunkstore.metadata.codec import encode_pin
 from chunkstore.metadata.keys import pin_key
 from chunkstore.metadata.port import Commit
 from chunkstore.records import PinRecord
-from chunkstore.storage import ChunkInfo, ChunkStorage, iter_listing
-from chunkstore_journal.history import open_streams
 from chunkstore_journal.pin_check import check_pinned
-from chunkstore_journal.record import Record
-from chunkstore_journal.walk import first_kept, legs_of_history
 from tests.journal.world import Process, World
 from tests.support.past import rows_at, rows_of
 
@@ -101,19 +94,6 @@ def test_only_the_owner_collects_and_never_its_own_stream(world: World) -> None:
     assert len(own) == (owner.journal.head.index if world.mode == "slot" else 2)
 
 
-def test_what_another_collector_has_deleted_is_no_error(world: World) -> None:
-    owner = epochs(world, 6, 1)
-
-    def be_faster(operation: str, name: str) -> None:
-        if operation == "delete":
-            world.storage.delete(name)
-
-    owner.wire.before = be_faster
-    assert collect(owner)[0] > 0
-    assert collect(owner) == (0, 0)
-    assert world.process().open().keys() == owner.keys()
-
-
 def pin(process: Process, name: str, lsn: int = 0) -> int:
     """Commit a pin, of the record's own lsn unless it shall lie."""
     previous, old = process.journal.head, process.store.head().digest
@@ -173,34 +153,6 @@ def test_a_pin_keeps_what_leads_to_it(world: World) -> None:
     assert heir.keys() == owner.keys()
 
 
-def test_below_the_snapshot_of_a_pin_anything_may_be_gone(world: World) -> None:
-    """A LIST that lags behind shows a collector some of the records that are due: what is left has holes."""
-    owner = world.process(settings=settings(world, 1)).open()
-    for key in "abcd":
-        owner.put(key)
-    owner.snapshot()
-    between = owner.put("e")
-    lsn = pin(owner, "p")
-    there = rows_of(owner.store)
-    world.process().open()
-    if world.mode == "slot":
-        world.storage.delete(world.names.slot(1, 2))
-    assert [*check_pinned(world.streams, lsn)] == [] and rows_at(world.storage, world.names, lsn) == there
-    if world.mode == "slot":
-        lost = world.names.slot(1, between.index - 1)
-        world.storage.delete(lost)
-        assert [found.object for found in check_pinned(world.streams, lsn)] == [lost]
-
-
-def test_a_pin_without_a_snapshot_below_keeps_everything(world: World) -> None:
-    first = world.process().open()
-    lsn = pin(first, "p")
-    there = rows_of(first.store)
-    owner = epochs(world, 4, 1)
-    assert collect(owner, dry_run=True) == collect(owner) == (0, 0)
-    assert rows_at(world.storage, world.names, lsn) == there
-
-
 def test_a_pin_does_not_rely_on_a_broken_snapshot(world: World) -> None:
     owner = epochs(world, 3, 1)
     world.overwrite(max(name for name in names(world) if name.endswith(".sn")), b"broken")
@@ -212,43 +164,6 @@ def test_a_pin_does_not_rely_on_a_broken_snapshot(world: World) -> None:
     owner = epochs(world, 2, 1)
     collect(owner)
     assert len(snapshots_of(world)) >= 4 and rows_at(world.storage, world.names, lsn) == there
-
-
-def test_a_pin_does_not_rely_on_a_snapshot_that_was_cut_off(world: World) -> None:
-    """It was not there when an owner accepted that records were lost, and comes back."""
-    first = world.process(settings=settings(world, 1)).open()
-    first.put("a")
-    first.snapshot()
-    lost = first.put("b")
-    for key in "cd":
-        first.put(key)
-    name = first.snapshot()
-    data = world.whole(name)
-    world.storage.delete(name)
-    if world.mode == "slot":
-        for index in range(lost.index - 1, first.journal.head.index):
-            world.storage.delete(world.names.slot(1, index))
-    else:
-        world.overwrite(world.names.log(1), world.whole(world.names.log(1))[: lost.end - 1])
-    owner = world.process(settings=settings(world, 1))
-    owner.ownership = owner.service.take_over(own=None, accept_rollback=True)
-    written = owner.snapshot()
-    world.storage.create(name, data)  # a disk remembers it, or a request arrives late
-    for key in "efgh":
-        owner.put(key)
-    lsn = pin(owner, "p")
-    there = rows_of(owner.store)
-    collect(first)
-    assert written in names(world)  # of a successor, and below what the former owner knows
-    lower, cut_off = snapshots_of(world)
-    assert lost.lsn <= lower < cut_off < lsn
-    for _ in range(3):
-        owner.put("x")
-        owner.snapshot()
-        owner = world.process(settings=settings(world, 1)).open()
-    collect(owner)
-    assert min(snapshots_of(world)) == lower and rows_at(world.storage, world.names, lsn) == there
-    assert [*check_pinned(world.streams, lsn)] == []
 
 
 def test_the_horizon_keeps_what_time_travel_needs(world: World) -> None:
@@ -278,49 +193,3 @@ def test_it_can_be_ended_before_any_deletion_and_goes_on(world: World) -> None:
         assert objects and before - len(names(world)) == collected
     assert rounds > 1
     assert collect(owner) == (0, 0)
-
-
-def test_a_list_that_shows_a_slot_above_the_seal_costs_no_seal(
-    slot_world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by seed 1310002083: a backup was in the root's place, and a LIST showed the longer stream that had been there before it."""
-    world = slot_world
-    owner = epochs(world, 5, kept=1)
-    ghosts = {world.names.slot(epoch, world.opened(epoch + 1).payload.end_index + 1): epoch for epoch in range(1, 4)}
-
-    def late(storage: ChunkStorage, prefix: str, **more: Any) -> Iterator[ChunkInfo]:
-        found = list(iter_listing(storage, prefix, **more))
-        return iter(sorted([*found, *(ChunkInfo(name, 1, None) for name in ghosts if name.startswith(prefix))]))
-
-    monkeypatch.setattr("chunkstore_journal.collect.iter_listing", late)
-    collect(owner)
-    assert never_deleted(world, 5) <= names(world)
-    monkeypatch.undo()
-    collect(owner)
-    assert never_deleted(world, 5) <= names(world)
-    assert world.names.slot(1, 1) not in names(world)
-
-
-def test_a_record_that_is_collected_while_somebody_looks_is_one_that_is_gone(
-    slot_world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found by seed 1310101377: ``check`` ended with the storage's own error when a collection overtook it."""
-    world = slot_world
-    epochs(world, 3)
-    streams = open_streams(world.storage, world.names)
-    first = next(leg for leg in legs_of_history(streams, 3) if leg.opened.epoch == 1)
-    last = first.end.index - 1
-    for index in range(1, last):
-        world.storage.delete(world.names.slot(1, index))
-    read, seen = streams.read_slot, []
-
-    def read_and_lose(epoch: int, index: int) -> Record:
-        record = read(epoch, index)
-        seen.append(index)
-        if seen.count(last) == 2:
-            world.storage.delete(world.names.slot(epoch, index))
-        return record
-
-    monkeypatch.setattr(streams, "read_slot", read_and_lose)
-    assert first_kept(streams, first).index == last
-    assert first_kept(streams, first).lsn == first.end.lsn

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import pytest
 
 from chunkstore import runtime
 from chunkstore.config import Settings, Tuning
-from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, RolledBack, StorageUnavailable
-from chunkstore.journal import Batch, JournalBroken, RecordKind
+from chunkstore.errors import CacheDamaged, Damaged, RolledBack, StorageUnavailable
+from chunkstore.journal import JournalBroken
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore.metadata.port import Head, Position
+from chunkstore.metadata.port import Head
 from chunkstore.storage import ChunkHandle
-from chunkstore_journal import follower as follower_module
 from chunkstore_journal.follower import Follower
-from chunkstore_journal.payloads import FLAG_GIVEN_UP
 from tests.journal.ends import Objects, become, close, objects_of
-from tests.journal.world import Process, Wire, World, keys_of, let_pass, nothing
+from tests.journal.world import Process, World, keys_of, let_pass, nothing
 
 
 def rotten() -> None:
@@ -102,29 +98,6 @@ def test_a_hole_means_start_from_a_newer_snapshot(world: World) -> None:
     assert sleeper.findings
 
 
-def test_a_new_follower_starts_from_the_snapshot(world: World) -> None:
-    owner = world.process().open()
-    for i in range(20):
-        owner.put(f"k{i}")
-    owner.snapshot()
-    owner.put("last")
-    follower = world.follower()
-    assert follower.catch_up().position == owner.journal.head
-    assert keys_of(follower.store) == owner.keys()
-
-
-def test_it_resumes_from_its_cache(world: World) -> None:
-    shelf = MemoryShelf()
-    owner = world.process().open()
-    owner.put("a")
-    first = world.follower(shelf)
-    first.catch_up()
-    first.close()
-    owner.put("b")
-    second = world.follower(shelf)
-    assert second.catch_up().position == owner.journal.head
-
-
 def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,53 +113,6 @@ def test_what_was_shown_stays_when_the_cache_that_showed_it_is_damaged(
     monkeypatch.setattr(follower.store, "head", rotten)
     assert follower.catch_up() == shown
     assert keys_of(follower.store) == {"a", "b"}
-
-
-def test_what_was_seen_and_not_applied_is_no_rollback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 2050001221: the last record was seen to be committed, applying it failed, and behind a claim without an OPEN it could
-    not be believed anew."""
-    owner = world.process().open()
-    owner.put("a")
-    follower = world.follower()
-    follower.catch_up()
-    owner.put("b")
-
-    def fail(*_: object, **__: object) -> None:
-        raise StorageUnavailable("no answer", object="")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(follower_module, "materialise", fail)
-        with pytest.raises(StorageUnavailable):
-            follower.catch_up()
-    world.process().die_at_open(2)
-    assert follower.catch_up().position == owner.journal.head
-    assert keys_of(follower.store) == {"a", "b"}
-
-
-def test_what_was_shown_is_asked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 820036: a gateway that answered with what was hid the record that had been shown."""
-    owner = world.process().open()
-    owner.put("a")
-    owner.put("b")
-    wire = Wire(world.storage)
-    follower = world.follower(storage=wire)
-    shown = follower.catch_up()
-    world.process().die_at_open(2)
-    hidden: list[str] = []
-
-    def hide(operation: str, name: str) -> None:
-        if (
-            operation == "read"
-            and name in (world.names.log(1), world.names.slot(1, shown.position.index - 1))
-            and not hidden
-        ):
-            hidden.append(name)
-            raise ChunkNotFound(name)
-
-    wire.before = hide
-    monkeypatch.setattr(follower.store, "head", rotten)
-    assert follower.catch_up() == shown
-    assert hidden
 
 
 def test_what_was_shown_does_not_go_away(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,18 +160,6 @@ def rolled_back_under(world: World, count: int) -> tuple[Process, Follower, Head
     return owner, follower, shown, newer
 
 
-def test_a_stream_that_is_gone_is_a_rollback(memory_world: World) -> None:
-    """An older state in the root's place, in which the newest epoch was never claimed."""
-    owner, follower, shown, newer = rolled_back_under(memory_world, 1)
-    for _ in range(2):
-        with pytest.raises(RolledBack) as raised:
-            follower.catch_up()
-        assert raised.value.lsn_seen == shown.position.lsn
-    become(memory_world, newer)
-    assert follower.catch_up() == shown
-    assert keys_of(follower.store) == owner.keys()
-
-
 @pytest.mark.parametrize("later", [0, 1, 3])
 @pytest.mark.parametrize("strangers", [1, 2, 4])
 def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World, strangers: int, later: int) -> None:
@@ -270,45 +184,6 @@ def test_a_live_replica_does_not_go_over_to_another_history(memory_world: World,
     again.put("d")
     assert follower.catch_up().position == again.journal.head
     assert keys_of(follower.store) == owner.keys() | {"d"}
-
-
-def test_an_older_copy_of_the_same_epoch_is_noticed(memory_world: World) -> None:
-    world = memory_world
-    owner = world.process().open()
-    owner.put("a")
-    older = objects_of(world.storage)
-    for number in range(6):
-        owner.put(f"b{number}")
-    follower = world.follower()
-    shown = follower.catch_up()
-    newer = objects_of(world.storage)
-    become(world, older)
-    for _ in range(2):
-        with pytest.raises(RolledBack):
-            follower.catch_up()
-    become(world, newer)
-    assert follower.catch_up() == shown
-
-
-def test_other_records_of_the_same_owner_are_noticed(append_world: World) -> None:
-    """A machine that was set back together with its disk: the OPEN is the same, and what follows is not."""
-    world = append_world
-    owner = world.process().open()
-    owner.put("a")
-    twin = copy(owner.journal)
-    digest = owner.store.head().digest
-    owner.put("b")
-    follower = world.follower()
-    shown = follower.catch_up()
-    world.storage.truncate(world.storage.open_write(world.names.log(1)), twin.head.end)
-    with pytest.raises(RolledBack):
-        follower.catch_up()
-    for _ in range(5):
-        twin.append(Batch(RecordKind.HEARTBEAT, [], [], digest, runtime.now_ms()))
-    with pytest.raises(RolledBack) as raised:
-        follower.catch_up()
-    assert (raised.value.lsn_seen, raised.value.lsn_now) == (shown.position.lsn, twin.head.lsn)
-    assert keys_of(follower.store) == {"a", "b"}
 
 
 @pytest.mark.parametrize("later", [0, 2])
@@ -345,64 +220,6 @@ def test_a_live_replica_does_not_follow_an_accepted_rollback(memory_world: World
     anew = world.follower()
     assert anew.catch_up().position == heir.journal.head
     assert keys_of(anew.store) == heir.keys()
-
-
-def test_rot_in_front_of_a_snapshot_blinds_nobody(world: World) -> None:
-    """Neither who was there before, nor who is opened behind it. Rot behind the snapshot is damage as ever."""
-    owner = world.process().open()
-    owner.put("a")
-    early = world.follower()
-    early.catch_up()
-    second = owner.put("b")
-    owner.put("c")
-    owner.snapshot()
-    third = owner.put("d")
-    owner.put("e")
-
-    def flip(position: Position) -> None:
-        """A bit of the record's own hash, with which it ends."""
-        name = world.names.log(1) if world.mode == "append" else world.names.slot(1, position.index - 1)
-        data = bytearray(world.whole(name))
-        data[position.end - 3] ^= 1  # of a slot the third byte from its end, too
-        world.overwrite(name, bytes(data))
-
-    flip(second)
-    late = world.follower()
-    for follower in (early, late):
-        assert follower.catch_up().position.lsn >= third.lsn
-        assert keys_of(follower.store) >= {"a", "b", "c", "d"}
-    flip(third)
-    with pytest.raises(Damaged):
-        world.follower().catch_up()
-
-
-def test_what_strangers_give_up_is_their_own(memory_world: World) -> None:
-    """They have gone on with an older state, lost some of what they made of it, and accepted that: it says nothing of what was shown."""
-    world, shelf, seen = memory_world, MemoryShelf(), MemoryShelf()
-    close(world.process(shelf).open())
-    older = objects_of(world.storage)
-    owner = world.process(seen).open()
-    owner.put("shown")
-    close(owner)
-    follower = world.follower()
-    shown = follower.catch_up()
-    become(world, older)
-    for number in range(3):
-        other = world.process(shelf).open()
-        other.put(f"stranger {number}")
-        close(other)
-        if number == 1:
-            kept = objects_of(world.storage)
-    become(world, kept)
-    heir = world.process(shelf)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    for number in range(9):
-        heir.put(f"more {number}")
-    assert world.opened(heir.journal.epoch).payload.flags == FLAG_GIVEN_UP
-    with pytest.raises(RolledBack) as raised:
-        follower.catch_up()
-    assert raised.value.lsn_seen == shown.position.lsn
-    assert keys_of(follower.store) == owner.keys()
 
 
 def test_a_container_that_is_gone_is_not_shown_empty(memory_world: World) -> None:

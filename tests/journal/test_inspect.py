@@ -6,10 +6,8 @@ import pytest
 
 from chunkstore.config import Settings, Tuning
 from chunkstore.errors import InvalidArgument
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import check_journal, describe_owner, iter_records
-from chunkstore_journal.replay_check import check_replay
 from tests.journal.world import Process, World
 
 
@@ -90,24 +88,3 @@ def test_what_is_broken_is_found(world: World, what: str, invariant: int) -> Non
         world.overwrite(record, bytes(raw))
     findings = list(check_journal(fresh(world)))
     assert invariant in {finding.invariant for finding in findings if finding.severity == "error"}, findings
-
-
-@pytest.mark.parametrize("what", ["first OPEN", "newest OPEN", "record"])
-def test_damage_without_a_snapshot_is_reported_and_not_raised(world: World, what: str) -> None:
-    """Whoever looked for the beginning of history came past it once more, and raised."""
-    world.process().open().put("a")
-    owner = world.process().open()
-    owner.put("b")
-    owner.put("c")
-    names = world.names
-    name = {
-        "first OPEN": names.slot(1, 0),
-        "newest OPEN": names.slot(2, 0),
-        "record": names.log(2) if world.mode == "append" else names.slot(2, 1),
-    }[what]
-    raw = bytearray(world.whole(name))
-    raw[150] ^= 1
-    world.overwrite(name, bytes(raw))
-    assert {found.object for found in check_journal(fresh(world)) if found.severity == "error"} >= {name}
-    scratch = MemoryMetadataCache(world.format.uuid, "here", "replica", shelf=MemoryShelf())
-    assert [found.object for found in check_replay(fresh(world), scratch)] == [name]

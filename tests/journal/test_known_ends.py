@@ -8,10 +8,6 @@ import pytest
 
 from chunkstore.errors import Damaged
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.memory import MemoryShelf
-from chunkstore.metadata.port import Position
-from chunkstore_journal.ends import SeenEnds
-from chunkstore_journal.history import Opened
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.objects import encode_lease
@@ -81,28 +77,6 @@ def unopened(world: World) -> None:
     assert not world.storage.exists(world.names.slot(newest, 0))
 
 
-def test_a_hole_is_looked_at_again_before_it_is_believed(slot_world: World) -> None:
-    """What another history had at this place, a live owner of the recurring epoch writes between the first look and the end."""
-    world = slot_world
-    owner = world.process().open()
-    head = owner.put("k0", b"0")
-    elsewhere = head._replace(lsn=head.lsn + 1, hash=bytes(16), index=head.index + 1)
-    opened = world.streams.slot0(1)
-    assert isinstance(opened, Opened)
-
-    def looked(own: Position) -> SeenEnds:
-        seen = SeenEnds(world.streams, cache=None, own=own, lease=None, latest=None, accept=False)
-        assert seen.known(opened) is None
-        return seen
-
-    seen = looked(elsewhere)
-    second, end = owner.put("k1", b"1"), owner.put("k2", b"2")
-    seen.judge(end)
-    world.storage.delete(world.names.slot(1, second.index - 1))
-    with pytest.raises(Damaged, match="which was seen before, is missing"):
-        looked(second).judge(end)
-
-
 def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
     """A claimant that knew of no end has sealed where the last record was."""
     world = slot_world
@@ -117,33 +91,6 @@ def test_a_seal_in_a_lost_place_is_found(slot_world: World) -> None:
     assert "is missing here" in refused(world).message
     world.overwrite(lost, record)
     assert world.process().open().keys() == KEYS
-
-
-def test_what_is_missing_is_said(memory_world: World) -> None:
-    world = memory_world
-    owner = closed(world, shelf := MemoryShelf())
-    whole = objects_of(world.storage)
-    end = owner.journal.head
-    if world.mode == "append":
-        world.overwrite(world.names.log(1), whole[world.names.log(1)][: end.end - 700])
-    else:
-        for index in range(end.index - 4, end.index):
-            world.storage.delete(world.names.slot(1, index))
-    message = refused(world).message
-    assert f"epoch 1 was closed at lsn {end.lsn} according to the lease" in message
-    assert f"to {end.lsn} (" in message
-    assert f"also seen by the local cache (lsn {end.lsn})" in refused(world, shelf).message
-
-
-def test_an_end_with_another_record_is_found(memory_world: World) -> None:
-    world = memory_world
-    closed(world)
-    lease = read_lease(world.storage, world.names)
-    assert lease is not None
-    assert lease.released
-    world.storage.put(world.names.lease, encode_lease(lease._replace(hash=bytes(16))))
-    assert "another record" in refused(world).message
-    assert [found.invariant for found in check_journal(world.streams)] == [5]
 
 
 def test_who_says_nothing_of_the_end_is_not_asked(memory_world: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,57 +69,6 @@ def test_an_idle_owner_is_watched_for_more_than_two_leases(
     assert 10.9 < sum(slept) < 11.1
 
 
-@pytest.mark.parametrize("goes", [True, False])
-def test_an_owner_that_is_waited_for_has_its_time_to_go(
-    memory_world: World, monkeypatch: pytest.MonkeyPatch, goes: bool
-) -> None:
-    """It renews its lease every five seconds, and goes after 40 where it does."""
-    world = memory_world
-    world.process().open()
-    lease(world, 0)
-    slept: list[float] = []
-    now_s = runtime.monotonic_s()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        lease(world, int(sum(slept) // 5), released=goes and sum(slept) > 40)
-
-    monkeypatch.setattr(runtime, "monotonic_s", lambda: now_s + sum(slept))
-    monkeypatch.setattr(runtime, "sleep_s", sleep)
-    claimant = world.process(settings=Settings(journal_mode=world.mode, lease_s=5))
-    if goes:
-        assert polite(claimant, 60).journal.epoch == 2
-        assert 40 < sum(slept) < 42
-        return
-    with pytest.raises(ContainerBusy) as raised:
-        polite(claimant, 60)
-    assert "this process" not in raised.value.message
-    assert 60 <= sum(slept) < 67 and len(slept) < 300
-
-
-def test_looking_costs_the_same_however_long_the_stream_is(slot_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = slot_world
-    owner = world.process().open()
-    for number in range(40):
-        owner.put(f"k{number}")
-    lease(world, 1)
-    claimant = world.process()
-    looks: list[int] = []
-
-    def sleep(_seconds: float) -> None:
-        looks.append(claimant.wire.count())
-        if len(looks) == 10:
-            owner.put("alive")
-
-    monkeypatch.setattr(runtime, "sleep_s", sleep)
-    with pytest.raises(ContainerBusy):
-        polite(claimant)
-    assert not [call for call in claimant.wire.calls if call[0] == "list"]
-    assert looks[0] < 20
-    assert {after - before for before, after in pairwise(looks)} == {3}  # the lease, no log, no further slot
-    assert len(looks) == 10
-
-
 @pytest.mark.parametrize("sign", ["lease", "commit"])
 def test_a_live_owner_is_not_pushed_aside(memory_world: World, sign: str) -> None:
     world = memory_world
@@ -181,28 +129,6 @@ def test_a_process_number_of_another_boot_or_pid_namespace_proves_nothing(memory
     claimant = world.process()
 
     def live(operation: str, name: str) -> None:
-        if name == world.names.lease:
-            owner.put("alive")
-
-    claimant.wire.before = live
-    with pytest.raises(ContainerBusy):
-        polite(claimant)
-
-
-def test_a_proc_of_another_namespace_proves_nothing(memory_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There another process is shown under the owner's number: a zombie, perhaps."""
-    monkeypatch.setattr("os.readlink", lambda _path: "1")
-    boot, _, namespace = runtime.identity().boot_id.partition("/")
-    assert boot and not namespace
-    world = memory_world
-    owner = world.process().open()
-    owner.service.renew_lease(1, released=False)
-    found = world.process().service.read_lease()
-    assert found is not None
-    world.storage.put(world.names.lease, encode_lease(found._replace(pid=(1 << 22) + 1)))
-    claimant = world.process()
-
-    def live(_operation: str, name: str) -> None:
         if name == world.names.lease:
             owner.put("alive")
 

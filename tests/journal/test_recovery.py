@@ -10,10 +10,9 @@ from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, Position
 from chunkstore_journal import stream
-from chunkstore_journal.claim import read_latest
 from chunkstore_journal.payloads import encode_ops
 from tests.journal.ends import refused
-from tests.journal.world import Process, World, keys_of
+from tests.journal.world import Process, World
 
 
 def filled(world: World, shelf: MemoryShelf | None = None, count: int = 10) -> Process:
@@ -174,22 +173,6 @@ def test_a_damaged_slot_is_damage(slot_world: World) -> None:
     assert raised.value.object == name
 
 
-def test_a_snapshot_that_somebody_died_writing_is_not_to_blame(slot_world: World) -> None:
-    """Found by seed 1310000807: a record was rotten, and the answer named a snapshot that no record had ever named."""
-    world = slot_world
-    owner = filled(world)
-    lsn = owner.journal.head.lsn
-    whole = owner.snapshot()
-    unfinished = world.names.snapshot(lsn, 1, "0" * 16)
-    world.storage.create(unfinished, world.whole(whole)[:110])
-    world.storage.delete(whole)
-    name = world.names.slot(1, 5)
-    world.overwrite(name, world.whole(name)[:-1])
-    with pytest.raises(Damaged) as raised:
-        world.process().open()
-    assert raised.value.object == name
-
-
 def test_a_vanished_claim_is_damage(world: World) -> None:
     shelf = MemoryShelf()
     filled(world, shelf)
@@ -207,44 +190,6 @@ def test_power_cut_between_the_log_file_and_open(append_world: World) -> None:
     heir = world.process().open()
     assert world.storage.exists(world.names.log(2))
     assert (heir.report.previous_epoch, heir.keys()) == (1, KEYS)
-
-
-def test_notes_and_heartbeats_change_nothing_but_the_chain(world: World) -> None:
-    shelf = MemoryShelf()
-    owner = filled(world, shelf)
-    for kind in (RecordKind.HEARTBEAT, RecordKind.CLOSE):
-        owner.note(kind)
-    owner.note(RecordKind.GC_NOTE, (("d/00/x",),))
-    digest = owner.store.head().digest
-    heir = world.process().open()
-    assert heir.store.head().digest == digest
-    assert heir.journal.head.lsn == owner.journal.head.lsn + 1
-
-
-def test_latest_is_a_hint_with_a_link(world: World) -> None:
-    owner = filled(world)
-    name = owner.snapshot()
-    latest = read_latest(world.storage, world.names)
-    assert latest is not None
-    assert (latest.snapshot.name, latest.snapshot.lsn, latest.epoch) == (name, 11, 1)
-    assert keys_of(owner.store) == KEYS
-    world.overwrite(world.names.latest, b"garbage")
-    assert world.process().open().keys() == KEYS
-
-
-def test_a_snapshot_of_the_very_last_record_is_used(world: World) -> None:
-    """Its writer died before the note; everything else is damaged, and LIST finds it."""
-    owner = filled(world)
-    older = owner.snapshot()
-    for i in range(3):
-        owner.put(f"k{i}", b"new")
-    owner.service.write_snapshot(owner.store, epoch=1)
-    world.overwrite(older, b"damaged")
-    heir = world.process().open()
-    assert heir.report.source == "snapshot"
-    assert heir.keys() == KEYS
-    heir.put("more")
-    assert world.process().open().keys() == KEYS | {"more"}
 
 
 @pytest.mark.parametrize("kind", [RecordKind.OPS, RecordKind.SNAPSHOT_NOTE])

@@ -9,10 +9,9 @@ from chunkstore.config import Settings, Tuning
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.metadata.port import Commit, Head, MetadataStore
+from chunkstore.metadata.port import Head, MetadataStore
 from chunkstore_journal.inspect import Finding, check_journal
 from chunkstore_journal.replay_check import check_replay
-from chunkstore_journal.snapshot import StoredSnapshot
 from tests.journal.test_inspect import fresh
 from tests.journal.world import Process, World
 
@@ -97,24 +96,6 @@ def test_a_damaged_old_snapshot(world: World) -> None:
     assert [(finding.invariant, finding.object) for finding in replayed(world)] == [(11, oldest)]
 
 
-def test_a_snapshot_that_is_being_written_is_nobodys_fault(world: World) -> None:
-    owner = history(world)
-    unfinished = world.names.snapshot(owner.journal.head.lsn, owner.journal.epoch, "ab")
-    world.storage.create(unfinished, b"half")
-    assert replayed(world) == []
-
-
-def test_a_record_that_came_back_is_no_beginning(slot_world: World) -> None:
-    """A late duplicate brings back what was collected: history is replayed from the snapshot all the same."""
-    owner = history(slot_world)
-    first = slot_world.names.slot(1, 1)
-    data = slot_world.whole(first)
-    assert owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)[0]
-    assert not slot_world.storage.exists(first)
-    slot_world.storage.create(first, data)
-    assert replayed(slot_world) == []
-
-
 @pytest.mark.parametrize("where", ["another hash", "behind the end", "nobody's epoch"])
 def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     """Invariant 12."""
@@ -128,39 +109,3 @@ def test_a_cache_that_is_no_point_of_history(world: World, where: str) -> None:
     else:
         head = head._replace(position=head.position._replace(epoch=9))
     assert errors(world, head) == {12}
-
-
-@pytest.mark.parametrize("source", ["cache", "snapshot", "replay"])
-def test_a_clock_behind_its_predecessors_does_not_go_back(world: World, source: str) -> None:
-    """Also where nothing is replayed, so that nobody reads the last record for its own sake."""
-    shelf = MemoryShelf()
-    owner = world.process(shelf).open()
-    owner.put("a")
-    batch = owner.batch("b", b"v" * 100_000)
-    future_ms = batch.time_ms + 10_000_000
-    previous = owner.journal.head
-    position = owner.journal.append(batch._replace(time_ms=future_ms))
-    commit = Commit(position, previous.hash, batch.digest, batch.ops, batch.rows)
-    assert owner.store.apply([commit], verify=True)
-    if source == "snapshot":
-        report = owner.service.write_snapshot(owner.store, epoch=1)
-        owner.service.publish_latest(report, epoch=1)
-    owner.store.close(clean=True)
-    successor = world.process(shelf if source == "cache" else MemoryShelf()).open()
-    assert world.opened(2).header.time_ms >= future_ms
-    assert successor.report.replayed_records == (0 if source != "replay" else 3) or world.mode == "append"
-    assert errors(world) == set()
-
-
-def test_a_list_that_shows_only_snapshots_that_are_gone(slot_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by seed 1310200152: a collection went on beside the check, and every LIST lagged."""
-    world = slot_world
-    owner = history(world)
-    gone = snapshots(world)[:1]
-    owner.service.collect(head=owner.store.head(), epoch=owner.journal.epoch, dry_run=False)
-    assert not set(gone) & set(snapshots(world))
-    monkeypatch.setattr(
-        "chunkstore_journal.replay_check.list_snapshots",
-        lambda storage, names: [StoredSnapshot(name, *names.parse_snapshot(name)) for name in gone],
-    )
-    assert replayed(world) == []

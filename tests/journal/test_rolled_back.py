@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from chunkstore.config import Settings
-from chunkstore.errors import Damaged, RolledBack
-from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore_journal.follower import Follower
+from chunkstore.errors import RolledBack
+from chunkstore.metadata.memory import MemoryShelf
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import check_journal
 from chunkstore_journal.lease import read_lease
 from chunkstore_journal.payloads import FLAG_GIVEN_UP
 from tests.journal.ends import KEYS, Objects, become, close, closed, cut_tail, objects_of, refused
-from tests.journal.test_recovery import plant_cache
 from tests.journal.world import World
 
 
@@ -116,80 +112,6 @@ def test_each_machine_that_has_seen_what_was_given_up_is_asked(world: World) -> 
     assert world.process(first).open().keys() == heir.keys()
 
 
-def test_what_others_gave_up_further_on_is_their_own(world: World) -> None:
-    """An owner without a cache has gone on behind a cut tail before somebody accepted another loss: who has seen more asks for itself."""
-    first, second = MemoryShelf(), MemoryShelf()
-    owner = closed(world, first)
-    cut_tail(world, owner.journal.head)
-    world.storage.delete(world.names.lease)
-    world.process().open()
-    kept = objects_of(world.storage)
-    close(world.process(second).open())
-    become(world, kept)
-    heir = world.process(second)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    assert world.opened(heir.journal.epoch).payload.flags == FLAG_GIVEN_UP
-    assert heir.journal.head.lsn < owner.journal.head.lsn
-    assert isinstance(refused(world, first), RolledBack)
-
-
-def test_what_was_made_behind_an_acceptance_is_not_given_up_by_it(world: World) -> None:
-    """An older state is tried out somewhere else, which is accepted there; the root goes on meanwhile, and then that takes its place."""
-    first, second = MemoryShelf(), MemoryShelf()
-    backup, newer, _ = rolled_back(world, first, epochs=1)
-    become(world, newer)
-    close(world.process(second).open())
-    seen = objects_of(world.storage)
-    become(world, backup)
-    heir = world.process(second)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    close(heir)
-    tried = objects_of(world.storage)
-    become(world, seen)
-    owner = world.process(first).open()
-    owner.put("acknowledged later")
-    close(owner)
-    replicas = MemoryShelf()
-    with following(world, replicas) as follower:
-        follower.catch_up()
-        become(world, tried)
-        with pytest.raises(RolledBack):
-            follower.catch_up()
-    error = refused(world, first)
-    assert isinstance(error, RolledBack)
-    assert error.lsn_seen == owner.journal.head.lsn
-    heir = world.process(first)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    assert heir.keys() == KEYS
-
-
-@pytest.mark.parametrize("strangers", [1, 3])
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_another_history_that_is_longer_by_now_is_a_rollback(world: World, epochs: int, strangers: int) -> None:
-    """Somebody who has seen nothing has gone on with the older state: whoever has seen the newer one hears so, and may accept it."""
-    shelf = MemoryShelf()
-    _, newer, lsn = rolled_back(world, shelf, epochs=epochs)
-    for number in range(strangers):
-        stranger = world.process().open()
-        for row in range(20):
-            stranger.put(f"another {number} {row}")
-    other = objects_of(world.storage)
-    error = refused(world, shelf)
-    assert isinstance(error, RolledBack)
-    assert error.lsn_seen == lsn < error.lsn_now
-    assert "another history" in error.message
-    become(world, newer)
-    assert len(world.process(shelf).open().keys()) == len(KEYS) + 3 * epochs, "put right, it goes on"
-    become(world, other)
-    heir = world.process(shelf)
-    heir.ownership = heir.service.take_over(own=None, accept_rollback=True)
-    assert heir.keys() == stranger.keys()
-    assert any(finding.startswith("accepted: ") for finding in heir.report.findings)
-    heir.put("more")
-    heir = world.process(shelf).open()
-    assert heir.report.findings == ()
-
-
 def test_a_cache_ahead_of_another_history_is_a_rollback(world: World) -> None:
     """Whatever epochs were claimed since: no history that this cache saw ends before it."""
     shelf = MemoryShelf()
@@ -199,70 +121,6 @@ def test_a_cache_ahead_of_another_history_is_a_rollback(world: World) -> None:
     error = refused(world, shelf)
     assert isinstance(error, RolledBack)
     assert error.lsn_seen == lsn or error.lsn_now >= lsn
-
-
-def test_a_root_without_any_stream(world: World) -> None:
-    empty = objects_of(world.storage)
-    owner = closed(world, shelf := MemoryShelf())
-    lsn = owner.journal.head.lsn
-    become(world, empty)
-    error = refused(world, shelf)
-    assert isinstance(error, RolledBack)
-    assert (error.lsn_seen, error.lsn_now) == (lsn, 0)
-    heir = world.process(shelf)
-    assert heir.service.take_over(own=None, accept_rollback=True).report.source == "genesis"
-
-
-def test_a_root_whose_first_epoch_was_voided(world: World) -> None:
-    """Every claim is there, and nothing was ever opened here: but it was, says the cache."""
-    empty = objects_of(world.storage)
-    for epoch in (1, 2):
-        world.process().die_at_open(epoch)
-    voided = objects_of(world.storage)
-    become(world, empty)
-    closed(world, shelf := MemoryShelf())
-    become(world, voided)
-    error = refused(world, shelf)
-    assert isinstance(error, RolledBack)
-    assert error.lsn_now == 0
-
-
-def test_a_hole_where_the_cache_stands_is_found(slot_world: World) -> None:
-    world = slot_world
-    owner = world.process().open()
-    positions = [owner.put(f"k{number}") for number in range(8)]
-    [third] = [position for position in positions if position.index == 4]
-    plant_cache(world, shelf := MemoryShelf(), third)
-    lost = world.names.slot(1, 3)
-    world.storage.delete(lost)
-    error = refused(world, shelf, frozenset((lost,)))
-    assert (type(error), error.object) == (Damaged, lost)
-
-
-def test_a_torn_end_that_a_snapshot_has_seen_more_of(append_world: World) -> None:
-    world = append_world
-    owner = world.process().open()
-    end = owner.put("a").end
-    owner.put("b")
-    owner.snapshot()
-    log = world.names.log(1)
-    world.overwrite(log, world.whole(log)[: end + 20])
-    assert "snapshot LATEST has seen lsn 3" in refused(world).message
-
-
-def test_a_snapshot_beyond_the_end_is_told(memory_world: World) -> None:
-    world = memory_world
-    owner = world.process().open()
-    owner.put("a")
-    before = objects_of(world.storage)
-    for number in range(4):
-        owner.put(f"b{number}")
-    name = owner.snapshot()
-    after = objects_of(world.storage)
-    become(world, {**before, **{key: after[key] for key in (name, world.names.latest)}})
-    heir = world.process().open()
-    assert heir.keys() == {"a"}
-    assert any(f"snapshot {name} is at lsn" in finding for finding in heir.report.findings)
 
 
 def test_check_compares_with_what_was_seen_here(world: World) -> None:
@@ -279,53 +137,3 @@ def test_check_compares_with_what_was_seen_here(world: World) -> None:
     found = [*check_journal(open_streams(world.storage, world.names), None, seen)]
     assert {item.severity for item in found} == {"error"}
     assert any("than history" in item.message for item in found)
-
-
-@contextmanager
-def following(world: World, shelf: MemoryShelf) -> Iterator[Follower]:
-    """A replica, and its place on the shelf given back when it ends."""
-    cache = MemoryMetadataCache(world.format.uuid, "replica", shelf=shelf)
-    follower = Follower(world.storage, world.names, world.format, cache, world.settings)
-    yield follower
-    follower.close()
-    cache.close()
-
-
-def test_a_replica_says_that_it_had_applied_more(world: World) -> None:
-    shelf, replicas = MemoryShelf(), MemoryShelf()
-    closed(world, shelf)
-    backup = objects_of(world.storage)
-    owner = world.process(shelf).open()
-    owner.put("later")
-    close(owner)
-    with following(world, replicas) as follower:
-        assert follower.catch_up().position.lsn == owner.journal.head.lsn
-        assert follower.ahead == ""
-    newer = objects_of(world.storage)
-    for state in (backup, {name: data for name, data in backup.items() if name == world.names.format}):
-        become(world, state)
-        with following(world, replicas) as again:
-            lsn = again.catch_up().position.lsn
-            assert (
-                f"this replica had applied lsn {owner.journal.head.lsn}, and the journal ends at lsn {lsn}"
-                in again.ahead
-            )
-        with following(world, replicas) as calm:
-            calm.catch_up()
-            assert calm.ahead == ""
-        become(world, newer)
-        with following(world, replicas) as whole:
-            whole.catch_up()
-
-
-def test_a_replica_notices_a_cut_of_its_own_stream(memory_world: World) -> None:
-    world = memory_world
-    replicas = MemoryShelf()
-    owner = closed(world)
-    with following(world, replicas) as follower:
-        follower.catch_up()
-    end = owner.journal.head
-    cut_tail(world, end)
-    with following(world, replicas) as again:
-        assert again.catch_up().position.lsn < end.lsn
-        assert f"had applied lsn {end.lsn}" in again.ahead

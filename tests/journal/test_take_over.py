@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
-    ChunkNotFound,
     ChunkstoreError,
     Damaged,
     InvalidArgument,
@@ -18,10 +16,8 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import JournalBroken, RecordKind
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore_journal.history import StreamEnd, Streams
 from chunkstore_journal.lease import write_lease
-from chunkstore_journal.walk import last_label_ms
-from tests.journal.world import Wire, World, keys_of, let_pass, nothing
+from tests.journal.world import World, keys_of, let_pass, nothing
 
 
 def test_the_first_owner_starts_at_genesis(world: World) -> None:
@@ -122,21 +118,6 @@ def test_what_the_cache_stands_on_is_embedded_unless_its_owner_told_that_it_was_
         assert (opened.payload.end_byte, opened.payload.last_lsn) == (before.end, end.lsn)
     assert heir.report.source == "cache"
     assert heir.keys() == world.process().open().keys() == {"a", "b"}
-
-
-def test_a_new_log_that_can_be_neither_synced_nor_deleted_is_left_behind(append_world: World) -> None:
-    owner = append_world.process()
-
-    def fail(operation: str, name: str) -> None:
-        if operation in ("sync", "delete") and name.endswith("/log.a"):
-            raise StorageUnavailable("I/O error", object=name)
-
-    owner.wire.before = fail
-    with pytest.raises(StorageUnavailable):
-        owner.open()
-    owner.wire.before = nothing
-    owner.open().put("a")
-    assert append_world.process().open().keys() == {"a"}
 
 
 def test_two_claimants_race_for_one_epoch(world: World) -> None:
@@ -281,20 +262,6 @@ def test_another_record_of_our_own_epoch_in_our_slot_deposes_nobody(slot_world: 
     assert world.process().open().keys() == {"first", "third"}
 
 
-def test_one_strange_byte_in_front_of_a_record_is_damage(append_world: World) -> None:
-    """The search for what lies behind a torn record begins one byte on, and began two."""
-    world = append_world
-    owner = world.process().open()
-    end = owner.put("a").end
-    owner.put("b")
-    log = world.names.log(1)
-    raw = world.whole(log)
-    world.overwrite(log, raw[:end] + b"\0" + raw[end:])
-    with pytest.raises(Damaged) as raised:
-        world.process().open()
-    assert (raised.value.object, raised.value.position) == (log, end)
-
-
 def test_a_last_record_that_lies_elsewhere_is_damage(append_world: World) -> None:
     """It is whole, so bytes in front of it are gone: this is no torn write."""
     world = append_world
@@ -308,24 +275,3 @@ def test_a_last_record_that_lies_elsewhere_is_damage(append_world: World) -> Non
     with pytest.raises(Damaged, match=f"written at byte {after}, not here") as raised:
         world.process().open()
     assert (raised.value.object, raised.value.position) == (log, end)
-
-
-def test_the_last_label_is_asked_for_again_where_a_gateway_answers_with_what_was(slot_world: World) -> None:
-    """Else a claimant whose clock is behind would label its OPEN below it."""
-    world = slot_world
-    owner = world.process().open()
-    runtime.sleep_s(0.01)
-    position = owner.put("a")
-    name, left = world.names.slot(1, position.index - 1), [2]
-    wire = Wire(world.storage)
-
-    def before(operation: str, asked: str) -> None:
-        if operation == "read" and asked == name and left[0]:
-            left[0] -= 1
-            raise ChunkNotFound(name)
-
-    wire.before = before
-    opened, end = world.opened(1), StreamEnd(position.index, 0, position.lsn, position.hash)
-    found = last_label_ms(Streams(wire, world.names, world.format), opened, end)
-    assert found == world.streams.read_slot(1, position.index - 1).header.time_ms > opened.header.time_ms
-    assert left == [0]

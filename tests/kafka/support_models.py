@@ -1,4 +1,4 @@
-"""Two naive models of a partition's metadata: what mode strict promises, by search; and Kafka's cache, by its own steps."""
+"""A naive model of a partition's metadata in mode strict, which searches; and random commands for it and for Kafka's cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ __all__ = [
     "EPOCHS",
     "OFFSETS",
     "Command",
-    "KafkaModel",
     "StrictModel",
     "apply",
     "apply_to_model",
@@ -62,81 +61,12 @@ def segment_of(command: Command, partition: TopicIdPartition) -> RemoteLogSegmen
     )  # fmt: skip
 
 
-class KafkaModel:
-    """As RemoteLogMetadataCache keeps it: for each epoch starts and ids, ids that are not referenced, the highest offset."""
-
-    strict = False
+class StrictModel:
+    """Every answer by a search through all segments. ``finished``: them in the order in which their copies finished."""
 
     def __init__(self) -> None:
         self.segments: dict[int, RemoteLogSegmentMetadata] = {}
-        self.starts: dict[int, dict[int, int]] = {}
-        self.others: dict[int, set[int]] = {}
         self.highest: dict[int, int] = {}
-
-    def add(self, item: RemoteLogSegmentMetadata) -> None:
-        number = number_of(item) or 0
-        for epoch in item.segment_leader_epochs:
-            self.starts.setdefault(epoch, {})
-            self.others.setdefault(epoch, set()).add(number)
-        self.segments[number] = item
-
-    def move(self, old: RemoteLogSegmentMetadata, item: RemoteLogSegmentMetadata) -> None:
-        number = number_of(item) or 0
-        for epoch, start in item.segment_leader_epochs.items():
-            starts, others, end = self.starts[epoch], self.others[epoch], item.epoch_end(epoch)
-            if item.state == FINISHED:
-                while starts and max(starts) >= start and self.highest[epoch] <= end:
-                    others.add(starts.pop(max(starts)))
-                starts[start] = number
-                others.discard(number)
-                self.highest[epoch] = max(end, self.highest.get(epoch, end))
-            elif item.state == DELETING:
-                if starts.get(start) == number:
-                    del starts[start]
-                others.add(number)
-            else:
-                others.discard(number)
-        self.segments[number] = item
-        if item.state == DELETED:
-            del self.segments[number]
-
-    def find(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        starts = self.starts.get(epoch, {})
-        below = [start for start in starts if start <= offset]
-        found = self.segments[starts[max(below)]] if below else None
-        return found if found is not None and offset <= found.epoch_end(epoch) else None
-
-    def listed(self, epoch: int) -> list[int]:
-        return [*self.starts.get(epoch, {}).values(), *self.others.get(epoch, ())]
-
-    def answers(self) -> dict[str, object]:
-        """As ``support_metadata.answers``."""
-        found: dict[str, object] = {"all": sorted(self.segments)}
-        for epoch in EPOCHS:
-            found[f"highest {epoch}"] = self.highest.get(epoch)
-            numbers = self.listed(epoch)
-            whole = all(number in self.segments for number in numbers)
-            order = (
-                sorted(numbers, key=lambda number: (self.segments[number].start_offset, number)) if whole else "missing"
-            )
-            found[f"list {epoch}"] = order
-            found[f"size {epoch}"] = sum(1 << number for number in numbers) if whole else "missing"
-            for offset in OFFSETS:
-                item = self.find(epoch, offset)
-                found[f"find {epoch} {offset}"] = number_of(item)
-                while item is not None and item.txn_idx_empty:
-                    item = self.find(epoch, item.end_offset + 1)
-                found[f"txn {epoch} {offset}"] = number_of(item)
-        return found
-
-
-class StrictModel(KafkaModel):
-    """Every answer by a search through all segments. ``finished``: them in the order in which their copies finished."""
-
-    strict = True
-
-    def __init__(self) -> None:
-        super().__init__()
         self.finished: list[int] = []
 
     def add(self, item: RemoteLogSegmentMetadata) -> None:
@@ -173,14 +103,28 @@ class StrictModel(KafkaModel):
         ]
         return max(best, key=lambda pair: pair[0])[1] if best else None
 
-    def listed(self, epoch: int) -> list[int]:
-        return [number for number, item in self.segments.items() if epoch in item.segment_leader_epochs]
+    def answers(self) -> dict[str, object]:
+        """As ``support_metadata.answers``."""
+        found: dict[str, object] = {"all": sorted(self.segments)}
+        for epoch in EPOCHS:
+            found[f"highest {epoch}"] = self.highest.get(epoch)
+            numbers = [number for number, item in self.segments.items() if epoch in item.segment_leader_epochs]
+            order = sorted(numbers, key=lambda number: (self.segments[number].start_offset, number))
+            found[f"list {epoch}"] = order
+            found[f"size {epoch}"] = sum(1 << number for number in numbers)
+            for offset in OFFSETS:
+                item = self.find(epoch, offset)
+                found[f"find {epoch} {offset}"] = number_of(item)
+                while item is not None and item.txn_idx_empty:
+                    item = self.find(epoch, item.end_offset + 1)
+                found[f"txn {epoch} {offset}"] = number_of(item)
+        return found
 
 
 _NEXT = {STARTED: {FINISHED, DELETING}, FINISHED: {DELETING}, DELETING: {DELETED}}
 
 
-def apply_to_model(model: KafkaModel, command: Command, partition: TopicIdPartition) -> str:
+def apply_to_model(model: StrictModel, command: Command, partition: TopicIdPartition) -> str:
     """Do it, and say what comes of it: "done", "dropped", "unknown" or "argument"."""
     old = model.segments.get(command.number)
     if command.word == "add":

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from chunkstore.codec.kafka.checkpoints import (
     LeaderEpoch,
     TopicOffset,
     read_leader_epochs,
-    read_offset_checkpoint,
     write_checkpoint,
     write_partition_metadata,
 )
@@ -26,7 +24,6 @@ from chunkstore.codec.kafka.indexes import (
     OffsetIndex,
     read_producer_snapshot,
     read_transaction_index,
-    write_producer_snapshot,
 )
 from chunkstore.codec.kafka.names import parse_uuid, uuid_text
 from chunkstore.codec.sources import read_exactly
@@ -36,21 +33,19 @@ from chunkstore.kafka.attach import attach
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentState, TopicIdPartition
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.storage import IndexType, LogSegmentData, RemoteStorageManager
-from chunkstore.kafka.tier import SEGMENT_FILES, Planned, copy_segment, described
-from tests.kafka.support_batches import Made, batch_of, control_of, source_of
+from chunkstore.kafka.storage import IndexType, RemoteStorageManager
+from chunkstore.kafka.tier import SEGMENT_FILES, Planned, described
+from tests.kafka.support_batches import source_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
-from tests.kafka.support_metadata import Store, fresh_root, segment
+from tests.kafka.support_metadata import Store, fresh_root
 from tests.kafka.support_plugin import Row, consumed, produce, rig
 from tests.kafka.support_tier import (
     METADATA_LOG,
     PEM,
-    copied_logs,
     copied_tier,
     files_below,
     opened,
     records_of,
-    segment_at,
 )
 from tests.support.servers.kafka import NEW, OLD
 
@@ -78,14 +73,6 @@ def bucket_at(url: str) -> KafkaBucket:
 def ids_of(tier: KafkaBucket) -> dict[str, str]:
     """A new id for the tier's topic."""
     return {each.topic_id: NEW_ID for each in tier.segments()}
-
-
-def go_on(store: Store, name: str, data: LogSegmentData, count: int) -> None:
-    """A segment of ``count`` offsets that the fresh cluster copies after those of the tier."""
-    start = ENDS[name] + 1
-    place = TopicIdPartition(TOPIC_ID, f"tiered-{name}", 0)
-    item = segment(77, start, start + count - 1, {4: start}, partition=place)
-    copy_segment(RemoteStorageManager(store), RemoteLogMetadataManager(store, "kafka-exact"), item, data)
 
 
 Rows = dict[tuple[str, int], list[dict[str, Any]]]
@@ -156,16 +143,6 @@ def test_transactions_without_an_end_are_named_and_aborted(name: str, root: str,
         assert not shown & set(OPEN[name].values())
 
 
-def test_what_an_aborted_producer_commits_later_is_read(root: str, store: Store) -> None:
-    start, [producer, *_] = ENDS["plain"] + 1, OPEN["plain"]
-    batch = batch_of([Made(b"new")], start, producer_id=producer, producer_epoch=0, base_sequence=0, attributes=16)
-    with opened(GENUINE / "plain") as tier:
-        attach(tier, store, topic_ids=ids_of(tier))
-    snapshot = write_producer_snapshot(())
-    go_on(store, "plain", LogSegmentData(batch + control_of(start + 1, producer, 1), b"", b"", snapshot, None), 2)
-    assert [*bucket_at(root).read(isolation="read_committed")][-1].offset == start
-
-
 def attach_until_killed(monkeypatch: pytest.MonkeyPatch, tier: KafkaBucket, store: Store, count: int) -> None:
     """An attaching that dies when the bytes of ``count`` segments are there, and the last one's event is not."""
     genuine, copied = RemoteStorageManager.copy_log_segment_data, list[object]()
@@ -191,41 +168,6 @@ def test_a_killed_run_goes_on(monkeypatch: pytest.MonkeyPatch, root: str, store:
         other = opened(GENUINE / "plain", metadata_log=METADATA_LOG)
         with pytest.raises(Conflict, match="attach to another container"):
             attach(other, store, topic_ids=ids_of(tier))
-
-
-def test_log_directories_and_containers_are_attached(root: str, store: Store) -> None:
-    with KafkaBucket(str(LOG_DIR)) as logs, chunkstore.open(fresh_root()) as other:
-        [old] = {each.topic_id for each in logs.segments("transactions")}
-        done = attach(logs, store, topic_ids={old: NEW_ID})
-        rolled = [each for each in logs.segments("transactions") if each.state == "ROLLED"]
-        assert done.copied == len(rolled) > 4
-        assert attach(logs, store, topic_ids={old: NEW_ID}).present == len(rolled)
-        ends = {number: max(each.end_offset for each in rolled if each.partition == number) for number in (0, 1)}
-        expected = {
-            place: [row for row in rows if row["offset"] <= ends[place[1]]]
-            for place, rows in records_of(logs, "transactions").items()
-        }
-        container = bucket_at(root)
-        assert without_fates(records_of(container)) == without_fates(expected)
-        assert attach(container, other, topic_ids={NEW_ID: old}).copied == done.copied
-        assert any("empty-0 is not attached" in note for note in done.notes)
-        with pytest.raises(InvalidArgument, match="nothing to attach"):
-            attach(logs, store, "codecs", topic_ids={old: NEW_ID})
-
-
-def test_two_ids_of_one_topic_are_not_mixed(root: str, store: Store) -> None:
-    other, storage = uuid_text(bytes(16)), RemoteStorageManager(store)
-    with KafkaBucket(str(LOG_DIR)) as logs, chunkstore.open(fresh_root()) as target:
-        [old] = {each.topic_id for each in logs.segments("transactions")}
-        for number, new in enumerate((NEW_ID, other)):
-            attach(logs, store, topic_ids={old: new})
-            for item in [*storage.stored_segments()]:
-                place = item.remote_log_segment_id.topic_id_partition
-                if uuid_text(place.topic_id) == new and place.partition == number:
-                    storage.delete_log_segment_data(item)
-            with pytest.raises(Conflict, match="topic transactions") if number else nullcontext():
-                attach(bucket_at(root), target, topic_ids={NEW_ID: old, other: old})
-        assert {each.partition for each in bucket_at(root).segments()} == {0, 1}
 
 
 def test_what_a_newer_lineage_replaced_is_cut_off(monkeypatch: pytest.MonkeyPatch, root: str, store: Store) -> None:
@@ -283,31 +225,6 @@ def test_folders_of_a_fresh_cluster_get_what_a_broker_needs(tmp_path: Path, name
         }
 
 
-def test_a_log_starts_where_the_tier_does(tmp_path: Path, store: Store) -> None:
-    bucket = copied_tier(tmp_path)
-    for suffix in ("log", "indexes", "rsm-manifest"):
-        segment_at(bucket, 0, suffix).unlink()
-    fresh_cluster(tmp_path / "logs", "plain", 2)
-    with opened(bucket) as tier:
-        attach(tier, store, log_dir=str(tmp_path / "logs"))
-    rows = read_offset_checkpoint((tmp_path / "logs" / "log-start-offset-checkpoint").read_bytes())
-    assert set(rows) == {("other", 0, 7), ("tiered-plain", 0, 95)}
-
-
-def test_deleted_records_stay_deleted(tmp_path: Path, root: str, store: Store) -> None:
-    logs = copied_logs(tmp_path)
-    (logs / "log-start-offset-checkpoint").write_bytes(write_checkpoint([TopicOffset("transactions", 0, 100)]))
-    with KafkaBucket(str(logs)) as tier, chunkstore.open(fresh_root()) as other:
-        [old] = {each.topic_id for each in tier.segments("transactions")}
-        attach(tier, store, topic_ids={old: NEW_ID})
-        container, fresh = bucket_at(root), tmp_path / "fresh"
-        fresh_cluster(fresh, "plain", 20).rename(fresh / "transactions-0")
-        attach(container, other, log_dir=str(fresh))
-        assert next(container.read(partition=0)).offset == 100
-    rows = read_offset_checkpoint((fresh / "log-start-offset-checkpoint").read_bytes())
-    assert ("transactions", 0, 100) in rows
-
-
 @pytest.mark.parametrize("why", ["records", "epoch", "absent", "running"])
 def test_a_folder_that_may_not_be_replaced_is_refused(tmp_path: Path, why: str, root: str, store: Store) -> None:
     folder = fresh_cluster(tmp_path, "plain", 0 if why == "epoch" else 2)
@@ -324,40 +241,6 @@ def test_a_folder_that_may_not_be_replaced_is_refused(tmp_path: Path, why: str, 
         attach(tier, store, log_dir=str(tmp_path))
     assert files_below(tmp_path) == before
     assert bucket_at(root).segments() == []
-
-
-@pytest.mark.parametrize("kill", [1, 2])
-def test_a_folder_outlives_a_killed_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store, kill: int
-) -> None:
-    folder, genuine, calls = fresh_cluster(tmp_path, "plain", 2), os.rename, list[object]()
-
-    def rename(*arguments: Any) -> None:
-        calls.append(arguments)
-        if len(calls) == kill:
-            raise KeyboardInterrupt
-        genuine(*arguments)
-
-    with opened(GENUINE / "plain") as tier:
-        monkeypatch.setattr(os, "rename", rename)
-        with pytest.raises(KeyboardInterrupt):
-            attach(tier, store, log_dir=str(tmp_path))
-        assert attach(tier, store, log_dir=str(tmp_path)).folders == 1
-    assert (folder / "partition.metadata").read_bytes() == write_partition_metadata(TOPIC_ID)
-    names = {folder.name, "log-start-offset-checkpoint", ".kafka_cleanshutdown"}
-    assert {path.name for path in tmp_path.iterdir()} == names
-
-
-def test_a_log_that_went_on_is_not_set_back(tmp_path: Path, store: Store) -> None:
-    fresh_cluster(tmp_path, "plain", 2)
-    with opened(GENUINE / "plain") as tier:
-        attach(tier, store, log_dir=str(tmp_path))
-        go_on(store, "plain", LogSegmentData(b"log", None, None, None, None), 9)
-        before = files_below(tmp_path)
-        with pytest.raises(Conflict, match="went on"):
-            attach(tier, store, log_dir=str(tmp_path))
-        assert files_below(tmp_path) == before
-        assert attach(tier, store, topic_ids=ids_of(tier)).copied == 0
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.checksum import BytesLike
 from chunkstore.codec.kafka.batches import CRC_BEGINS, LogSummary, ReadOptions, Tail, iter_batches, validate
-from chunkstore.codec.kafka.records import iter_records
-from chunkstore.codec.sources import DataSource
 from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 from tests.kafka.support_batches import Made, batch_of, source_of
 
@@ -124,54 +121,10 @@ def test_any_bytes_are_refused_or_a_tail(data: bytes, unfinished: bool) -> None:
     assert unfinished or not data
 
 
-def test_offsets_choose_batches_and_records() -> None:
-    for start in range(8, 24):
-        for end in range(start, 24):
-            options = ReadOptions(start_offset=start, end_offset=end)
-            records = [record.offset for record in iter_records(source_of(LOG), "t", 0, options=options)]
-            assert records == [offset for offset in (10, 11, 12, 13, 20, 21) if start <= offset < end]
-    assert bases_of(LOG, ReadOptions(start_offset=11, end_offset=20)) == [10, 12]
-    assert bases_of(LOG, ReadOptions(position=EDGES[1])) == [12, 20]
-
-
-def test_a_batch_that_is_passed_over_is_not_read() -> None:
-    broken = batch_of([Made(bytes(5 << 20))], 0, crc=1) + FIRST
-    asked: list[tuple[int, int]] = []
-
-    def read(offset: int, length: int) -> BytesLike:
-        asked.append((offset, length))
-        return memoryview(broken)[offset : offset + length]
-
-    source = DataSource("s", len(broken), read)
-    assert [batch.base_offset for batch in iter_batches(source, ReadOptions(start_offset=10))] == [10]
-    assert asked == [(0, 1 << 19), (len(broken) - len(FIRST), len(FIRST))]
-
-
-def test_small_batches_share_a_read_and_large_ones_are_read_whole() -> None:
-    log = b"".join(batch_of([Made(b"v" * 1000)], at) for at in range(3000)) + batch_of([Made(bytes(2 << 20))], 3000)
-    asked: list[int] = []
-
-    def read(offset: int, length: int) -> bytes:
-        asked.append(length)
-        return log[offset : offset + length]
-
-    for window_bytes, reads in ((1 << 20, 6), (1 << 18, 16), (1, 6003)):
-        asked.clear()
-        assert validate(DataSource("s", len(log), read), ReadOptions(window_bytes=window_bytes)).batches == 3001
-        assert len(asked) <= reads
-        assert max(asked) <= (2 << 20) + 100
-
-
 def test_a_batch_longer_than_the_limit_is_refused_unread() -> None:
     long = batch_of([Made(bytes(5000))], 12)
     assert refused_at(FIRST + long, ReadOptions(batch_bytes_max=len(long) - 13)) == len(FIRST)
     assert bases_of(FIRST + long, ReadOptions(batch_bytes_max=len(long) - 12)) == [10, 12]
-
-
-def test_a_source_that_ends_early_is_damage() -> None:
-    source = DataSource("s", len(LOG), lambda offset, length: LOG[offset : offset + length - 1])
-    with pytest.raises(Damaged, match="cut off"):
-        validate(source)
 
 
 def test_a_position_outside_of_the_object_is_refused() -> None:

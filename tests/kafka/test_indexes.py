@@ -85,64 +85,6 @@ def test_indexes_rebuilt_from_the_log_alone_are_those_of_a_broker(folder: Path) 
                 assert made == genuine, name
 
 
-def test_look_up_of_offsets_and_times() -> None:
-    log = LOG_DIR / "transactions-0" / "00000000000000000034.log"
-    index = OffsetIndex(content(log, ".index"), 34)
-    times = TimeIndex(content(log, ".timeindex"), 34)
-    for rows in (rows_of(index), rows_of(times)):
-        assert rows == sorted(rows)
-    for offset in range(30, 160):
-        expected = max((row for row in rows_of(index) if row[0] <= offset), default=None)
-        assert index.floor(offset) == expected
-    for timestamp, offset in rows_of(times):
-        assert times.floor(timestamp) == (timestamp, offset)
-        before = times.floor(timestamp - 1)
-        assert before is None or before < (timestamp, offset)
-
-
-def test_producers_are_in_the_order_of_a_hash_map() -> None:
-    raw = (FIXTURES / "remote-log-metadata/__remote_log_metadata-1/00000000000000000031.snapshot").read_bytes()
-    entries = read_producer_snapshot(raw)
-    assert [entry.producer_id for entry in entries] == [2000, 4000, 1, 3000, 5000, 1001]
-    assert list(ProducerStates(sorted(entries))) == entries
-    many = [ProducerEntry(number) for number in (16, 5, 1 << 40, *range(100, 109), 0)]
-    assert [entry.producer_id for entry in ProducerStates(many[:3])] == [16, 1 << 40, 5]
-    assert [entry.producer_id for entry in ProducerStates(many)][:3] == [1 << 40, 0, 100], "13 need 32 buckets"
-
-
-def test_a_batch_has_a_row_past_the_interval_and_not_at_it() -> None:
-    marks = [BatchMark(number, number, position, 5) for number, position in enumerate((0, 100, 101, 201, 202))]
-    found = rebuild_indexes(marks, 0, ProducerStates(), interval_bytes=100)
-    assert rows_of(OffsetIndex(found.offsets, 0)) == [(2, 101), (4, 202)]
-    assert rows_of(TimeIndex(found.timestamps, 0)) == [(5, 0)]
-
-
-def test_a_transaction_that_ends_among_others() -> None:
-    """An aborted transaction names the first offset that is undecided then; a commit leaves no entry."""
-    states = ProducerStates()
-
-    def batch(producer: int, at: int, **named: object) -> AbortedTransaction | None:
-        return states.apply(BatchMark(at, at, at, 7, producer, 0, 0, True, **named))  # type: ignore[arg-type]
-
-    assert batch(1, 10) is None
-    assert batch(2, 11) is None
-    assert states.first_open_offset == 10
-    assert batch(2, 12, control=True, committed=False, coordinator_epoch=4) == (2, 11, 12, 10)
-    assert batch(2, 13) is None
-    assert batch(1, 14, control=True, committed=True) is None
-    assert batch(2, 15, control=True, committed=None) is None
-    assert states.first_open_offset == 13
-    assert batch(2, 16, control=True, committed=False) == (2, 13, 16, 17)
-    assert states.first_open_offset is None
-    assert next(iter(states)) == ProducerEntry(1, 0, 0, 10, 0, 7, -1, -1)
-
-
-def test_a_new_epoch_forgets_the_batches_of_the_old_one() -> None:
-    states = ProducerStates([ProducerEntry(7, 0, 41, 40, 3, 9, 5)])
-    states.apply(BatchMark(50, 50, 0, 10, 7, 1, control=True, transactional=True, committed=False, coordinator_epoch=6))
-    assert list(states) == [ProducerEntry(7, 1, -1, -1, 0, 10, 6)]
-
-
 @pytest.mark.parametrize(
     ("kind", "data", "position"),
     [

@@ -59,28 +59,6 @@ def test_an_entry_is_found_once_it_is_created(store: Store) -> None:
     assert manager.get_remote_log_segment_id(ORDERS, 12) == identity(2)
 
 
-def test_of_two_lineages_the_newest_epoch_wins(store: Store) -> None:
-    manager = RemoteLogMetadataManager(store)
-    put(
-        manager, entry(1, 0, 99, 1, created=True), entry(2, 50, 79, 4, created=True), entry(3, 50, 89, 9, created=False)
-    )
-    found = {offset: manager.get_remote_log_segment_id(ORDERS, offset) for offset in (10, 60, 85, 100)}
-    assert found == {10: identity(1), 60: identity(2), 85: identity(1), 100: None}
-    assert manager.earliest_log_offset(ORDERS) == 0
-    assert [item.start_offset for item in manager.list_remote_segments(ORDERS)] == [0, 50, 50]
-    assert len(manager.list_remote_segments(ORDERS, 1)) == 2
-    assert manager.list_remote_segments(TopicPartition("orders", 1)) == []
-
-
-def test_a_failed_copys_entry_is_removed(store: Store) -> None:
-    manager = RemoteLogMetadataManager(store)
-    put(manager, entry(1, 0, 9, 1, created=False), entry(2, 0, 9, 1, created=True))
-    for number in (1, 2, 2):
-        manager.delete_remote_log_segment_metadata(identity(number))
-    assert (manager.list_remote_segments(ORDERS), manager.earliest_log_offset(ORDERS)) == ([], None)
-    assert manager.get_remote_log_segment_metadata(identity(1)) is None
-
-
 def test_both_faces_show_the_same_rows(store: Store) -> None:
     """A leader that lost its partition finishes its copy: nothing fences the early face."""
     manager, topic_id = RemoteLogMetadataManager(store), b"topic id, 16 B.."

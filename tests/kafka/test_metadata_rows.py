@@ -6,12 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgpack
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.changes import TablePut
 from chunkstore.errors import Damaged, NotOwner
 from chunkstore.kafka import RemoteLogMetadataManager, rows
 from tests.kafka.support_metadata import (
@@ -23,7 +21,6 @@ from tests.kafka.support_metadata import (
     find,
     listed,
     segment,
-    update,
 )
 from tests.support.data import refused
 from tests.support.format_tables import table
@@ -64,16 +61,6 @@ def test_the_rows_are_as_documented(store: Store) -> None:
     ]  # fmt: skip
 
 
-def test_further_fields_are_passed_over(store: Store) -> None:
-    Leader(RemoteLogMetadataManager(store)).finish(segment(1, 0, 9, {0: 0}))
-    kept = store.table(rows.NAMESPACE)
-    store.commit(
-        [TablePut(rows.NAMESPACE, row.key, msgpack.packb([*msgpack.unpackb(row.value), "more"])) for row in kept.scan()]
-    )
-    manager = RemoteLogMetadataManager(store)
-    assert (find(manager, 0, 5), listed(manager), listed(manager, 0), manager.token(PARTITION)) == (1, [1], [1], 1)
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     place=st.integers(0, 99),
@@ -111,12 +98,6 @@ def test_hostile_rows_are_damage(store: Store, place: int, cut: int, put: object
         good.put(old.key, old.value)
 
 
-def test_a_key_that_is_cut_ends_a_walk_through_epochs(store: Store) -> None:
-    Leader(manager := RemoteLogMetadataManager(store)).finish(segment(1, 0, 9, {0: 0}))
-    store.table(rows.NAMESPACE).put(BASE + rows.EPOCH + b"\1", b"")
-    refused(Damaged, lambda: [*manager.epochs(PARTITION)])
-
-
 def test_a_deposed_owner_changes_nothing(root: str) -> None:
     old = chunkstore.open(root)
     leader = Leader(RemoteLogMetadataManager(old))
@@ -137,23 +118,3 @@ def test_a_deposed_owner_changes_nothing(root: str) -> None:
         assert listed(successor, 0) == [1, 3]
     with suppress(NotOwner):
         old.close()
-
-
-def test_two_managers_on_one_partition_keep_one_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = RemoteLogMetadataManager(store), RemoteLogMetadataManager(store)
-    leader = Leader(first)
-    larger, smaller = segment(1, 0, 9, {0: 0}), segment(2, 0, 4, {0: 0})
-    leader.add(larger)
-    leader.add(smaller)
-    commit, late = type(store).commit, [larger]
-
-    def other_first(self: Store, changes: list[TablePut]) -> list[int | None]:
-        if late:
-            item = late.pop()
-            second.update_remote_log_segment_metadata(update(item, FINISHED), token=leader.token).result()
-        return commit(self, changes)
-
-    monkeypatch.setattr(type(store), "commit", other_first)
-    leader.move(smaller, FINISHED)
-    assert [find(first, 0, offset) for offset in (2, 8)] == [1, 1]
-    assert listed(first, 0) == [1, 2]

@@ -1,4 +1,4 @@
-"""What Kafka's own suites ask of a metadata manager: scenarios 1 to 33, by their numbers. 34 is in test_metadata_records.py.
+"""What Kafka's own suites ask of a metadata manager: scenarios by their numbers. 34 is in test_metadata_records.py.
 
 There is no metadata topic: 33 (its consumer) does not apply, nor what 11 and 28 to 31 say of a topic that is missing or not yet read.
 """
@@ -93,38 +93,6 @@ def test_1_to_5_a_segment_lives_and_goes(leader: Leader) -> None:
     assert highest == [19, 79, 239, 369, 400, None]
 
 
-def test_6_what_is_found_is_what_the_last_update_says(leader: Leader) -> None:
-    item = segment(1, 101, 200, {0: 101}, txn_idx_empty=True, custom_metadata=b"first")
-    leader.add(item)
-    assert find(leader.manager, 0, 150) is None
-    done = update(item, FINISHED, broker_id=2, custom=b"where")
-    assert leader.manager.update_remote_log_segment_metadata(done, token=leader.token).done()
-    assert leader.manager.remote_log_segment_metadata(PARTITION, 0, 150) == item.with_update(done)
-    assert leader.manager.remote_log_segment(item.remote_log_segment_id) == item.with_update(done)
-    leader.move(item, DELETING)
-    kept = leader.manager.remote_log_segment(item.remote_log_segment_id)
-    assert kept is not None
-    assert kept.custom_metadata is None  # an update replaces all
-
-
-def test_7_and_8_lists(leader: Leader) -> None:
-    manager = leader.manager
-    begun, going, gone = segment(7, 0, 50, {0: 0}), segment(6, 201, 300, {0: 201}), segment(5, 301, 400, {0: 301})
-    leader.add(begun)
-    leader.finish(going, gone)
-    leader.move(going, DELETING)
-    leader.move(gone, DELETING, DELETED)
-    assert find(manager, 0, 250) is None
-    assert listed(manager, 0) == [7, 6]
-    assert listed(manager) == [6, 7]
-    leader.move(going, DELETED)
-    leader.move(begun, DELETING, DELETED)
-    leader.finish(segment(2, 201, 400, {0: 201, 1: 301}), segment(1, 101, 200, {0: 101}), segment(0, 0, 100, {0: 0}))
-    assert (listed(manager, 0), listed(manager), listed(manager, 1)) == ([0, 1, 2], [0, 1, 2], [2])
-    assert manager.lowest_offset_for_epoch(PARTITION, 1) == 301
-    assert [*manager.epochs(PARTITION)] == [1, 0]
-
-
 def test_9_a_partition_is_deleted(leader: Leader) -> None:
     manager = leader.manager
     other = Leader(manager, TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 4))
@@ -148,15 +116,6 @@ def test_9_a_partition_is_deleted(leader: Leader) -> None:
     again = Leader(manager)
     assert listed(manager) == []
     assert leader.token is None or (again.token is not None and again.token > leader.token)
-
-
-def test_9_a_large_partition_is_deleted_in_several_commits(strict: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.kafka.metadata._ROWS_MAX", 3)
-    strict.finish(*(segment(number, 10 * number, 10 * number + 9, {0: 10 * number}) for number in range(7)))
-    for state in (MARKED, BEGUN, GONE):
-        strict.manager.put_remote_partition_delete_metadata(deletion(state), token=strict.token).result()
-    assert [*strict.manager._table.scan()][1:] == []  # the partition's own row stays: tokens go on from there
-    refused(RemoteResourceNotFoundException, lambda: listed(strict.manager))
 
 
 def test_10_arguments(leader: Leader) -> None:
@@ -231,21 +190,6 @@ def test_12_and_13_illegal_transitions_raise_in_mode_strict(strict: Leader) -> N
     refused(IllegalTransition, lambda: put(deletion(GONE)).result())
 
 
-def test_14_and_15_lists_of_an_epoch(exact: Leader) -> None:
-    assert listed(exact.manager, 0) == []
-    item = segment(1, 0, 10, {1: 0})
-    exact.add(segment(1, 0, 10, {0: 0}))
-    exact.add(item)
-    exact.move(item, DELETING, DELETED)
-    refused(RemoteResourceNotFoundException, lambda: listed(exact.manager, 0))
-
-
-def test_16_superseded_segments_are_listed(leader: Leader) -> None:
-    leader.add(segment(1, 0, 4, {0: 0}))
-    leader.finish(segment(2, 5, 10, {0: 5}), segment(3, 11, 100, {0: 11}), segment(4, 9, 150, {0: 9}))
-    assert listed(leader.manager, 0) == [1, 2, 4, 3]
-
-
 @pytest.mark.parametrize(
     ("ranges", "found", "highest"),
     [
@@ -287,27 +231,6 @@ def test_24_a_late_smaller_segment_hides_nothing_in_mode_strict(strict: Leader) 
     assert [find(strict.manager, 0, offset) for offset in (10, 50, 100, 120)] == [2, 2, 2, None]
 
 
-def test_what_a_deleted_segment_held_is_found_again(strict: Leader) -> None:
-    """Of equal ones the latest, and nothing that a neighbour holds."""
-    larger = segment(1, 10, 150, {0: 10})
-    strict.finish(larger, segment(3, 20, 30, {0: 20}), segment(2, 20, 30, {0: 20}), segment(4, 100, 200, {0: 100}))
-    strict.finish(segment(5, 110, 140, {0: 110}), segment(6, 5, 90, {0: 5}), segment(7, 40, 80, {0: 40}))
-    assert [find(strict.manager, 0, offset) for offset in (7, 25, 95, 120)] == [6, 1, 1, 4]
-    strict.move(larger, DELETING)
-    assert [find(strict.manager, 0, offset) for offset in (7, 25, 50, 95, 120)] == [6, 6, 6, None, 4]
-    strict.move(segment(6, 5, 90, {0: 5}), DELETING)
-    assert [find(strict.manager, 0, offset) for offset in (7, 25, 50, 95, 120)] == [None, 2, 7, None, 4]
-
-
-def test_25_to_27_sizes(leader: Leader) -> None:
-    mib = 1 << 20
-    for number in range(3):
-        leader.add(segment(number, 0, 9, {0: 0}, segment_size_in_bytes=mib * (number + 1)))
-        leader.add(segment(10 + number, 0, 9, {10 + number: 0}, segment_size_in_bytes=mib * (number + 1)))
-    sizes = [leader.manager.remote_log_size(PARTITION, epoch) for epoch in (0, 10, 11, 12, 9001)]
-    assert sizes == [6 * mib, mib, 2 * mib, 3 * mib, 0]
-
-
 def test_28_a_partition_that_is_not_assigned(store: Store) -> None:
     manager = RemoteLogMetadataManager(store)
     item = segment(1, 0, 9, {0: 0})
@@ -335,29 +258,6 @@ def test_29_a_follower_sees_what_the_leader_does(store: Store, leader: Leader) -
     assert (listed(follower, 0), listed(follower), find(follower, 0, 15)) == ([1, 2], [1, 2], 2)
     follower.add_remote_log_segment_metadata(segment(3, 20, 29, {0: 20}), token=leader.token).result()
     assert listed(leader.manager, 0) == [1, 2, 3]
-
-
-def test_30_a_manager_without_partitions_is_closed_twice(store: Store) -> None:
-    manager = RemoteLogMetadataManager(store)
-    manager.close()
-    manager.close()
-    refused(Closed, lambda: manager.on_partition_leadership_changes([PARTITION]), lambda: listed(manager))
-
-
-def test_31_partitions_that_are_added_one_after_another(leader: Leader) -> None:
-    """Each is assigned once or again, and each event counts once."""
-    leaders = []
-    for number in range(5):
-        place = TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 10 + number)
-        leaders.append(Leader(leader.manager, place))
-        for each in leaders:
-            leader.manager.on_partition_leadership_changes([], [each.partition])
-            first = 10 * number
-            each.finish(segment(number, first, first + 9, {0: first}, partition=each.partition))
-    for number, each in enumerate(leaders):
-        assert leader.manager.is_ready(each.partition)
-        assert listed(leader.manager, 0, each.partition) == [*range(number, 5)]
-        assert leader.manager.remote_log_size(each.partition, 0) == 1024 * (5 - number)
 
 
 def test_32_another_instance_and_a_replica_see_everything(root: str) -> None:

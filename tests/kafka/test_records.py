@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from typing import Any
 
@@ -11,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.kafka import record_batches as arrow
 from chunkstore.codec.kafka.batches import EVERYTHING, ReadOptions, iter_batches
 from chunkstore.codec.kafka.record_batches import RECORD_SCHEMA, record_batches
 from chunkstore.codec.kafka.records import (
     AbortedTransaction,
     Record,
     Transactions,
-    control_record,
     iter_records,
     scan_transactions,
 )
-from chunkstore.errors import Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import Damaged, InvalidArgument
 from tests.kafka.support_batches import TIME, Made, batch_of, compressed, control_of, record_of, source_of, varint
 from tests.kafka.support_batches import arrow_of as arrow_rows
 
@@ -84,28 +81,6 @@ def test_columns() -> None:
             record_batches(source_of(data), "t", 0, columns=wrong)
 
 
-def test_offsets_of_a_compacted_batch() -> None:
-    data = batch_of([Made(offset_delta=2), Made(offset_delta=7)], 100, last_offset_delta=9) + batch_of(
-        [], 110, last_offset_delta=4
-    )
-    assert [row.offset for row in rows_of(data)] == [102, 107]
-    for start, end in ((103, 107), (103, 108), (0, 103)):
-        options = ReadOptions(start_offset=start, end_offset=end)
-        assert arrow_of(data, options) == rows_of(data, options)
-    assert rows_of(batch_of([], 3, "gzip", stored=b"")) == arrow_of(batch_of([], 3, "gzip", stored=b"")) == []
-
-
-def test_many_records_are_several_batches_and_one_that_is_too_large_goes_by_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(arrow, "_PIECE_RECORDS", 100)
-    monkeypatch.setattr(arrow, "_ROWS_AT_ONCE", 100)
-    data = b"".join(batch_of([Made(b"%d" % at) for at in range(60)], 60 * base, "lz4") for base in range(6))
-    data += batch_of([Made()] * 450, 360)
-    assert [batch.num_rows for batch in record_batches(source_of(data), "t", 1)] == [120] * 3 + [100] * 4 + [50]
-    assert arrow_of(data) == rows_of(data)
-
-
 # --- transactions ---------------------------------------------------------------------------------------------------
 
 
@@ -133,32 +108,6 @@ def test_a_scan_finds_aborted_and_open_transactions() -> None:
     ]
     everything = [row.offset for row in rows_of(LOG, transactions=found)]
     assert everything == [0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 15, 16]
-
-
-def test_a_scan_goes_on_in_the_next_segment() -> None:
-    first, second = plain(0, 1) + plain(2), control_of(4, 1, 0) + plain(5, 1) + control_of(7, 1, 1)
-    before = scan_transactions(iter_batches(source_of(first)))
-    assert before == Transactions((), 0, {1: 0})
-    after = scan_transactions(iter_batches(source_of(second)), before.open)
-    assert after == Transactions((AbortedTransaction(1, 0, 4),), 8, {})
-    assert scan_transactions(iter_batches(source_of(second))).aborted == ()
-    assert scan_transactions([]) == Transactions((), None, {})
-
-
-def test_isolation_needs_transactions() -> None:
-    for read in (iter_records, record_batches):
-        with pytest.raises(InvalidArgument, match="scan_transactions"):
-            read(source_of(LOG), "t", 0, isolation="read_committed")
-        with pytest.raises(InvalidArgument, match="isolation"):
-            read(source_of(LOG), "t", 0, isolation="serializable")  # type: ignore[arg-type]
-
-
-def test_control_batches_that_say_nothing() -> None:
-    (emptied,) = iter_batches(source_of(batch_of([], 4, control=True, transactional=True, producer_id=1)))
-    assert control_record(emptied) is None
-    (short,) = iter_batches(source_of(batch_of([Made(key=b"\0\0\0")], 4, control=True)))
-    with pytest.raises(Damaged, match="version and type"):
-        control_record(short)
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------
@@ -189,36 +138,6 @@ def test_a_stream_that_is_cut_or_goes_on_is_damage(codec: str) -> None:
         assert isinstance(found, str) or (found == rows_of(good) and len(whole) - cut <= 8), f"cut at {cut}"
     for more in (b"\1", b"junk" * 9):
         assert isinstance(outcome_of(rows_of, batch_of(several, 0, codec, stored=whole + more)), str)
-
-
-def test_streams_of_several_members() -> None:
-    several = [Made(b"a" * 99), Made(b"b")]
-    parts = [record_of(made, at) for at, made in enumerate(several)]
-    expected = rows_of(batch_of(several, 0))
-    for codec in ("gzip", "snappy", "zstd", "zstd-unsized"):
-        stored = b"".join(compressed(codec, part) for part in parts)
-        assert rows_of(batch_of(several, 0, codec, stored=stored)) == expected
-
-
-@pytest.mark.parametrize("claim", [100, 1 << 30, (1 << 32) - 1])
-def test_snappy_that_claims_more_than_it_can_hold(claim: int) -> None:
-    size = bytearray()
-    while claim > 127:
-        size.append(claim & 127 | 128)
-        claim >>= 7
-    with pytest.raises(Damaged):
-        rows_of(batch_of([Made()], 0, "snappy", stored=bytes((*size, claim)) + b"\0a"))
-
-
-def test_codecs_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unsupported, match="codec 5"):
-        rows_of(batch_of([Made()], 0, attributes=5))
-    for codec, package in (("snappy", "cramjam"), ("lz4", "lz4.frame"), ("zstd", "zstandard")):
-        data = batch_of([Made()], 0, codec)
-        with monkeypatch.context() as patched:
-            patched.setitem(sys.modules, package, None)
-            with pytest.raises(Unsupported, match=rf"{package}.*chunkstore-engine\[kafka\]"):
-                rows_of(data)
 
 
 RECORDS = b"".join(

@@ -25,13 +25,11 @@ from chunkstore.kafka.model import (
     TopicIdPartition,
 )
 from chunkstore.kafka.sources import LogDirectory
-from chunkstore.kafka.tier import tier
-from tests.kafka.support_batches import Made, batch_of, control_of
-from tests.kafka.support_leader import batches, leading, offsets, write_log
+from tests.kafka.support_batches import Made, batch_of
+from tests.kafka.support_leader import batches, leading, write_log
 from tests.kafka.support_logdir import row_of
 from tests.kafka.support_metadata import PARTITION, fresh_root
 from tests.kafka.support_tier import copied_logs, expected_rows
-from tests.support.clock import jumping_clock
 
 COPIED = [(0, 99, "FINISHED"), (100, 199, "FINISHED"), (200, 299, "FINISHED")]
 EPOCHS = [(0, 0), (1, 150)]
@@ -104,39 +102,6 @@ def test_each_segment_is_copied_once_and_local_ones_are_deletable_up_to_there(tm
         assert found["RemoteCopyBytes"] == sum(map(len, (batches(0, 99), batches(100, 199), batches(200, 299))))
 
 
-def test_a_hole_in_the_tier_is_filled_and_what_follows_it_is_not_deletable_before(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path, first=200)) as leader:
-        leader.manager.copy(PARTITION)
-        made_log(tmp_path)
-        assert leader.manager.copied_offset(PARTITION) == 299
-        assert leader.manager.deletable_end(PARTITION) == 0
-        assert "offset 0 before it" in str(leader.manager.why(PARTITION))
-        assert (leader.manager.copy(PARTITION), leader.spans) == (2, COPIED)
-        assert leader.manager.deletable_end(PARTITION) == 300
-
-
-def test_a_failed_copy_is_deleted_at_once_and_copied_again_later(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path)) as leader, jumping_clock() as clock:
-        leader.storage.before["copy"] = unavailable(1)
-        assert list(leader.manager.run_once()) == [PARTITION]
-        assert (leader.spans, leader.storage.calls) == ([], {"copy": 1, "delete": 1})
-        found = leader.manager.metrics()
-        assert [found[f"RemoteCopy{name}"] for name in ("Requests", "Errors", "Bytes")] == [1, 1, 0]
-        assert "bucket is away" in str(leader.manager.why(PARTITION))
-        assert (leader.manager.run_once(), leader.spans) == ({}, [])  # after a pause
-        clock.jump(60)
-        assert (leader.manager.run_once(), leader.spans) == ({}, COPIED)
-
-
-def test_large_custom_metadata_ends_the_copying_of_the_partition(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path), custom_metadata_bytes_max=39) as leader:
-        with pytest.raises(RemoteStorageException, match="40 bytes"):
-            leader.manager.copy(PARTITION)
-        assert (leader.spans, list(leader.storage.stored_segments())) == ([], [])
-        assert leader.manager.copy(PARTITION) == 0
-        assert "custom metadata of 40 bytes" in str(leader.manager.why(PARTITION))
-
-
 @pytest.mark.parametrize(("policy", "left"), [("finish", COPIED[:1]), ("cancel", [])])
 def test_the_leadership_is_lost_in_a_copy(tmp_path: Path, policy: str, left: list[Any]) -> None:
     with leading(made_log(tmp_path), on_leadership_lost=policy) as leader:
@@ -193,34 +158,6 @@ def test_the_log_start_is_recorded_before_deletions_and_failed_ones_are_tried_ag
         assert (out.value.start_offset, out.value.end_offset) == (300, 350)
 
 
-def test_a_log_start_that_only_the_local_log_has_deletes_nothing(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path)) as leader, jumping_clock() as clock:
-        leader.manager.copy(PARTITION)
-        for epochs in ([(1, 300)], [(2, 300)]):  # of the second one nothing was copied
-            log = {250: batches(250, 349, 1), 350: batches(350, 359, 1)}  # a follower's, which rolled elsewhere
-            write_log(tmp_path / "logs", log, epochs, 300, 300)
-            assert (leader.manager.expire(PARTITION), leader.spans) == (0, COPIED)
-        made_log(tmp_path, first=300)
-        checkpoint = tmp_path / "logs" / "orders-3" / "leader-epoch-checkpoint"
-        whole = checkpoint.read_bytes()
-        checkpoint.unlink()
-        assert "leader epochs are missing" in str(leader.manager.run_once())
-        checkpoint.write_bytes(whole)
-        clock.jump(60)
-        assert (leader.manager.run_once(), leader.spans, leader.metadata.log_start(PARTITION)) == ({}, COPIED, 0)
-        assert offsets(leader.manager, 0, 350) == [*range(350)]
-
-
-def test_records_that_are_deleted_by_name_go_with_the_segments_below(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path)) as leader:
-        leader.manager.copy(PARTITION)
-        with pytest.raises(OffsetOutOfRange):
-            leader.manager.delete_records(PARTITION, 351)
-        leader.manager.delete_records(PARTITION, 250)
-        assert (leader.manager.follow(PARTITION), leader.manager.expire(PARTITION)) == (250, 2)
-        assert (leader.spans, leader.metadata.log_start(PARTITION)) == (COPIED[2:], 250)
-
-
 def test_time_retention_keeps_what_is_young_and_a_copy_that_goes_on(tmp_path: Path) -> None:
     with leading(made_log(tmp_path), retention_ms=1) as leader:
         counts: list[int] = []
@@ -230,19 +167,6 @@ def test_time_retention_keeps_what_is_young_and_a_copy_that_goes_on(tmp_path: Pa
         assert (leader.spans, leader.metadata.log_start(PARTITION)) == (COPIED[2:], 200)
     with leading(made_log(tmp_path), retention_ms=runtime.now_ms()) as leader:
         assert (leader.manager.copy(PARTITION), leader.manager.expire(PARTITION)) == (3, 0)
-
-
-def test_a_broker_without_a_tier_cuts_its_epochs_and_the_tier_stays(tmp_path: Path) -> None:
-    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store) as leader:
-        leader.manager.copy(PARTITION)
-        made_log(tmp_path, first=300, epochs=[(1, 300)])
-        assert leader.manager.expire(PARTITION) == 0
-        assert (leader.manager.follow(PARTITION), leader.manager.deletable_end(PARTITION)) == (0, 300)
-        assert offsets(leader.manager, 0, 350) == [*range(350)]
-        later = {300: batches(300, 349, 1), 350: batches(350, 359, 1)}
-        tier(str(write_log(tmp_path / "logs", later, [(1, 300)], 360)), store)  # stores a checkpoint that is cut, too
-        write_log(tmp_path / "logs", {350: later[350]}, [(1, 350)], 360)
-        assert leader.manager.follow(PARTITION) == 0
 
 
 def test_an_unclean_election_leaves_the_other_lineage_unread(tmp_path: Path) -> None:
@@ -262,24 +186,6 @@ def test_an_unclean_election_leaves_the_other_lineage_unread(tmp_path: Path) -> 
                 (at, 0 if at < 170 else 5) for at in range(260)
             ]
         assert "another lineage" in str(leader.manager.why(PARTITION))
-
-
-def test_read_committed_needs_the_end_of_a_transaction_in_a_later_segment(tmp_path: Path) -> None:
-    def written(start: int, producer: int) -> bytes:
-        fields: dict[str, Any] = {"producer_id": producer, "producer_epoch": 3, "transactional": True}
-        return batch_of([Made()], start, **fields)
-
-    log = {0: written(0, 1) + written(1, 2) + control_of(2, 2, 1), 3: written(3, 3) + control_of(4, 1, 0)}
-    log |= {5: control_of(5, 3, 1) + written(6, 4) + batches(7, 9)}
-    with leading(write_log(tmp_path / "logs", log, [(0, 0)], 10)) as leader:
-        assert leader.manager.copy(PARTITION) == 2
-        write_log(tmp_path / "logs", {5: log[5]}, [(0, 0)], 10)
-        assert offsets(leader.manager, 0, 10, 1000) == [0, 1, 3, 6, 7, 8, 9]
-        assert offsets(leader.manager, 0, 6, 1000, isolation="read_committed") == [1, 3]
-        assert leader.manager.read(PARTITION, 6, 1000, "read_committed") == ((), 6, False, 0)
-        ended = log[5] + control_of(10, 4, 1)
-        write_log(tmp_path / "logs", {5: ended}, [(0, 0)], 11)
-        assert offsets(leader.manager, 6, 11, 1000, isolation="read_committed") == [6, 7, 8, 9]
 
 
 def test_offsets_outside_of_the_log_are_refused_and_followers_get_local_ones(tmp_path: Path) -> None:
@@ -319,22 +225,6 @@ def test_stopped_partitions_are_left_alone_or_deleted_whole(tmp_path: Path) -> N
             leader.metadata.list_remote_log_segments(PARTITION)
 
 
-def test_a_deletion_that_failed_goes_on_and_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
-    with chunkstore.open(fresh_root()) as store, leading(made_log(tmp_path), store) as old:
-        old.manager.copy(PARTITION)
-        with leading(tmp_path / "logs", store) as new:
-            for _ in range(2):
-                with pytest.raises(LeaderFenced):
-                    old.manager.stop_partitions([PARTITION], delete=True)
-            assert (new.spans, new.metadata.deletion(PARTITION)) == (COPIED, -1)
-            new.storage.before["delete"] = unavailable(1)
-            with pytest.raises(StorageUnavailable):
-                new.manager.stop_partitions([PARTITION], delete=True)
-            assert new.manager.run_once() == {}
-            new.manager.stop_partitions([PARTITION], delete=True)
-            assert list(new.storage.stored_segments()) == []
-
-
 @pytest.mark.parametrize("policy", ["finish", "cancel"])
 def test_a_copy_of_a_partition_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path, policy: str) -> None:
     with leading(made_log(tmp_path), on_leadership_lost=policy) as leader:
@@ -342,17 +232,6 @@ def test_a_copy_of_a_partition_that_is_deleted_meanwhile_leaves_nothing(tmp_path
         with pytest.raises(RemoteStorageException):
             leader.manager.copy(PARTITION)
         assert list(leader.storage.stored_segments()) == []
-
-
-def test_a_follower_does_not_lead_for_a_late_epoch(tmp_path: Path) -> None:
-    with leading(made_log(tmp_path)) as leader:
-        leader.manager.on_leadership_change({PARTITION: 5})
-        leader.manager.on_leadership_change({}, [PARTITION])
-        leader.manager.on_leadership_change({PARTITION: 5})
-        with pytest.raises(RemoteResourceNotFoundException, match="leadership"):
-            leader.manager.copy(PARTITION)
-        leader.manager.on_leadership_change({PARTITION: 6})
-        assert leader.manager.copy(PARTITION) == 3
 
 
 def test_why_says_what_keeps_a_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,22 +266,6 @@ def test_why_says_what_keeps_a_segment(tmp_path: Path, capsys: pytest.CaptureFix
     assert "transaction that begins at offset 0 is open" in rows(log_dir, "orders-3")["ROLLED 10"]
     assert main(["kafka", "why", log_dir, "orders-4"]) != 0
     assert main(["kafka", "why", log_dir, "orders"]) != 0
-
-
-def test_a_copy_that_ends_while_retention_lists_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with leading(made_log(tmp_path, high=150)) as leader:
-        genuine = leader.metadata.list_remote_log_segments
-        listed: list[Any] = []
-
-        def begun() -> None:
-            listed.extend(genuine(PARTITION))
-
-        leader.storage.before["copy"] = begun
-        assert leader.manager.copy(PARTITION) == 1
-        monkeypatch.setattr(leader.metadata, "list_remote_log_segments", lambda *_: iter(listed))
-        assert (leader.manager.expire(PARTITION), [each.state.name for each in listed]) == (0, ["COPY_SEGMENT_STARTED"])
-        monkeypatch.undo()
-        assert leader.spans == COPIED[:1]
 
 
 def test_the_thread_goes_on_after_failures_and_ends_with_close(tmp_path: Path) -> None:

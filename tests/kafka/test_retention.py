@@ -12,18 +12,15 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.kafka import RemoteLogManagerConfig
 from chunkstore.kafka.model import RemoteLogSegmentMetadata
 from chunkstore.kafka.retention import (
-    Expiry,
     LogState,
     Retention,
     choose,
-    filtered_epochs,
     find_copied_offset,
-    find_log_start,
     within_lineage,
 )
 from chunkstore.kafka.sources import Segment
 from chunkstore.kafka.tier import plan
-from tests.kafka.support_metadata import DELETED, DELETING, FINISHED, STARTED, number_of, segment
+from tests.kafka.support_metadata import FINISHED, number_of, segment
 
 LINEAGE = {0: 0, 1: 10, 2: 20, 3: 30, 4: 40, 5: 50, 7: 70}
 CUT = {7: 51, 9: 100}
@@ -41,18 +38,6 @@ NOW = 1_000_000
 )
 def test_the_copied_offset(epochs: list[tuple[int, int]], highest: dict[int, int], found: tuple[int, int]) -> None:
     assert find_copied_offset(epochs, 400, highest.get) == found
-
-
-def test_the_log_start_is_the_tiers_else_the_local_one() -> None:
-    epochs = [(0, 0), (1, 250), (2, 550)]
-    assert find_log_start(epochs, 700, {1: 500}.get) == 500
-    assert find_log_start(epochs, 250, lambda _: None) == 250
-
-
-def test_epochs_without_records_are_left_out() -> None:
-    rows = {0: 0, 1: 0, 2: 0, 3: 30, 4: 40, 5: 60, 6: 60, 7: 70, 8: 70}
-    assert filtered_epochs(rows.items()) == {2: 0, 3: 30, 4: 40, 6: 60, 8: 70}
-    assert filtered_epochs(rows.items(), 45) == {4: 45, 6: 60, 8: 70}
 
 
 @pytest.mark.parametrize(
@@ -108,21 +93,6 @@ def test_retention_of_nothing_deletes_all(retention: Retention, second: tuple[in
     assert (sorted(map(number_of, found.deletions), key=str), found.log_start) == ([1, 2], start)
 
 
-def test_dangling_copies_use_the_budget_first_and_deletions_are_tried_again() -> None:
-    finished = [item(10 + at, 300 + 100 * at, 399 + 100 * at) for at in range(11)]
-    held = [
-        item(1, 0, 99, STARTED),
-        item(2, 100, 149, DELETED),
-        item(3, 150, 199, DELETING),
-        item(4, 200, 299, STARTED),
-    ]
-    log, limit = LogState({0: 0}, 0, 5000), Retention(size_bytes=10 * 1024)
-    first = choose([*held, *finished], log, limit, NOW)
-    assert sorted(map(str, numbers(first.deletions))) == ["1", "3"]
-    second = choose([item(4, 200, 299), *finished], log._replace(start=first.log_start), limit, NOW)
-    assert (numbers(second.deletions), second.log_start) == ([4, 10], 400)
-
-
 @pytest.mark.parametrize("by_size", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 23, 50])
 def test_a_prefix_of_the_log_is_deleted(*, by_size: bool, count: int) -> None:
@@ -136,23 +106,6 @@ def test_a_prefix_of_the_log_is_deleted(*, by_size: bool, count: int) -> None:
     limit = Retention(size_bytes=(50 - count) * 1024 + 512) if by_size else Retention(age_ms=10)
     found = choose(reversed(held), LogState(lineage, 0, 5001, 512), limit, NOW)
     assert (numbers(found.deletions), found.log_start) == ([*range(count)], count * 100)
-
-
-def test_below_the_log_start_of_older_epochs_and_dead_copies_are_deleted_without_moving_it() -> None:
-    held = [
-        item(1, 0, 99, epochs={1: 0, 2: 50}), item(2, 100, 199, epochs={2: 100}), item(3, 100, 149, epochs={1: 100}),
-        item(4, 300, 399, STARTED, epochs={3: 300}), item(5, 200, 299, epochs={2: 200}), item(6, 200, 259, epochs={4: 200}),
-    ]  # fmt: skip
-    log = LogState({2: 150, 3: 300, 5: 400}, 150, 500)
-    assert choose(held, log, Retention(), NOW) == Expiry((held[0], held[2]), 150)
-    assert choose(held, log, Retention(), NOW, fenced=True) == Expiry((held[3], held[0], held[2]), 150)
-
-
-def test_a_segment_without_timestamps_is_as_old_as_its_copy() -> None:
-    log = LogState({0: 0}, 0, 500)
-    young, old = (item(1, 0, 99, stamp=-1, event_timestamp_ms=at) for at in (NOW - 9, NOW - 10))
-    assert not choose([young], log, Retention(age_ms=10), NOW).deletions
-    assert numbers(choose([old], log, Retention(age_ms=10), NOW).deletions) == [1]
 
 
 @pytest.mark.parametrize("wrong", [{"retention_ms": -2}, {"retention_bytes": -2}, {"backoff_s": 0}, {"interval_s": 0}])

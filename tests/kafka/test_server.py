@@ -11,9 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from functools import partial
-from math import inf
+from contextlib import suppress
 from pathlib import Path
 from struct import pack, unpack, unpack_from
 from typing import Any
@@ -22,16 +20,13 @@ import pytest
 
 import chunkstore
 from chunkstore import errors
-from chunkstore.changes import TablePut
 from chunkstore.cli import main
-from chunkstore.kafka import metadata, rows
 from chunkstore.kafka import server as module
-from chunkstore.kafka.server import CONNECTIONS_MAX, KafkaServer
+from chunkstore.kafka.server import KafkaServer
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.wire import Operation, Status, encode_segment
 from tests.kafka.support_metadata import PARTITION, Store, segment
 from tests.kafka.support_wire import WAIT_S, Client, place, update_of
-from tests.support.hooked import wait_for
 from tests.support.paths import SOURCES
 
 TOKEN = b"a token of 24 characters"
@@ -100,29 +95,6 @@ def test_the_life_of_a_segment(store: Store, path: str, token: bytes | None) -> 
         assert not [*store.segments()]
 
 
-def test_a_long_list_comes_in_several_answers(store: Store, server: KafkaServer) -> None:
-    with Client(server.address) as client:
-        client.ok(Operation.LEADERSHIP, LED)
-        items = [segment(number, number, number, {0: number}) for number in range(1, 5_001)]
-        puts = [TablePut(rows.NAMESPACE, metadata._id_key(item), rows.encode_segment(item)) for item in items]
-        store.commit(puts[:3_000])
-        store.commit(puts[3_000:])
-        status, results = client.ask(Operation.LIST, ALL)
-        assert status == Status.OK and len(results) > 1
-        assert len({listed(result)[0] for result in results}) == 1
-        assert sum(listed(result)[2] for result in results) == 5_000
-        assert b"".join(result[13:] for result in results) == b"".join(map(encode_segment, items))
-
-
-def test_another_server_sends_another_version_of_the_same_list(store: Store, path: str) -> None:
-    versions = set()
-    for _ in range(2):
-        with KafkaServer(store, socket=path) as server, Client(server.address) as client:
-            client.ok(Operation.LEADERSHIP, LED)
-            versions |= {listed(client.ok(Operation.LIST, ALL))[0] for _ in range(2)}
-    assert len(versions) == 2 and min(versions) > 0
-
-
 def test_a_new_server_deletes_copies_that_died_with_the_last_owner(root: str, path: str) -> None:
     with chunkstore.open(root) as store:
         RemoteStorageManager(store)._begin(ITEM)
@@ -130,20 +102,6 @@ def test_a_new_server_deletes_copies_that_died_with_the_last_owner(root: str, pa
         assert RemoteStorageManager(store).copies_under_way()
         with KafkaServer(store, socket=path):
             assert not [*store.segments()]
-
-
-def test_a_copy_that_is_cut_leaves_nothing_and_may_be_repeated(server: KafkaServer) -> None:
-    with Client(server.address) as client, Client(server.address) as other:
-        begin = pack(">BQIB", 1, 1, 60_000, Operation.COPY) + encode_segment(ITEM)
-        client.send(begin + pack(">6q", len(LOG), -1, -1, -1, -1, -1))
-        client.send(LOG[:-1])
-        wait_for(lambda: bool(server._storage.copies_under_way()))
-        client.__exit__()
-        wait_for(lambda: not [*server._store.segments()])
-        assert other.fetch(ITEM, 0, 9)[0] == Status.NOT_FOUND
-        assert other.copy(ITEM, LOG, INDEXES)[0] == Status.OK
-        assert other.copy(ITEM, LOG, INDEXES)[0] == Status.OK  # stored already
-        assert other.fetch(ITEM, 0, len(LOG)) == (Status.OK, [LOG])
 
 
 def test_a_copy_that_fails_takes_all_data_and_the_connection_goes_on(
@@ -198,42 +156,11 @@ def test_peers_that_stall_or_send_garbage_disturb_no_one(server: KafkaServer) ->
         assert client.ok(Operation.PING)
 
 
-def test_a_stalled_peer_is_closed(store: Store, path: str) -> None:
-    with KafkaServer(store, socket=path, stall_s=0.2) as server, _silent(server) as stalled:
-        with suppress(OSError):
-            stalled.sendall(pack(">II", 32, 0) + b"half")
-        with suppress(ConnectionError):
-            while stalled.recv(99):
-                pass
-
-
-def test_one_connection_too_many_ends_the_longest_idle_one(
-    server: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "_AUTHENTICATION_S", 1e9)
-    with ExitStack() as stack:
-        clients: list[Client] = []
-        for idle in (1, 2):
-            clients.append(stack.enter_context(Client(server.address)))
-            clients[-1].ok(Operation.PING)
-            wait_for(partial(_has_idle, server, idle))
-        for _ in range(CONNECTIONS_MAX - 2):
-            stack.enter_context(_silent(server))
-        with Client(server.address) as client:
-            assert client.ok(Operation.PING) and clients[1].ok(Operation.PING)
-            assert clients[0].receive() == b""
-        assert len(caplog.records) == 1
-
-
 def test_peers_that_do_not_prove_themselves_are_closed(server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AUTHENTICATION_S", 0.1)
     with _silent(server) as silent, suppress(ConnectionError):
         while silent.recv(99):
             pass
-
-
-def _has_idle(server: KafkaServer, count: int) -> bool:
-    return sum(each.idle_since_s < inf for each in list(server._peers)) == count
 
 
 def _silent(server: KafkaServer) -> socket.socket:
@@ -332,20 +259,3 @@ def test_the_verb_refuses_an_open_address_before_it_claims(tmp_path: Path, capsy
         assert main(["kafka", "serve", root, "--listen", *more]) == 2
     assert "token" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
-
-
-def test_the_verb_creates_no_container_unless_asked(
-    tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path, "--json"]) == 1
-    found = json.loads(capsys.readouterr().err)
-    assert found["error"] == "ContainerNotFound" and "--create" in found["message"]
-    assert not os.path.exists(path)
-    assert not (tmp_path / "root").exists()
-
-
-def test_an_address_in_use_fences_no_owner(serving: subprocess.Popen[bytes], tmp_path: Path, path: str) -> None:
-    assert main(["kafka", "serve", (tmp_path / "root").as_uri(), "--socket", path, "--take-over"]) == 2
-    with Client(f"unix:{path}") as client:
-        client.ok(Operation.LEADERSHIP, LED)
-    assert serving.poll() is None

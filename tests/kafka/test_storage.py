@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import chunkstore
-from chunkstore.changes import Change, TablePut
+from chunkstore.changes import TablePut
 from chunkstore.codec.sources import DataSource
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
+from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.kafka import rows
-from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.model import RemoteLogSegmentMetadata, RemoteResourceNotFoundException, TopicIdPartition
+from chunkstore.kafka.model import RemoteResourceNotFoundException
 from chunkstore.kafka.storage import STORED, IndexType, LogSegmentData, RemoteStorageManager, RemoteStorageReader
-from chunkstore.kafka.tier import restore
 from chunkstore.operations.table_rows import TableEntry
-from tests.kafka.support_batches import Made, batch_of
-from tests.kafka.support_metadata import PARTITION, Store, fresh_root, segment
+from tests.kafka.support_metadata import PARTITION, Store, segment
 from tests.support.format_tables import table
 
 LOG = bytes(range(256)) * 64
@@ -44,14 +37,6 @@ def test_both_ends_of_a_range_are_included(shared: RemoteStorageManager, start: 
     end = None if more is None else start + more
     with shared.fetch_log_segment(ITEM, start, end) as stream:
         assert stream.read() == LOG[start : None if end is None else end + 1]
-
-
-def test_wrong_arguments_are_refused(shared: RemoteStorageManager) -> None:
-    for start, end in ((-1, None), (5, 4), (len(LOG) + 1, None)):
-        with pytest.raises(InvalidArgument):
-            shared.fetch_log_segment(ITEM, start, end)
-    with pytest.raises(InvalidArgument):
-        shared.fetch_index(ITEM, "other")
 
 
 def test_indexes_are_read_back_and_a_missing_one_is_not_found(store: Store) -> None:
@@ -104,72 +89,6 @@ def test_a_copy_that_died_is_listed_unseen_and_replaced(store: Store) -> None:
     manager.copy_log_segment_data(ITEM, DATA)
     assert manager.copies_under_way() == []
     assert manager.fetch_log_segment(ITEM, 0).read() == LOG
-
-
-def test_of_two_copies_of_one_id_the_later_one_counts(store: Store) -> None:
-    manager = RemoteStorageManager(store)
-
-    def read(offset: int, length: int) -> bytes:
-        manager.copy_log_segment_data(ITEM, DATA)
-        return bytes(length)
-
-    late = DATA._replace(log_segment=DataSource("log", 100, read))
-    with pytest.raises(Conflict):
-        manager.copy_log_segment_data(ITEM, late)
-    for other, data in ((ITEM, late), (replace(ITEM, end_offset=ITEM.end_offset + 1), DATA)):
-        with pytest.raises(Conflict, match="another end or length"):
-            manager.copy_log_segment_data(other, data)
-    assert manager.copy_log_segment_data(ITEM, DATA) is not None
-    assert manager.fetch_log_segment(ITEM, 0).read() == LOG
-
-
-def test_of_two_copies_that_begin_at_once_one_counts(store: Store) -> None:
-    class Late:
-        def __getattr__(self, name: str) -> object:
-            return getattr(store, name)
-
-        def commit(self, changes: list[Change]) -> object:
-            manager.copy_log_segment_data(ITEM, DATA)
-            return store.commit(changes)
-
-    manager, late = RemoteStorageManager(store), RemoteStorageManager(store)
-    late._store = cast("ChunkedSegmentStorage", Late())
-    with pytest.raises(Conflict):
-        late.copy_log_segment_data(ITEM, DATA)
-    assert manager.fetch_log_segment(ITEM, 0).read() == LOG
-
-
-def test_files_are_read_from_paths_and_a_replica_reads_them(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(LOG)
-    root = (tmp_path / "root").as_uri()
-    item = segment(1, 0, 20, {0: 0}, partition=TopicIdPartition(bytes(16), "n" * 248, 0))
-    with chunkstore.open(root) as store:
-        RemoteStorageManager(store).copy_log_segment_data(item, DATA._replace(log_segment=tmp_path / "log"))
-    with chunkstore.open_replica(root) as replica:
-        reader = RemoteStorageReader(replica)
-        [stored] = reader.stored_segments("n" * 248)
-        assert (stored.remote_log_segment_id, stored.segment_size_in_bytes) == (item.remote_log_segment_id, len(LOG))
-        assert reader.fetch_log_segment(item, 256, 511).read() == LOG[256:512]
-
-
-def log_of(first: int, last: int, epoch: int) -> LogSegmentData:
-    batches = (batch_of([Made(b"%d of %d" % (at, epoch))], at, leader_epoch=epoch) for at in range(first, last + 1))
-    return LogSegmentData(b"".join(batches), b"", b"", None, None)
-
-
-def test_of_two_lineages_one_log_is_read_and_put_back(tmp_path: Path) -> None:
-    root, partition = fresh_root(), TopicIdPartition(bytes(16), "orders", 0)
-    with chunkstore.open(root) as store:
-        for number, (first, last, epoch) in enumerate(((0, 9, 0), (5, 14, 1))):
-            item: RemoteLogSegmentMetadata = segment(number, first, last, {epoch: first}, partition=partition)
-            RemoteStorageManager(store).copy_log_segment_data(item, log_of(first, last, epoch))
-        restore(store, str(tmp_path / "back"))
-        with KafkaBucket(root) as container:
-            assert container.source.lineage == "leader epochs and higher ends"
-            found = [each[:3] + each[5:7] for each in container.read()]
-            assert [each.value for each in container.read()] == [b"%d of %d" % (at, int(at > 4)) for at in range(15)]
-    with KafkaBucket(str(tmp_path / "back")) as back:
-        assert [each[:3] + each[5:7] for each in back.read()] == found
 
 
 @pytest.mark.parametrize("value", [b"", b"\x93\x01\x00\xc0", rows.encode_segment(ITEM)])

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,11 +16,10 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.cli.app import main
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import InvalidArgument
 from chunkstore.kafka import sources
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.sources import Listing, LogDirectory, Segment
+from chunkstore.kafka.sources import LogDirectory, Segment
 from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_logdir import LOG_DIR
@@ -134,66 +132,6 @@ def test_an_open_transaction_and_the_high_watermark_are_bounds(tmp_path: Path, s
     assert done.held_back > 0
     checkpoint.write_text(f"0\n1\nidempotent 0 {ends[-1] + 1}\n")
     assert tier(str(logs), store).copied == 1
-
-
-def test_the_log_start_moves_and_nothing_is_copied_again(tmp_path: Path, store: Store) -> None:
-    logs = copied_logs(tmp_path)
-    first = tier(str(logs), store, "idempotent")
-    assert first.copied == 3
-    (logs / "log-start-offset-checkpoint").write_text("0\n1\nidempotent 0 410\n")
-    (logs / "idempotent-0" / "leader-epoch-checkpoint").write_text("0\n3\n2 410\n4 430\n6 460\n")
-    assert tier(str(logs), store, "idempotent")[:3] == (0, 0, 1)
-
-
-def test_a_directory_that_changes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    logs = copied_logs(tmp_path)
-    first, second, *others = [each for each in rolled(logs, "transactions") if each.partition == 0]
-    genuine = LogDirectory.listing
-
-    def listing(source: LogDirectory, *place: Any) -> Listing:
-        found = genuine(source, *place)
-        for suffix in ("log", "index"):  # the broker deletes one, compaction replaces another
-            (logs / first.name).with_suffix(f".{suffix}").unlink()
-        (logs / second.name).write_bytes((logs / second.name).read_bytes() + bytes(100))
-        return found
-
-    monkeypatch.setattr(LogDirectory, "listing", listing)
-    done = tier(str(logs), store, "transactions")
-    stored = {each.start_offset for each in ContainerSource(store, "here").listing().segments if each.partition == 0}
-    assert stored == {each.start_offset for each in others}
-    assert len(done.notes) == 2
-    assert RemoteStorageManager(store).copies_under_way() == []
-
-
-def test_a_folder_with_files_is_left_alone(tmp_path: Path, store: Store) -> None:
-    tier(str(LOG_DIR), store)
-    (tmp_path / "codecs-0").mkdir()
-    (tmp_path / "codecs-0" / "note").write_text("mine")
-    with pytest.raises(InvalidArgument, match="nothing was restored"):
-        restore(store, str(tmp_path))
-    assert files_below(tmp_path) == {"codecs-0/note": b"mine"}
-
-
-def test_a_fresh_clusters_topic_keeps_its_id(tmp_path: Path, store: Store) -> None:
-    tier(str(LOG_DIR), store)
-    fresh = tmp_path / "codecs-0"
-    fresh.mkdir()
-    mine = b"version: 0\ntopic_id: qYZJDbTjSHma2lSUyvPuSQ"
-    empty = {"00000000000000000000.log": b"", "00000000000000000000.index": bytes(80), "partition.metadata": mine}
-    for name, data in empty.items():
-        (fresh / name).write_bytes(data)
-    (foreign := fresh / f"{0:020d}.index.deleted").touch()
-    before = files_below(tmp_path)
-    for keep, message in ((False, "nothing was restored"), (True, r"index\.deleted")):
-        with pytest.raises(InvalidArgument, match=message):
-            restore(store, str(tmp_path), "codecs", keep_partition_metadata=keep)
-        assert files_below(tmp_path) == before
-    foreign.unlink()
-    restore(store, str(tmp_path), "codecs", keep_partition_metadata=True)
-    files = copied_files(LOG_DIR, rolled(LOG_DIR, "codecs")) | {"codecs-0/partition.metadata": mine}
-    found = files_below(tmp_path)
-    del found["codecs-0/leader-epoch-checkpoint"]
-    assert found == files
 
 
 @pytest.mark.parametrize("done", [False, True])

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.codec.kafka.batches import OFFSET_MAX
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.kafka import tier as copies
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.storage import RemoteStorageManager
 from chunkstore.kafka.tier import restore, tier
 from tests.kafka.support_leader import batches, leading, write_log
 from tests.kafka.support_metadata import Store
@@ -32,39 +30,6 @@ def log_of(logs: Path, start: int, more: str = "") -> Path:
     return logs / FOLDER / f"{start:020d}.log{more}"
 
 
-@pytest.mark.parametrize("left", [".swap", ".cleaned"])
-def test_a_log_that_the_cleaner_renames_is_not_covered_by_the_one_before(logs: Path, store: Store, left: str) -> None:
-    renamed = log_of(logs, 200).rename(log_of(logs, 200, left))
-    with leading(logs) as leader:
-        assert "replaced during the copy" in tier(str(logs), store).notes[0]
-        assert spans(store) == [(0, 99)]
-        assert len(leader.manager.run_once()) == 1
-        assert leader.spans == [(0, 99, "FINISHED")]
-    renamed.rename(log_of(logs, 200))
-    assert tier(str(logs), store).copied == 2
-    assert spans(store) == [(0, 99), (100, 199), (200, 299)]
-
-
-def test_a_segment_whose_end_compaction_has_emptied_is_copied(logs: Path, store: Store) -> None:
-    log_of(logs, 200).rename(log_of(logs, 200, ".deleted"))
-    assert tier(str(logs), store)[0] == 2
-    assert spans(store) == [(0, 99), (100, 299)]
-
-
-def test_a_log_that_is_listed_late_is_not_covered(logs: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    missed = log_of(logs, 200).rename(log_of(logs, 200, ".swap"))
-    genuine = tier.__globals__["plan"]
-
-    def plan(*arguments: object) -> object:  # after the listing
-        if missed.exists():
-            missed.rename(log_of(logs, 200))
-        return genuine(*arguments)
-
-    monkeypatch.setattr("chunkstore.kafka.tier.plan", plan)
-    assert "replaced during the copy" in tier(str(logs), store).notes[0]
-    assert spans(store) == [(0, 99)]
-
-
 def test_a_log_that_is_no_file_is_found_and_ends_the_one_before(logs: Path, store: Store, tmp_path: Path) -> None:
     os.symlink(log_of(logs, 200).rename(tmp_path / "cold.log"), log_of(logs, 200))
     assert "no regular file" in tier(str(logs), store).notes[0]
@@ -75,27 +40,6 @@ def test_a_log_that_is_no_file_is_found_and_ends_the_one_before(logs: Path, stor
     with leading(logs) as leader:
         assert not leader.manager.run_once()
         assert leader.spans == [(0, 99, "FINISHED"), (100, 199, "FINISHED")]
-
-
-def test_folders_that_are_left_out_are_told(logs: Path, store: Store, tmp_path: Path) -> None:
-    stray = logs / f"{FOLDER[:-2]}-4.{'a' * 32}-stray"
-    stray.mkdir()
-    (stray / log_of(logs, 0).name).write_bytes(LOGS[0])
-    (logs / ".kafka_cleanshutdown").touch()
-    assert any(stray.name in note for note in tier(str(logs), store, whole=True).notes)
-    os.symlink((logs / FOLDER).rename(tmp_path / "elsewhere"), logs / FOLDER)
-    with pytest.raises(Damaged, match=f"{FOLDER}: a symbolic link"):
-        tier(str(logs), store, whole=True)
-
-
-@pytest.mark.parametrize(("start", "end", "count"), [(0, 1000, 350), (5000, OFFSET_MAX, 0)])
-def test_a_range_past_the_end_is_noted(logs: Path, start: int, end: int, count: int) -> None:
-    with KafkaBucket(str(logs)) as directory:
-        assert len(list(directory.read("orders", start_offset=start, end_offset=end))) == count
-        assert list(directory.notes) == [f"{FOLDER}: offsets from 350 on are not here"]
-        directory.notes.clear()
-        list(directory.read("orders", end_offset=350))
-        assert not directory.notes
 
 
 def test_restore_holds_the_lock_of_the_directory(
@@ -132,20 +76,3 @@ def test_a_whole_directory_is_stored_as_it_is_now(logs: Path, store: Store, tmp_
         assert log_of(tmp_path / f"{number}", 100).read_bytes() == data
         assert spans(store) == [(0, 99), (100, 199), (200, 299), (300, 349)]  # what was replaced is deleted
     assert tier(str(logs), store, whole=True)[:3:2] == (0, 4)
-
-
-def test_what_was_not_committed_does_not_change_the_whole(logs: Path, store: Store, tmp_path: Path) -> None:
-    (logs / ".kafka_cleanshutdown").touch()
-    tier(str(logs), store, whole=True)
-    before = log_of(logs, 100).read_bytes()
-    log_of(logs, 100).write_bytes(before[LENGTH:])
-    (logs / FOLDER / f"{200:020d}.timeindex").write_bytes(b"damaged")
-    log_of(logs, 200).write_bytes(LOGS[200][LENGTH:])
-    with pytest.raises(Damaged):
-        tier(str(logs), store, whole=True)
-    assert restore(store, str(tmp_path / "back")).missing == ()
-    assert log_of(tmp_path / "back", 100).read_bytes() == before
-    [item] = [each for each in RemoteStorageManager(store).stored_segments() if each.end_offset == 349]
-    RemoteStorageManager(store).delete_log_segment_data(item)
-    [line] = [line for line in restore(store, str(tmp_path / "less")).missing if "stored" in line]
-    assert line.startswith(f"{FOLDER}: 1 of 4 segments")

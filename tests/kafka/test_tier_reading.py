@@ -9,20 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-import chunkstore
 from chunkstore.cli.app import main
 from chunkstore.codec.kafka.records import Isolation, Record
 from chunkstore.errors import (
     AccessDenied,
     ChunkNotFound,
-    Conflict,
     Damaged,
     InvalidArgument,
     SegmentNotFound,
 )
 from chunkstore.kafka.bucket import KafkaBucket
-from chunkstore.kafka.container import ContainerSource
-from chunkstore.kafka.sources import BucketSource, LogDirectory
 from chunkstore_bindings.bucket.folder import FolderBucket
 from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR
@@ -42,7 +38,6 @@ from tests.kafka.support_tier import (
 
 UNDECIDED = {"plain": 402, "zstd": 406, "encrypted": 405}
 """The first offset of a transaction whose marker was only in the active segment."""
-ENDS = {"plain": 408, "zstd": 409, "encrypted": 408}
 
 
 @pytest.mark.parametrize("metadata_log", [None, METADATA_LOG], ids=["without metadata log", "with metadata log"])
@@ -87,31 +82,6 @@ def test_any_range_and_arrow_give_the_same_records(isolation: Isolation) -> None
         ]
         assert [row["offset"] for row in rows] == [record.offset for record in everything]
         assert [row["value"] for row in rows] == [record.value for record in everything]
-
-
-def test_chunks_are_asked_for_together_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: Counter[str] = Counter()
-    genuine = FolderBucket.read
-
-    def counted(bucket: FolderBucket, key: str, offset: int, length: int) -> bytes:
-        reads[key] += key.endswith(".log")
-        return genuine(bucket, key, offset, length)
-
-    monkeypatch.setattr(FolderBucket, "read", counted)
-    with opened(FIXTURES / "aiven-bucket" / "zstd") as tier:
-        assert len(list(tier.read())) == 398
-        assert set(reads.values()) <= {0, 1}
-
-
-def test_a_wrong_offset_index_changes_nothing(tmp_path: Path) -> None:
-    folder = copied_logs(tmp_path)
-    path = segment_at(folder / "transactions-0", 188, "index")
-    with KafkaBucket(str(folder)) as logs:
-        expected = list(logs.read("transactions", 0, start_offset=200))
-        changed(path, lambda data: (1).to_bytes(4, "big") + data[12:16] + data[16:])  # to a batch too far
-        assert list(logs.read("transactions", 0, start_offset=200)) == expected
-        changed(path, lambda data: data[:-3])
-        assert list(logs.read("transactions", 0, start_offset=200)) == expected
 
 
 def made_logs(folder: Path, *segments: tuple[int, bytes], topic: str = "t") -> Path:
@@ -165,24 +135,6 @@ def test_a_torn_tail_is_named_and_the_whole_batches_read(tmp_path: Path) -> None
             list(logs.read())
 
 
-def test_damage_in_an_active_segment_hides_nothing_before_it(tmp_path: Path) -> None:
-    data = b"".join(batch_of([Made()], base) for base in range(3))
-    magic = len(data) // 3 * 2 + 16
-    damaged = data[:magic] + b"\t" + data[magic + 1 :]
-    folder = made_logs(tmp_path, (0, damaged))
-    for rows in (b"", (0).to_bytes(4, "big") + (7).to_bytes(4, "big")):  # and an index that leads into a batch
-        (folder / "t-0" / f"{0:020d}.index").write_bytes(rows)
-        with KafkaBucket(str(folder)) as logs:
-            records = logs.read()
-            assert [next(records).offset, next(records).offset] == [0, 1]
-            with pytest.raises(Damaged, match=f"at byte {magic - 16}: no batch begins here"):
-                next(records)
-            assert [each.kind for each in logs.verify()] == ["batch"]
-    (folder / "t-0" / f"{0:020d}.log").write_bytes(data)
-    with KafkaBucket(str(folder)) as logs:
-        assert [each.end_offset for each in logs.segments()] == [2]
-
-
 def test_segments_that_roll_and_go_while_they_are_read(tmp_path: Path) -> None:
     several = [(start, batch_of([Made()], start)) for start in range(4)]
     folder = made_logs(tmp_path, *several)
@@ -207,45 +159,6 @@ def test_segments_that_roll_and_go_while_they_are_read(tmp_path: Path) -> None:
         assert offsets(logs.read()) == []
         with pytest.raises(SegmentNotFound, match="kafka ls"):
             list(logs.read("t"))
-
-
-def test_records_below_the_log_start_are_not_read(tmp_path: Path) -> None:
-    folder = made_logs(tmp_path, (0, batch_of([Made()] * 9)))
-    (folder / "log-start-offset-checkpoint").write_text("0\n1\nt 0 6\n")
-    with KafkaBucket(str(folder)) as logs:
-        assert offsets(logs.read()) == [6, 7, 8]
-        assert not logs.notes
-
-
-def test_foreign_files_and_objects_are_passed_over(tmp_path: Path) -> None:
-    folder = copied_tier(tmp_path)
-    for key in ("README", "x-1/0/note.log", "tiered-plain-qYZJDbTjSHma2lSUyvPuSQ/0/more/00.log"):
-        (folder / key).parent.mkdir(parents=True, exist_ok=True)
-        (folder / key).write_bytes(b"foreign")
-    logs = made_logs(tmp_path / "logs", (0, batch_of([Made()])))
-    for name in ("t-0-delete", "t-1.0af1-stray", "u-x", "..-0"):
-        (logs / name).mkdir()
-        (logs / name / f"{0:020d}.log").write_bytes(b"x")
-    (logs / "t-0" / f"{0:020d}.log.deleted").write_bytes(b"x")
-    with opened(folder) as tier, KafkaBucket(str(logs)) as directory:
-        assert len(list(tier.read())) == 395
-        assert offsets(directory.read()) == [0]
-
-
-def test_a_prefix_may_end_without_a_slash(tmp_path: Path) -> None:
-    folder = copied_tier(tmp_path)
-    [topic] = folder.iterdir()
-    topic.rename(folder / f"x{topic.name}")
-    with opened(folder, prefix="x") as tier, opened(tmp_path, prefix="plain/x") as upper:
-        assert len(list(tier.read("tiered-plain"))) == len(list(upper.read("tiered-plain"))) == 395
-
-
-def test_two_topics_of_one_name_are_not_mixed(tmp_path: Path) -> None:
-    folder = copied_tier(tmp_path)
-    [topic] = folder.iterdir()
-    shutil.copytree(topic, folder / "tiered-plain-zUsZDBC2Sry_ltkj_2MHOA")
-    with opened(folder) as tier, pytest.raises(Conflict, match="zUsZDBC2Sry_ltkj_2MHOA"):
-        list(tier.read())
 
 
 def test_lost_manifests_are_named_after_all_other_records(tmp_path: Path) -> None:
@@ -282,22 +195,6 @@ def test_keys_are_each_tried_and_must_fit() -> None:
             with pytest.raises(InvalidArgument, match=f"none of the {len(keys)} keys"):
                 list(tier.read())
             assert {finding.kind for finding in tier.verify()} == {"key"}
-
-
-def test_a_path_is_of_a_tier_a_container_or_a_log_directory(tmp_path: Path) -> None:
-    folder = tmp_path / "x"
-    folder.mkdir()
-    for source, kind in (
-        (folder, BucketSource),
-        (LOG_DIR, LogDirectory),
-        (FIXTURES / "aiven-bucket" / "plain", BucketSource),
-        (made_logs(tmp_path / "y"), LogDirectory),
-    ):
-        with KafkaBucket(source) as found:
-            assert type(found.source) is kind
-    chunkstore.open(tmp_path / "x", container="orders-1").close()  # named as a partition
-    with KafkaBucket(tmp_path / "x", container="orders-1") as found:
-        assert type(found.source) is ContainerSource
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from chunkstore.cli.app import main
-from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.kafka.bucket import KafkaBucket
-from tests.kafka.support_logdir import LOG_DIR
 from tests.kafka.support_tier import (
     METADATA_LOG,
     changed,
     copied_logs,
     copied_tier,
-    expected_rows,
     findings_of,
     lines,
     opened,
-    records_of,
     segment_at,
 )
 
@@ -105,72 +99,6 @@ def test_planted_damage_of_a_log_directory_is_found(
     assert position is None or found.position == position
 
 
-def test_what_is_between_segments_is_found(tmp_path: Path) -> None:
-    folder = copied_logs(tmp_path)
-    (folder / "codecs-0" / f"{320:020d}.log").unlink()
-    (folder / "codecs-0" / f"{320:020d}.index").unlink()
-    [found] = findings_of(KafkaBucket(str(folder)), "codecs")
-    assert (found.kind, found.offset, found.object) == ("offsets", 320, f"codecs-0/{0:020d}.log")
-    with KafkaBucket(str(folder)) as logs:
-        records_of(logs, "codecs")
-        assert any(": compacted, or lost" in note for note in logs.notes)
-    shutil.copyfile(LOG_DIR / "codecs-0" / f"{0:020d}.log", folder / "codecs-0" / f"{600:020d}.log")
-    kinds = [(each.kind, each.position) for each in findings_of(KafkaBucket(str(folder)), "codecs")]
-    assert ("batch", 0) in kinds  # offsets below the segment's name
-    (folder / "codecs-0" / "partition.metadata").write_text("version: 1\n")
-    assert "metadata" in {each.kind for each in findings_of(KafkaBucket(str(folder)), "codecs")}
-
-
-def test_transactions_that_began_before_the_first_segment_are_no_damage(tmp_path: Path) -> None:
-    folder = copied_logs(tmp_path)
-    for topic, starts in (
-        ("transactions-0", (0, 34, 155)),
-        ("still-open-0", (0, 29, 61)),
-        ("open-transaction-0", (0,)),
-    ):
-        for start in starts:  # retention
-            for path in (folder / topic).glob(f"{start:020d}.*"):
-                path.unlink()
-            assert findings_of(KafkaBucket(str(folder))) == []
-    with KafkaBucket(str(folder)) as logs:
-        for place, rows in records_of(logs).items():
-            assert rows == expected_rows("logdir-3.9.records.jsonl")[place][-len(rows) :]
-
-
-def test_a_base_offset_that_was_changed_does_not_end_the_segment(tmp_path: Path) -> None:
-    folder = copied_tier(tmp_path)
-    log = segment_at(folder, 95, "log")
-    second = 12 + int.from_bytes(log.read_bytes()[8:12], "big")
-    changed(log, flipped(second + 2))  # no CRC covers the first eight bytes of a batch
-    with opened(folder, metadata_log=METADATA_LOG) as tier, pytest.raises(Damaged, match="the segment ends with"):
-        records_of(tier)
-
-
-def test_a_manifest_under_the_key_of_another_segment_is_not_read(tmp_path: Path) -> None:
-    folder = copied_tier(tmp_path)
-    other = segment_at(folder, 0, "rsm-manifest").parent.with_name("1")
-    other.mkdir()
-    for suffix in ("log", "indexes", "rsm-manifest"):
-        shutil.copy(segment_at(folder, 0, suffix), other)
-    with opened(folder) as tier, pytest.raises(Damaged, match=r"it is of partition 0.*was not read from offset 0 on"):
-        records_of(tier)
-
-
-def test_a_metadata_log_that_lacks_a_partition_is_questioned(tmp_path: Path) -> None:
-    folder, metadata = copied_tier(tmp_path), tmp_path / "metadata"
-    shutil.copytree(METADATA_LOG, metadata)
-    shutil.rmtree(next(path for path in sorted(metadata.iterdir()) if path.is_dir()))
-    with opened(folder, metadata_log=str(metadata)) as one, opened(folder, metadata_log=METADATA_LOG) as both:
-        records_of(one)
-        records_of(both)
-        asked = [any("no record of" in note for note in tier.notes) for tier in (one, both)]
-    assert asked[1] is False
-    with KafkaBucket(str(tmp_path / "metadata")) as directory:
-        (metadata / "newtopic-0").mkdir()
-        (metadata / "newtopic-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
-        assert not [segment for segment in directory.segments() if segment.topic == "newtopic"]
-
-
 def test_the_command_line_says_what_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = copied_tier(tmp_path)
     assert lines(capsys, "verify", folder.as_uri()) == [{"ok": True, "findings": []}]
@@ -217,25 +145,3 @@ def test_orphans_of_each_kind_are_listed(tmp_path: Path) -> None:
     assert kinds_of(folder, None) == {
         "foreign": ["notes.txt", f"{live}.bak"], "metadata-without-object": ["0 log"], "never-finished": ["326 log"],
     }  # fmt: skip
-
-
-def test_orphans_have_an_age(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = copied_tier(tmp_path)
-    arguments = ["kafka", "orphans", folder.as_uri(), "--metadata-log", METADATA_LOG, "--json"]
-    assert main(arguments) == 0
-    assert capsys.readouterr().out == ""  # the copies are younger than a day
-    assert main([*arguments, "--older-than", "0"]) == 0
-    shown = capsys.readouterr()
-    row = json.loads(shown.out.splitlines()[1])
-    age_s = row.pop("age_s")
-    assert 0 <= age_s < 86_400
-    assert row == {
-        "kind": "never-finished",
-        "object": "tiered-plain-qYZJDbTjSHma2lSUyvPuSQ/0/00000000000000000158-n7SSWvi0SQuP_vwScjwUkg.log",
-        "topic": "tiered-plain",
-        "partition": 0,
-        "bytes": 64840,
-    }
-    assert "tiered-zstd, of which no object is here" in shown.err
-    with opened(folder) as tier, pytest.raises(InvalidArgument, match="-1 seconds"):
-        tier.orphans(older_than_s=-1)

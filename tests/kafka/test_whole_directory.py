@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -11,17 +10,14 @@ import pytest
 
 import chunkstore
 from chunkstore.cli.app import main
-from chunkstore.codec.kafka.indexes import ProducerStates, read_producer_snapshot, rebuild_indexes
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.kafka import RemoteLogMetadataManager, RemoteStorageManager
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.tier import Tiered, restore, tier
 from tests.kafka.support_clients import Clients, Rows, genuine_broker
 from tests.kafka.support_logdir import LOG_DIR
-from tests.kafka.support_marks import marks_of
 from tests.kafka.support_metadata import Store, fresh_root
-from tests.kafka.support_tier import Killed, changed, copied_logs, expected_rows, files_below, locked, records_of
+from tests.kafka.support_tier import changed, copied_logs, files_below, locked
 from tests.support.servers.kafka import NEW, OLD, KafkaBroker
 
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")  # when kafka is imported
@@ -44,50 +40,6 @@ def test_a_whole_directory_is_put_back_byte_for_byte(tmp_path: Path, capsys: pyt
         assert list(container.verify()) == []
     assert main(["kafka", "restore", root, str(back)]) == 2
     assert main(["kafka", "tier", str(LOG_DIR), root, "--all", "--watch"]) == 2
-
-
-def test_a_segment_that_grew_supersedes_its_copy_and_the_whole_stays_what_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logs, root = copied_logs(tmp_path), fresh_root()
-    folder = logs / "idempotent-0"
-    [_, second, *_] = sorted(folder.glob("*.log"))
-    kept = second.name, f"{second.stem}.snapshot"
-    for path in folder.iterdir():  # as it was while the second segment was the active one
-        if path.suffix != ".metadata" and path.name >= second.name[:20] and path.name not in kept:
-            path.unlink()
-    marks = list(marks_of(second.read_bytes()))
-    (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    os.truncate(second, marks[4].position)
-    before = {name: data for name, data in files_below(logs).items() if name not in LEFT_OUT}
-    with chunkstore.open(root) as store:
-        tier(str(logs), store, whole=True)
-        shutil.copytree(LOG_DIR / folder.name, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
-        assert tier(str(logs), store).copied == 2  # the same segment, now rolled, and the next one
-        [item, *_] = RemoteStorageManager(store).stored_segments("idempotent")
-        partition = item.remote_log_segment_id.topic_id_partition
-        found = RemoteLogMetadataManager(store).remote_log_segment_metadata(partition, 0, 175)
-        assert found is not None
-        assert (found.start_offset, found.end_offset) == (175, 356)
-        with KafkaBucket(root) as container:
-            spans = sorted(each[3:5] for each in container.segments("idempotent"))
-            rows = records_of(container, "idempotent")["idempotent", 0]
-        assert spans == [(0, 174), (175, 221), (175, 356), (357, 429)]
-        expected = expected_rows("logdir-3.9.records.jsonl")["idempotent", 0]
-        assert rows == [row for row in expected if row["offset"] < 430]
-        restore(store, str(tmp_path / "first"))
-        assert files_below(tmp_path / "first") == before
-
-        (logs / "bootstrap.checkpoint").unlink()
-        with monkeypatch.context() as patch, pytest.raises(Killed):  # after all files are stored
-            patch.setattr("chunkstore.kafka.whole.Seal", Mock(side_effect=Killed))
-            tier(str(logs), store, whole=True)
-        restore(store, str(tmp_path / "again"))
-        assert files_below(tmp_path / "again") == before
-        tier(str(logs), store, whole=True)
-        restore(store, str(tmp_path / "last"))
-        names = files_below(LOG_DIR).keys() - LEFT_OUT - {"bootstrap.checkpoint"}
-        assert files_below(tmp_path / "last") == {name: (LOG_DIR / name).read_bytes() for name in names}
 
 
 def test_what_is_not_stopped_or_not_whole_is_refused(
@@ -195,39 +147,3 @@ def serve_tiered(broker: KafkaBroker, store: Store, *expected: Rows) -> None:
             assert all(served.values())
     finally:
         broker.stop()
-
-
-@pytest.mark.proof
-def test_rebuilt_indexes_get_the_verdict_of_genuine_ones(tmp_path: Path) -> None:
-    broker, logs = genuine_broker(tmp_path / "broker", OLD), copied_logs(tmp_path)
-    suffixes = (".index", ".timeindex", ".txnindex", ".snapshot")
-    files = sorted(str(path) for path in logs.glob("*/*") if path.suffix in suffixes)
-
-    def verdicts() -> list[str]:
-        found: list[str] = []
-        for option in ("--index-sanity-check", "--verify-index-only"):
-            printed = broker.java("kafka.tools.DumpLogSegments", option, "--files", ",".join(files), errors=True)
-            if option == "--index-sanity-check":
-                printed = printed.replace(" is empty.", " passed sanity check.")
-            contents = ("[main] INFO", "Dumping ", "offset: ", "timestamp: ", "producerId: ", "version: ")
-            lines = {line for line in printed.splitlines() if not line.startswith(contents)}
-            found += sorted(line for line in lines if not line.endswith(" is empty."))
-        return found
-
-    genuine = verdicts()
-    for folder in {path.parent for path in logs.glob("*/*.log")}:
-        producers = ProducerStates()
-        for log in sorted(folder.glob("*.log")):
-            marks = list(marks_of(log.read_bytes()))
-            made = rebuild_indexes(marks, int(log.stem), producers, interval_bytes=1024)
-            producers = ProducerStates(read_producer_snapshot(made.snapshot))
-            after = log.with_name(f"{marks[-1].last_offset + 1 if marks else 0:020d}.snapshot")
-            parts = made.offsets, made.timestamps, made.transactions, made.snapshot
-            for path, data in zip([*map(log.with_suffix, suffixes[:3]), after], parts, strict=True):
-                if path.exists():
-                    path.write_bytes(data)
-    assert verdicts() == genuine
-    assert len(genuine) > 60
-    index = logs / "codecs-0" / "00000000000000000000.index"
-    changed(index, lambda data: data[:3] + bytes([data[3] ^ 1]) + data[4:])
-    assert any("Mismatches in" in line for line in verdicts())

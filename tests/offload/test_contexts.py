@@ -107,9 +107,3 @@ def test_nested_claims_take_memory_in_proportion() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 200 * len(row) + (64 << 10)
-
-
-def test_as_many_ledgers_as_a_row_holds() -> None:
-    ranges = tuple(EntryRange(number, 0, number, number) for number in range(4096))
-    full = COMPLETE._replace(ranges=ranges)
-    assert decode_context(key_of("t", 3), encode_context(full)) == full

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +15,7 @@ from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
-from chunkstore.pulsar import LedgerNotFound, LedgerReader, LedgerSummary, OffloadWriter, plan
+from chunkstore.pulsar import LedgerNotFound, LedgerReader, OffloadWriter, plan
 from chunkstore.pulsar.contexts import Stored, iter_contexts
 from chunkstore.pulsar.planning import walk_blocks
 from tests.support.data import problems
@@ -63,34 +60,6 @@ def objects_agree(store: Stored, topic: str = T) -> None:
             entries = list(iter_entries(reader, item.ledger))
             assert (entries[0].entry, entries[-1].entry) == item[1:3]
             assert item.entries in (0, len(entries))
-
-
-def test_several_ledgers_in_several_segments(world: World) -> None:
-    with world.open(rolling=6000) as store:
-        with OffloadWriter(store, T, **SMALL) as writer:
-            for begin in range(0, 1000, 100):
-                write(writer, 11, range(begin, begin + 100))
-                write(writer, 4, range(begin, begin + 100, 3))
-        assert writer.segments_completed > 5
-        objects_agree(store)
-        with world.replica() as replica:
-            for reading in (LedgerReader(store), LedgerReader(replica)):
-                assert reading.topics() == [T]
-                assert list(reading.read(T, 11)) == expected(11, range(1000))
-                gaps = [entry for begin in range(0, 1000, 100) for entry in range(begin, begin + 100, 3)]
-                assert list(reading.read(T, 4)) == expected(4, gaps)
-                assert list(reading.read(T, 11, 123, 456)) == expected(11, range(123, 457))
-                assert list(reading.read(T, 11, 999)) == expected(11, [999])
-                assert list(reading.read(T, 11, 1000)) == []
-                batches = pa.Table.from_batches(reading.read_batches(T, 11, 10, 20)).to_pydict()
-                assert batches["entry"] == list(range(10, 21))
-                assert batches["payload"] == [payload(entry) for entry in range(10, 21)]
-                first, second = reading.ledgers(T)
-                assert (*first[:4], first.entries) == (T, 4, 0, gaps[-1], len(gaps))
-                size = second.size_bytes
-                assert second == LedgerSummary(T, 11, 0, 999, second.segments, size, complete=True, entries=1000)
-                assert second.segments > 1
-        assert not problems(store.check("deep"))
 
 
 def test_acknowledged_is_what_a_replica_reads_while_writing_goes_on(world: World) -> None:
@@ -223,61 +192,6 @@ def test_two_writers_of_a_topic_mix_nothing_up() -> None:
         with pytest.raises(BadOffset):
             one.flush()
         assert [entry.payload for entry in LedgerReader(store).read(T, 1)] == [b"one", b"three"]
-
-
-def test_plans_are_plain_data_and_name_what_is_missing() -> None:
-    with chunkstore.open("memory://offload-plan") as store:
-        with OffloadWriter(store, T, **SMALL) as writer:
-            write(writer, 7, range(200))
-            write(writer, 9, range(500))
-        parts = plan(store, T)
-        assert pickle.loads(pickle.dumps(parts)) == parts
-        assert [part.ledger for part in parts] == sorted(part.ledger for part in parts)
-        assert plan(store, T, (9,)) == tuple(part for part in parts if part.ledger == 9)
-        for part in parts:
-            assert part.blocks[0].first_entry == part.first_entry
-            assert all(block.start < block.stop for block in part.blocks)
-        for earlier, later in pairwise(parts):
-            assert earlier.ledger != later.ledger or earlier.last_entry < later.first_entry
-        with pytest.raises(LedgerNotFound) as missing:
-            plan(store, T, (9, 10))
-        assert (missing.value.topic, missing.value.ledger) == (T, 10)
-        assert pickle.loads(pickle.dumps(missing.value)).ledger == 10
-        with pytest.raises(LedgerNotFound):
-            plan(store, "other")
-        with pytest.raises(InvalidArgument):
-            LedgerReader(store).read(T, 7, 5, 4)
-
-
-def test_topics_do_not_see_each_other() -> None:
-    with chunkstore.open("memory://offload-topics") as store:
-        for topic in ("a", "ab", "a/b", "\u00e9"):
-            with OffloadWriter(store, topic) as writer:
-                writer.append(1, 0, topic.encode())
-        reading = LedgerReader(store)
-        assert reading.topics() == ["a", "a/b", "ab", "\u00e9"]
-        assert [next(reading.read(topic, 1)).payload for topic in reading.topics()] == [
-            b"a",
-            b"a/b",
-            b"ab",
-            b"\xc3\xa9",
-        ]
-
-
-def test_batches_and_large_entries() -> None:
-    with chunkstore.open("memory://offload-batches") as store:
-        with OffloadWriter(store, T, **SMALL) as writer:
-            writer.append_batch(1, 0, pa.array([payload(entry) for entry in range(5000)], pa.binary()))
-            writer.append(1, 5000, b"z" * 300_000)
-            writer.append_batch(1, 5001, pa.array(["text"]))
-            with pytest.raises(InvalidArgument):
-                writer.append_batch(1, 6000, pa.array([b"x", None]))
-            with pytest.raises(InvalidArgument):
-                writer.append_batch(1, 3, pa.array([b"x"]))
-        entries = list(LedgerReader(store).read(T, 1))
-        assert entries[:5000] == expected(1, range(5000))
-        assert entries[5000:] == [Entry(1, 5000, b"z" * 300_000), Entry(1, 5001, b"text")]
-        objects_agree(store)
 
 
 def test_damaged_blocks_of_an_open_segment_are_named() -> None:

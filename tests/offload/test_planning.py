@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_ID_MAX
 from chunkstore.config import KIB, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import Block, LedgerReader, OffloadWriter, TopicPlanner, TopicPosition, plan
 
 T = "persistent/tenant/ns/topic"
@@ -59,37 +58,6 @@ def add_block(writer: OffloadWriter, ledger: int, first: int, count: int = 3) ->
     for entry in range(first, first + count):
         writer.append(ledger, entry, b"%d.%d" % (ledger, entry))
     writer.flush()
-
-
-def test_of_an_open_segment_only_new_headers_are_read(store: ChunkedSegmentStorage) -> None:
-    planner, reading = planner_of(store)
-    assert planner.begin() == planner.end() == START and planner.between(START, planner.end()) == ()
-    writer = writer_of(store)
-    for number in range(4):
-        add_block(writer, 1, 3 * number)
-    end = planner.end()
-    length = store.info(writer.open_segment or "").length
-    assert end == TopicPosition(0, length) and [at for at, _ in reading.taken()] == [0, *ends(planner, end)[:-1]]
-    assert planner.end() == end and planner.between(START, end)[0].blocks[-1].stop == length
-    assert reading.taken() == []
-    add_block(writer, 1, 12)
-    later = planner.end()
-    last = ends(planner, end)[-2]
-    assert reading.taken() == [(last, BLOCK_HEADER_BYTES), (length, BLOCK_HEADER_BYTES)], (
-        "the last known one, and the new"
-    )
-    (part,) = planner.between(end, later)
-    assert part.blocks == (Block(12, end.offset, later.offset),) and part.last_entry == ENTRY_ID_MAX
-    assert planner.plan() == plan(store, T)
-    reading.taken()
-    assert planner.plan() == plan(store, T) and reading.taken() == [], "not even the last block"
-    writer.complete()
-    assert planner.end() == later and planner.between(end, later)[0].last_entry == 14
-    assert reading.taken() == [], "what was walked needs no index"
-
-
-def ends(planner: TopicPlanner, stop: TopicPosition) -> list[int]:
-    return [position.offset for position in planner.borders(START, stop)]
 
 
 def test_steps_from_position_to_position_hold_everything_once(store: ChunkedSegmentStorage) -> None:
@@ -142,36 +110,6 @@ def test_positions_of_others_are_refused(store: ChunkedSegmentStorage) -> None:
                 list(planner.borders(low, high))
 
 
-def test_a_segment_that_is_another_one_is_walked_anew(store: ChunkedSegmentStorage) -> None:
-    planner, reading = planner_of(store)
-    writer = writer_of(store)
-    for first in (0, 10, 20):
-        add_block(writer, 1, first)
-    name, end = writer.open_segment or "", planner.end()
-    raw = store.read(name, 0, end.offset)
-    borders = ends(planner, end)
-    reading.taken()
-    store.delete(name)
-    store.create(name)
-    store.append(name, raw[borders[0] : borders[1]])
-    assert planner.end() == TopicPosition(0, borders[1] - borders[0])
-    store.append(name, raw[borders[1] :])
-    assert [block.first_entry for block in planner.plan()[0].blocks] == [10, 20]
-    # As after an accepted rollback: the same segment, and other blocks where known ones were.
-    walk = next(iter(planner._walks.values()))
-    walk.spans[-1] = walk.spans[-1]._replace(first_entry=19)
-    add_again = raw[: borders[0]].replace(b"1.0", b"9.9")
-    store.append(name, add_again)
-    with pytest.raises(Damaged, match="after one of entry"):
-        planner.plan()
-    assert [span.first_entry for span in walk.spans] == [10, 20, 0]
-    store.append(name, b"no block" * 30)
-    for _ in range(2):
-        with pytest.raises(Damaged, match="no block begins here") as caught:
-            planner.end()
-        assert caught.value.position == store.info(name).length - 240
-
-
 def test_a_ledger_is_dense_when_its_count_says_so(store: ChunkedSegmentStorage) -> None:
     with writer_of(store) as writer:
         add_block(writer, 1, 5, 7)
@@ -186,12 +124,3 @@ def test_a_ledger_is_dense_when_its_count_says_so(store: ChunkedSegmentStorage) 
     assert [(part.entries, part.is_dense) for part in planner.between(START, planner.end())] == [(7, True), (6, False)]
     borders = list(planner.borders(START, planner.end()))
     assert [part.entries for part in planner.between(START, borders[1])] == [7, 0], "the second one goes on behind"
-
-
-def test_what_another_writer_wrote_is_not_counted(store: ChunkedSegmentStorage) -> None:
-    first = writer_of(store)
-    add_block(first, 1, 0)
-    with first.resume() as second:
-        add_block(second, 1, 3)
-        add_block(second, 2, 0)
-    assert [(part.entries, part.is_dense) for part in plan(store, T)] == [(0, False), (3, True)]

@@ -30,7 +30,6 @@ from tests.pulsar.support_bucket import (
     key_of,
     live_files,
     put_v1,
-    put_v2,
 )  # fmt: skip
 from tests.support.pulsar_broker import TOPICS
 from tests.support.servers.s3server import S3Server
@@ -142,15 +141,6 @@ def test_what_may_be_in_use_is_none(tmp_path: Path) -> None:
     assert not found_in(bucket, write_live(file, {7: None, 8: B, 9: None}, {}), 0)
 
 
-def test_another_clusters_objects_are_none() -> None:
-    bucket = broker_bucket(keeps_metadata=True)
-    copy_pair(bucket, "indexed/txn", 38, A)
-    for end in ("", "-index"):
-        data, at_ms, metadata = bucket.objects[f"{A}-ledger-38{end}"]
-        bucket.objects[f"{A}-ledger-38{end}"] = (data, at_ms, metadata | {"pulsarclustername": "elsewhere"})
-    assert not found_in(bucket, live_of(INDEXED))
-
-
 def test_a_live_pair_of_another_cluster_is_never_removed(tmp_path: Path) -> None:
     bucket = FakeBucket(keeps_metadata=True)
     put_v1(bucket, A, 7, [b"one"], pulsarclustername="west")
@@ -168,28 +158,6 @@ def test_a_live_pair_of_another_cluster_is_never_removed(tmp_path: Path) -> None
     with pytest.raises(InvalidArgument, match="east"):
         list(remove_orphans(PulsarBucket(bucket), live, rows, cluster="west"))
     assert len(bucket.objects) == 4
-
-
-def test_another_topics_ledger_of_the_same_id_is_no_second_attempt(tmp_path: Path) -> None:
-    bucket = FakeBucket()
-    put_v1(bucket, A, 7, [b"one"])
-    put_v1(bucket, C, 7, [b"two"], TOPIC + "2")
-    write_live(tmp_path / "1", {7: A}, {7: True})
-    write_live(tmp_path / "2", {7: None}, {})
-    assert not found_in(bucket, read_live([str(tmp_path / "1"), f"{TOPIC}2={tmp_path / '2'}"]), 0)
-
-
-def test_segments_of_pip76_and_foreign_uuids() -> None:
-    bucket = broker_bucket()
-    bucket.add(A, b"a foreign object that is called like a uuid")
-    bucket.add(f"{B}-index", b"another one")
-    put_v2(bucket, C, [(38, 0)], entries={38: 1})
-    assert not found_in(bucket, live_of(INDEXED))
-    put_v2(bucket, C, [(3, 0)], entries={3: 1})
-    assert found_in(bucket, live_of(INDEXED)) == {("unlisted-ledger", C), ("unlisted-ledger", f"{C}-index")}
-    rows = find_orphans(PulsarBucket(bucket), live_of(INDEXED))
-    with pytest.raises(InvalidArgument, match="topic is not known"):
-        list(remove_orphans(PulsarBucket(bucket), live_of(INDEXED), rows))
 
 
 @pytest.fixture
@@ -342,17 +310,6 @@ def test_a_ledger_that_is_newer_than_the_files_is_refused(tmp_path: Path) -> Non
     put_v1(bucket, C, 8, [b"not listed any more, and older than 9"])
     assert len(removed(bucket, old, find_orphans(PulsarBucket(bucket), old)[2:])) == 2
     assert len(removed(bucket, live, rows)) == 2
-
-
-def test_an_interrupted_run_is_taken_up_again() -> None:
-    bucket, live = planted(), live_of(INDEXED)
-    rows = rows_of(bucket, live)
-    run = remove_orphans(PulsarBucket(bucket), live, rows)
-    for _ in range(3):
-        next(run)
-    assert all(change.endswith("-index") for change in bucket.changes)
-    assert len(removed(bucket, live, rows)) == len(KINDS) - 3
-    assert bucket.objects == broker_bucket(keeps_metadata=True).objects
 
 
 @pytest.mark.parametrize("line", [

@@ -11,12 +11,10 @@ import pytest
 
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES
 from chunkstore.codec.pulsar.offload_metadata import encode_ledger_metadata
-from chunkstore.codec.pulsar.pip17_index import LedgerIndex, build_ledger_index, read_ledger_index
+from chunkstore.codec.pulsar.pip17_index import LedgerIndex, build_ledger_index
 from chunkstore.codec.pulsar.windows import iter_entries
-from chunkstore.errors import ChunkNotFound
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.checking import Finding
-from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.pulsar.live import LiveDocument, LiveFiles, read_live
 from tests.cli.conftest import Call
 from tests.pulsar.support_bucket import (
@@ -32,8 +30,7 @@ from tests.pulsar.support_bucket import (
     url_of,
 )  # fmt: skip
 from tests.support.pip17 import encode_ledger
-from tests.support.pip17 import fixtures as v1_fixtures
-from tests.support.pulsar_broker import entries_of_topic, pair_of
+from tests.support.pulsar_broker import pair_of
 
 TXN = "indexed/txn"
 KEY = key_of(TXN, 39)
@@ -72,32 +69,6 @@ def test_a_bucket_without_ledgers_is_noted(call: Call, tmp_path: Path) -> None:
         assert note in call("pulsar", verb, tmp_path.as_uri()).err
 
 
-def test_entries_that_are_no_messages_are_not_judged() -> None:
-    bucket = FakeBucket()
-    for number, fixture in enumerate(v1_fixtures()):
-        uuid = f"{number:08x}{A[8:]}"
-        bucket.add(f"{uuid}-ledger-{number}", fixture.data)
-        bucket.add(f"{uuid}-ledger-{number}-index", fixture.index_bytes)
-    put_v2(bucket, B, [(1, 0), (1, 1), (2, 0)], entries={1: 2, 2: 1})
-    assert findings_of(bucket) == []
-
-
-def test_a_flipped_payload_is_found_where_it_is(call: Call, tmp_path: Path) -> None:
-    bucket = broker_bucket()
-    entry, begin, end = positions_of(KEY)[3]
-    flip(bucket, KEY, end - 1)
-    [finding] = findings_of(bucket)
-    assert finding[:4] == ("message", KEY, 39, entry)
-    assert begin + 12 <= finding.position < end
-    assert "CRC32C" in finding.message
-    assert findings_of(bucket, ledger=38) == []
-    for key, (data, _, _) in bucket.objects.items():
-        (tmp_path / key).write_bytes(data)
-    document = call("pulsar", "verify", tmp_path.as_uri(), "--json", code=1).document
-    assert document == {"ok": False, "findings": [finding._asdict()]}
-    assert KEY.encode() in call("pulsar", "verify", tmp_path.as_uri(), code=1).out
-
-
 def test_every_flipped_bit_of_a_data_object_is_found() -> None:
     bucket = broker_bucket()
     only = {key: bucket.objects[key] for key in (KEY, f"{KEY}-index")}
@@ -116,40 +87,6 @@ def test_every_flipped_bit_of_a_data_object_is_found() -> None:
             continue
         assert {finding.object for finding in found} == {KEY}
         assert {finding.kind for finding in found} <= ({"message"} if inside else {"message", "frame"})
-
-
-def test_what_verify_passes_can_be_read() -> None:
-    bucket = broker_bucket()
-    only = {key: bucket.objects[key] for key in (KEY, f"{KEY}-index")}
-    chance = random.Random(8)
-    for _ in range(600):
-        bucket.objects = dict(only)
-        key = chance.choice(list(only))
-        flip(bucket, key, chance.randrange(len(only[key][0])), chance.randrange(8))
-        if not findings_of(bucket):
-            assert len(list(PulsarBucket(bucket).iter_entries(ledger=39))) == 25
-            list(PulsarBucket(bucket).iter_messages(ledger=39))
-
-
-def test_all_damage_in_an_object_of_many_blocks_is_told() -> None:
-    payloads = [entry.payload for entry in entries_of_topic("indexed/c-none")]
-    pair = encode_ledger(payloads, block_bytes_max=1024)
-    spans = read_ledger_index(pair.index_bytes).spans(7)
-    assert len(spans) > 4
-    bucket = FakeBucket()
-    bucket.add(f"{A}-ledger-7", pair.data)
-    bucket.add(f"{A}-ledger-7-index", pair.index_bytes)
-    assert findings_of(bucket) == []
-    for number in (0, 1, 3):
-        flip(bucket, f"{A}-ledger-7", spans[number].start)
-    flip(bucket, f"{A}-ledger-7", spans[2].end - 1)
-    flip(bucket, f"{A}-ledger-7", spans[4].start + BLOCK_HEADER_BYTES + 40)
-    found = findings_of(bucket)
-    assert [finding.kind for finding in found] == ["frame", "frame", "frame", "frame", "message"]
-    assert [finding.position for finding in found[:2]] == [spans[0].start, spans[1].start]
-    assert spans[2].start <= found[2].position < spans[2].end
-    assert found[3].position == spans[3].start
-    assert spans[4].start < found[4].position < spans[4].end
 
 
 def test_truncated_missing_and_miscounted_objects() -> None:
@@ -184,17 +121,6 @@ def test_counts_and_lengths_against_metadata() -> None:
     assert [finding[:3] for finding in findings_of(bucket)] == [counts]
 
 
-def test_user_metadata_without_the_format_version() -> None:
-    bucket = FakeBucket(keeps_metadata=True)
-    put_v1(bucket, A, 7, [b"one"], s3managedledgeroffloaderformatversion="1")
-    assert findings_of(bucket) == []
-    put_v1(bucket, B, 8, [b"two"])
-    assert [finding[:2] for finding in findings_of(bucket)] == [
-        ("metadata", f"{B}-ledger-8"),
-        ("metadata", f"{B}-ledger-8-index"),
-    ]
-
-
 def test_lone_objects_by_what_the_broker_says() -> None:
     bucket = broker_bucket()
     live = read_live(live_files([TXN]))
@@ -211,23 +137,3 @@ def test_lone_objects_by_what_the_broker_says() -> None:
     del bucket.objects[f"{A}-ledger-42-index"]
     bucket.objects[f"{lone}-index"] = broker_bucket().objects[f"{lone}-index"]
     assert findings_of(bucket) == []
-
-
-def test_a_check_of_nothing_is_no_success() -> None:
-    with pytest.raises(LedgerNotFound):
-        findings_of(broker_bucket(), topic="persistent://public/fx/nowhere")
-    with pytest.raises(LedgerNotFound):
-        findings_of(broker_bucket(), ledger=7777)
-
-
-def test_objects_deleted_meanwhile_do_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket = broker_bucket()
-    read = bucket.read
-
-    def reads(key: str, offset: int, length: int) -> bytes:
-        if key == KEY:
-            raise ChunkNotFound(key)
-        return read(key, offset, length)
-
-    monkeypatch.setattr(bucket, "read", reads)
-    assert [finding[:3] for finding in findings_of(bucket)] == [("gone", KEY, 39)]

@@ -19,7 +19,6 @@ from chunkstore.config import KIB
 from chunkstore.pulsar import OffloadWriter, open_ledger
 from chunkstore.pulsar.filling import Filled, SegmentFiller
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
-from tests.cli.conftest import Call
 from tests.support.pip17 import encode_ledger
 
 
@@ -100,31 +99,6 @@ def test_a_ledger_in_a_container_open_segments_included(tmp_path: Path) -> None:
                 assert handle.length == sum(len(item.payload) for item in expected(ledger, count))
 
 
-def test_the_size_of_a_ledger_is_that_of_all_its_payloads_so_far() -> None:
-    streamed = Streamed()
-    for entry in range(600):
-        streamed.filler.append(5, entry, payload(5, entry))
-        if entry == 10:
-            streamed.filler.append(6, 3, b"its beginning is elsewhere")
-    streamed.filler.complete()
-    assert len(streamed.pairs) > 2
-    for index in streamed.indexes():
-        info = index.group(5).info
-        assert info.size == sum(len(item.payload) for item in expected(5, info.entries or 0))
-    assert streamed.indexes()[0].group(6).info.size is None  # not known
-
-
-def test_every_block_that_another_follows_ends_with_padding() -> None:
-    streamed = Streamed()
-    for ledger in (1, 2, 1, 3):
-        for entry in range(streamed.filler.last_added(ledger) + 1, streamed.filler.last_added(ledger) + 300):
-            streamed.filler.append(ledger, entry, payload(ledger, entry))
-    streamed.filler.append(3, 1000, b"longer than a block" * 1000)
-    streamed.filler.complete()
-    for (data, _, _), index in zip(streamed.pairs, streamed.indexes(), strict=True):
-        assert all(data[span.end - 4 : span.end] == b"\xfe\xdc\xde\xad" for span in index.spans()[:-1])
-
-
 @pytest.mark.parametrize("entries_per_segment", [1, 4, 32, 128, 129])
 def test_no_segment_begins_with_entry_128(entries_per_segment: int) -> None:
     """A block for each entry; one by one, and as arrays."""
@@ -137,17 +111,3 @@ def test_no_segment_begins_with_entry_128(entries_per_segment: int) -> None:
         assert len(streamed.pairs) >= 140 // entries_per_segment - 1
         assert all(index.group(1).blocks[0].first_entry != 128 for index in streamed.indexes())
     assert single.pairs == arrays.pairs
-
-
-def test_offload_onto_a_ledger_that_has_entries_is_refused(call: Call, tmp_path: Path) -> None:
-    root, lines = (tmp_path / "root").as_uri(), tmp_path / "lines"
-    lines.write_bytes(b"a\nb\n")
-    offload = ("offload", root, lines, "--topic", "t", "--ledger", "1", "--json")
-    call(*offload)
-    error = call(*offload, code=1).error
-    assert error["error"] == "Conflict"
-    assert {"--append", "--resume"} <= set(error["message"].split())
-    call(*offload, "--append", "--resume", code=2)
-    assert call(*offload, "--resume").document["entries"] == 0
-    assert call(*offload, "--append").document["first_entry"] == 2
-    assert call("ledger", "read", root, "--topic", "t", "--ledger", "1").out == b"a\nb\n" * 2

@@ -67,30 +67,12 @@ def test_there_are_26_topics() -> None:
     assert len(TOPICS) == 26
 
 
-def test_chunks_of_a_dead_producer_are_told() -> None:
-    found = iter_messages(entries_of_topic("indexed/chunks"))
-    list(found)
-    assert found.summary.unfinished_count == 1
-    assert found.summary.unfinished == [("java-died-0", 36, 12, 2, 3)]
-
-
 def test_aborted_messages_are_counted() -> None:
     entries = entries_of_topic("indexed/txn")
     known = scan_transactions(entries)
     assert (len(known.those("committed")), len(known.those("aborted")), len(known.those("open"))) == (4, 2, 0)
     found = iter_messages(iter(entries), known=known)
     assert (len(list(found)), found.summary.messages_aborted, found.summary.markers) == (36, 11, 6)
-
-
-def test_a_marker_in_a_ledger_that_is_not_there_leaves_its_transaction_open() -> None:
-    entries = [entry for entry in entries_of_topic("indexed/txn") if entry.ledger == 38]
-    assert scan_transactions(entries).those("aborted") == frozenset()
-    found = iter_messages(entries)
-    assert {row.txn for row in found} == {None} | set(scan_transactions(entries).those("committed"))
-    assert found.summary.messages_open > 0
-    whole = scan_transactions(entries_of_topic("indexed/txn"))
-    assert not whole.those("open")
-    assert iter_messages(entries, known=whole).summary.messages_open == 0
 
 
 def test_encrypted_entries_stay_raw() -> None:

@@ -96,12 +96,6 @@ def test_batches_that_are_none(batch: int, raw: bytes, what: str, codec: str) ->
     refused(message(raw, at=(3, 4), batch=batch, codec=codec), what)
 
 
-def test_messages_before_the_damage_come_first() -> None:
-    rows = list(iter_messages([message(GOOD * 2, at=(3, 4), batch=3)], messages="lenient"))
-    assert [(row.payload, row.damaged) for row in rows[:2]] == [(b"good", False)] * 2
-    assert rows[2].damaged
-
-
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("size", [0, 1, 199, 201, 100_000_000, DECOMPRESSED_BYTES_MAX + 1, (1 << 32) - 1])
 def test_sizes_that_lie(codec: str, size: int) -> None:
@@ -127,11 +121,6 @@ def test_bytes_that_are_not_compressed(codec: str, data: bytes) -> None:
 def test_what_is_compressed_comes_back(codec: str, value: bytes) -> None:
     for data in (compressed(codec, value), compressed(codec, value, finished=True)):
         assert decompress(CODECS.index(codec), data, len(value)) == value
-
-
-def test_an_empty_payload_of_java() -> None:
-    for codec in range(1, 5):
-        assert decompress(codec, b"", 0) == b""
 
 
 def test_zstd_without_its_length_and_with_too_much() -> None:
@@ -208,9 +197,3 @@ def test_bombs_take_little_memory() -> None:
         refused(of(bomb), "bytes|lacks|no MessageMetadata")
         assert tracemalloc.get_traced_memory()[1] < 3 * MIB
         tracemalloc.stop()
-
-
-def test_any_buffer_is_an_entry() -> None:
-    entry = message([GOOD, GOOD], codec="LZ4")
-    for kind in (bytearray, memoryview):
-        assert list(iter_messages([(1, 0, kind(entry.payload))])) == list(iter_messages([entry]))

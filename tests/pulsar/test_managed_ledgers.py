@@ -16,42 +16,29 @@ from hypothesis import strategies as st
 import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
-    Closed,
-    Conflict,
     Damaged,
     InvalidArgument,
     StorageUnavailable,
     Unsupported,
 )
 from chunkstore.pulsar import (
-    ContainerOffloader,
-    ContainerSource,
-    DirectorySource,
-    LedgerNotFound,
     LedgerOffloader,
-    LedgerReader,
     ManagedLedger,
     ManagedLedgerConfig,
     MemorySource,
-    OffloadPolicies,
-    OffloadWriter,
     Position,
     PulsarObjects,
     ReadHandle,
     offload_context,
-    remove_ledger,
 )
 from chunkstore.pulsar import ledger_rows as rows_module
 from chunkstore.pulsar.ledger_rows import Attempt, LedgerRow, LedgerRows
-from chunkstore.pulsar.ledgers import LedgerSource, SourceLedger
+from chunkstore.pulsar.ledgers import LedgerSource
 from chunkstore.pulsar.policies import OffloadPolicies as Policies
 from tests.pulsar.support_offload import MemoryBucket
-from tests.support.pip76 import source_of
 
 T = "persistent://public/default/orders"
 MINUTE_MS = 60_000
@@ -127,63 +114,6 @@ def test_a_failed_ledger_does_not_stop_the_next(store: ChunkedSegmentStorage) ->
     assert recorder.begun == [1, 2, 3, 4, 5, 2, 3]  # neither the open ledger nor the empty one
 
 
-def test_several_threads_offload_all(store: ChunkedSegmentStorage) -> None:
-    config = ManagedLedgerConfig(offloader=ContainerOffloader(store, T), offload_threads_max=3)
-    source = MemorySource(ledgers_of(9))
-    ml = ManagedLedger(store, T, source, config)
-    assert ml.offload_prefix(Position(10, 0)).result(LIVENESS_S) == Position(10, 0)
-    assert {item.ledger for item in LedgerReader(store).ledgers(T)} == set(range(1, 10))
-    for ledger, payloads in source.entries.items():
-        assert [entry.payload for entry in LedgerReader(store).read(T, ledger)] == payloads
-
-
-def test_one_offload_at_a_time_and_close_waits(store: ChunkedSegmentStorage) -> None:
-    recorder = Recorder()
-    recorder.hold()
-    ml = managed(store, MemorySource(ledgers_of(2)), recorder)
-    running = ml.offload_prefix(Position(3, 0))
-    assert recorder.entered.wait(LIVENESS_S)
-    with pytest.raises(Conflict):
-        ml.offload_prefix(Position(3, 0))
-    with pytest.raises(Conflict):
-        ml.offload_triggered()
-    closed = runtime.event()
-
-    def close() -> None:
-        ml.close()
-        closed.set()
-
-    task = runtime.spawn(close, "closing")
-    assert not closed.is_set()
-    recorder.go.set()
-    task.join(LIVENESS_S)
-    assert closed.is_set()
-    assert running.done()
-    assert running.result() == Position(3, 0)
-    with pytest.raises(Closed):
-        ml.offload_prefix(Position(3, 0))
-
-
-def test_another_attempt_in_its_place(store: ChunkedSegmentStorage) -> None:
-    """An attempt that is no longer recorded deletes its own objects, and nothing else."""
-    bucket, source = MemoryBucket(), MemorySource(ledgers_of(1))
-
-    class Overtaken(PulsarObjects):
-        def do_offload(self, handle: ReadHandle, uuid: str, extra_metadata: Mapping[str, str]) -> None:
-            super().do_offload(handle, uuid, extra_metadata)
-            assert ManagedLedger(store, T, source, ManagedLedgerConfig(offloader=PulsarObjects(bucket))).offload_prefix(
-                Position(2, 0)
-            ).result(LIVENESS_S) == Position(2, 0)
-            super().do_offload(handle, uuid, extra_metadata)  # written again after the other one has cleaned up
-
-    with pytest.raises(Conflict):
-        managed(store, source, Overtaken(bucket)).offload_prefix(Position(2, 0)).result(LIVENESS_S)
-    attempt = LedgerRows(store, T).get(1).attempt
-    assert attempt is not None
-    assert sorted(bucket.objects) == [f"{uuid.UUID(bytes=attempt.uuid)}-ledger-1{end}" for end in ("", "-index")]
-    assert payloads_of(managed(store, source, PulsarObjects(bucket)).open(1)) == source.entries[1]
-
-
 # Triggers, retention, the deletion lag
 
 
@@ -208,31 +138,6 @@ def test_triggers(store: ChunkedSegmentStorage, now_ms: list[int], policies: dic
     first = managed(store, source, recorder, **policies).offload_triggered().result(LIVENESS_S)
     assert recorder.begun == chosen
     assert first == Position(len(chosen) + 1, 0)
-
-
-def test_triggers_are_below_retention_and_the_narrowest_policy_counts(store: ChunkedSegmentStorage) -> None:
-    for wrong in (
-        {"offload_time_in_minutes": 60, "retention_time_in_minutes": 60},
-        {"offload_size_in_mb": 8, "retention_size_in_mb": 4},
-        {"offload_size_in_mb": -1},
-        {"offload_deletion_lag_s": -1},
-        {"offload_threads_max": 0},
-    ):
-        with pytest.raises(InvalidArgument):
-            ManagedLedgerConfig(**wrong)  # type: ignore[arg-type]
-    OffloadPolicies(offload_size_in_mb=5, offload_time_in_minutes=7, retention_size_in_mb=100).put(store)
-    OffloadPolicies(offload_size_in_mb=6).put(store, T)
-    assert OffloadPolicies.of(store, T) == OffloadPolicies(offload_size_in_mb=6)
-    assert OffloadPolicies.of(store, "other") == OffloadPolicies()
-    found = ManagedLedgerConfig(retention_size_in_mb=50).over(
-        OffloadPolicies.of(store, T).over(OffloadPolicies.of(store))
-    )
-    assert (found.offload_size_in_mb, found.offload_time_in_minutes, found.retention_size_in_mb) == (6, 7, 50)
-    with pytest.raises(InvalidArgument, match="offload_size_in_mb 6 is not below"):
-        managed(store, MemorySource({}), Recorder(), retention_size_in_mb=6)
-    store.table("offload-policies").put(T.encode(), msgpack.packb((1, 0, *["x"] * 7)))
-    with pytest.raises(Damaged, match="offload-policies"):
-        managed(store, MemorySource({}), Recorder())
 
 
 @pytest.mark.parametrize(
@@ -332,163 +237,7 @@ def test_argument_orders_of_both_pips(store: ChunkedSegmentStorage) -> None:
         ManagedLedger(store, T, source).offload_prefix(Position(2, 0))
 
 
-def test_objects_are_those_that_a_broker_serves(store: ChunkedSegmentStorage) -> None:
-    bucket = MemoryBucket()
-    entries = [b"x" * 3000, b"", b"y" * 20_000, *[b"z" * 1000] * 30]
-    ml = managed(store, MemorySource({7: entries}), PulsarObjects(bucket, cluster="east"), block_bytes_max=8192)
-    ml.offload_prefix(Position(8, 0)).result(LIVENESS_S)
-    data, index = sorted(bucket.objects)
-    assert (data, index) == (f"{data[:36]}-ledger-7", f"{data[:36]}-ledger-7-index")
-    for key, role in ((data, "data"), (index, "index")):
-        assert bucket.head(key).metadata == {
-            "s3managedledgeroffloaderformatversion": "1",
-            "s3managedledgeroffloadersoftwareversion": "chunkstore",
-            "s3managedledgeroffloadersoftwaregitsha": "none",
-            "pulsarclustername": "east",
-            "managedledgername": "public/default/persistent/orders",
-            "role": role,
-        }
-    reader = LedgerObjectReader(source_of(bucket.objects[data][0]), read_ledger_index(bucket.objects[index][0]))
-    metadata = reader.index.metadata
-    assert dict(metadata.custom) == {
-        "component": b"managed-ledger",
-        "application": b"pulsar",
-        "pulsar/managed-ledger": b"public/default/persistent/orders",
-    }
-    assert (metadata.last_entry, metadata.length) == (32, sum(map(len, entries)))
-    assert bucket.parts[:2] == [8192, 20_000 + 128 + 12]  # a longer block for the entry that fits no other
-    assert set(bucket.parts[2:-1]) == {8192}  # an upload's part is a block
-    assert payloads_of(ml.open(7)) == entries
-    bucket.objects[data][1].clear()
-    with pytest.raises(Damaged, match="formatversion"):
-        ml.open(7)
-    for wrong in (MemoryBucket(keeps_metadata=False), "file:///nowhere"):
-        with pytest.raises(Unsupported, match="metadata"):
-            PulsarObjects(wrong)
-
-
-@pytest.mark.parametrize("kind", ["container", "bucket"])
-def test_a_ledger_that_ends_early_is_not_offloaded(store: ChunkedSegmentStorage, kind: str) -> None:
-    class Short(MemorySource):
-        def ledgers(self) -> list[SourceLedger]:
-            return [SourceLedger(1, 4, 40, 1)]
-
-    bucket = MemoryBucket()
-    offloader = PulsarObjects(bucket) if kind == "bucket" else ContainerOffloader(store, T)
-    ml = managed(store, Short({1: [b"0123456789"] * 3}), offloader)
-    with pytest.raises(ChunkstoreError, match="entr"):
-        ml.offload_prefix(Position(2, 0)).result(LIVENESS_S)
-    assert not bucket.objects
-    assert not bucket.unfinished
-    assert not list(store.segments())
-    assert not LedgerRows(store, T).get(1).complete
-
-
-def test_a_container_takes_a_ledger_once_and_of_one_topic(store: ChunkedSegmentStorage) -> None:
-    offloader = ContainerOffloader(store, T)
-    source = MemorySource(ledgers_of(1))
-    with OffloadWriter(store, T) as writer:
-        writer.append(1, 0, b"streamed")
-    with pytest.raises(Conflict, match="ledger 1"):
-        managed(store, source, offloader).offload_prefix(Position(2, 0)).result(LIVENESS_S)
-    whole = managed(store, MemorySource({1: [b"streamed"], 2: [b"more"]}), offloader)
-    assert whole.offload_prefix(Position(9, 0)).result(LIVENESS_S) == Position(3, 0)
-    assert [item.entries for item in LedgerReader(store).ledgers(T)] == [1, 1]
-    with pytest.raises(InvalidArgument, match="orders"):
-        offloader.offload(source.open(1), bytes(16), {"ManagedLedgerName": "a/b/persistent/c"}).result(LIVENESS_S)
-    assert [entry.payload for entry in LedgerReader(store).read(T, 1)] == [b"streamed"]
-
-
 # Sources
-
-
-def test_a_directory_of_ledgers(tmp_path: Path) -> None:
-    def framed(payloads: Sequence[bytes]) -> bytes:
-        return b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)
-
-    entries = [b"a", b"", b"c" * 5000]
-    (tmp_path / "12.entries").write_bytes(framed(entries))
-    (tmp_path / "3.entries").write_bytes(framed(entries * 200))
-    (tmp_path / "x.entries").write_bytes(b"not a ledger")
-    source = DirectorySource(tmp_path)
-    assert [item[:3] for item in source.ledgers()] == [(3, 600, 200 * 5001), (12, 3, 5001)]
-    with source.open(3) as handle:
-        assert [(entry.entry, entry.payload) for entry in handle.read(299, 301)] == [
-            (299, entries[2]),
-            (300, b"a"),
-            (301, b""),
-        ]
-        batches = list(handle.read_batches(1, 599))
-        assert [row["payload"] for batch in batches for row in batch.to_pylist()] == (entries * 200)[1:]
-        with pytest.raises(InvalidArgument):
-            handle.read(0, 600)
-    with pytest.raises(Closed):
-        handle.read(0, 1)
-    source.delete(3)
-    source.delete(3)
-    assert [item.ledger for item in source.ledgers()] == [12]
-    (tmp_path / "12.entries").write_bytes(framed(entries)[:-1])
-    with source.open(12) as handle, pytest.raises(Damaged, match="entry 2") as caught:
-        list(handle.iter_entries())
-    assert caught.value.position == 9
-    with pytest.raises(InvalidArgument):
-        source.open(3)
-    with pytest.raises(StorageUnavailable):
-        DirectorySource(tmp_path / "missing").ledgers()
-
-
-def test_a_container_s_ledgers_go_on_to_a_bucket(store: ChunkedSegmentStorage) -> None:
-    """Two ledgers share an offload segment: it goes once both were offloaded and given up."""
-    entries = {ledger: [b"%d" % ledger * 10] * 5 for ledger in (1, 2, 3)}
-    with OffloadWriter(store, T) as writer:
-        for ledger in (1, 2):
-            for number, payload in enumerate(entries[ledger]):
-                writer.append(ledger, number, payload)
-        writer.complete()
-        writer.append(3, 0, b"of the newest")
-    ml = managed(store, ContainerSource(store, T), PulsarObjects(MemoryBucket()))
-    assert [(item.ledger, item.closed_ms is None) for item in ml.ledgers()] == [(1, False), (2, False), (3, True)]
-    ml.config.offload_deletion_lag_s = 0
-    assert ml.offload_prefix(Position(2, 0)).result(LIVENESS_S) == Position(2, 0)
-    assert ml.delete_due() == [1]
-    assert [item.ledger for item in LedgerReader(store).ledgers(T)] == [2, 3]
-    assert len(list(store.segments())) == 4
-    assert ml.offload_prefix(Position(9, 0)).result(LIVENESS_S) == Position(3, 0)
-    assert ml.delete_due() == [2]
-    assert len(list(store.segments())) == 2
-    assert [payloads_of(ml.open(ledger)) for ledger in (1, 2)] == [entries[1], entries[2]]
-
-
-def test_a_segment_goes_with_the_last_of_its_ledgers(store: ChunkedSegmentStorage) -> None:
-    with OffloadWriter(store, T) as writer:
-        for ledger in (1, 2):
-            writer.append(ledger, 0, b"payload")
-    assert remove_ledger(store, T, 1, dry_run=True) == []
-    assert [item.ledger for item in LedgerReader(store).ledgers(T)] == [1, 2]
-    assert remove_ledger(store, T, 1) == []
-    with pytest.raises(LedgerNotFound):
-        list(LedgerReader(store).read(T, 1))
-    planned = remove_ledger(store, T, 2, dry_run=True)
-    assert planned == remove_ledger(store, T, 2)
-    assert [size for _, size in planned] == [sum(info.length for info in store.segments()) or planned[0][1]]
-    assert not list(store.segments())
-    assert not LedgerRows(store, T).all()
-    with pytest.raises(LedgerNotFound):
-        remove_ledger(store, T, 2)
-
-
-def test_a_deleted_ledger_of_an_open_segment_stays_deleted(store: ChunkedSegmentStorage) -> None:
-    writer = OffloadWriter(store, T)
-    for ledger in (1, 2):
-        writer.append(ledger, 0, b"payload")
-    writer.flush()
-    assert remove_ledger(store, T, 1) == []
-    with pytest.raises(LedgerNotFound):
-        remove_ledger(store, T, 3)
-    writer.close()
-    assert [item.ledger for item in LedgerReader(store).ledgers(T)] == [2]
-    assert len(remove_ledger(store, T, 2)) == 1
-    assert not LedgerRows(store, T).all()
 
 
 # Rows

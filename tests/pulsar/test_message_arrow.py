@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +13,8 @@ from hypothesis import strategies as st
 from chunkstore.codec.pulsar import message_batches as arrow
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, message_batches
-from chunkstore.codec.pulsar.messages import Message, Transactions, iter_messages
-from chunkstore.config import MIB
-from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
-from tests.support.pulsar_broker import entries_of_topic
+from chunkstore.codec.pulsar.messages import Message, iter_messages
+from chunkstore.errors import Damaged, InvalidArgument
 from tests.support.pulsar_entries import CODECS, marker, message, single, varint
 from tests.support.pulsar_messages import arrow_rows
 
@@ -217,15 +214,6 @@ def wide(count: int, each: int, **values: Any) -> list[Entry]:
     ]
 
 
-def test_batches_are_taken_apart_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that are alike need no row of the iterator."""
-    monkeypatch.setattr(arrow, "rows_of", None)
-    entries = wide(20, 30, properties=[("a", "1"), ("b", "é")], event_time=1 << 41, ordering_key=b"\0\xff")
-    rows = arrow_rows(message_batches(entries))
-    assert rows == list(iter_messages(entries))
-    assert len(rows) == 600
-
-
 def test_columns_come_in_the_order_asked_for() -> None:
     batches = message_batches(wide(20, 5), columns=["payload", "key"])
     assert batches.schema == pa.schema([MESSAGE_SCHEMA.field("payload"), MESSAGE_SCHEMA.field("key")])
@@ -243,57 +231,3 @@ def test_the_schema_has_the_fields_of_a_message() -> None:
 def test_columns_that_are_none(columns: list[str]) -> None:
     with pytest.raises(InvalidArgument, match="columns are some of"):
         message_batches([], columns=columns)
-
-
-def test_pieces_end_at_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = entries_of_topic("indexed/c-lz4")
-    expected = list(iter_messages(entries))
-    for name, most in (("_PIECE_BYTES", 500), ("_PIECE_MESSAGES", 7), ("_PIECE_ENTRIES", 3), ("_SHARED_BYTES_MAX", 0)):
-        with monkeypatch.context() as patched:
-            patched.setattr(arrow, name, most)
-            patched.setattr(arrow, "_WIDTH_MIN", 0)
-            found = list(message_batches(entries, known=Transactions()))
-            assert len(found) > 1
-            assert arrow_rows(iter(found)) == expected
-
-
-def test_numbers_at_their_ends_go_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Java, where the sum of two numbers of 64 bits is one."""
-    monkeypatch.setattr(arrow, "_WIDTH_MIN", 0)
-    least, most = -(1 << 63), (1 << 63) - 1
-    entries = [message([single(b"a"), single(b"b")], broker=(0, least), sequence_id=most)]
-    rows = list(iter_messages(entries))
-    assert [(row.index, row.sequence_id) for row in rows] == [(most, most), (least, least)]
-    assert arrow_rows(message_batches(entries)) == rows
-
-
-def test_long_text_that_rows_share_makes_no_long_columns() -> None:
-    entry = message([single(b"")] * 2000, producer="p" * 100_000, schema_version=b"s" * 50_000, codec="LZ4")
-    batches = message_batches([entry] * 2)
-    rows = 0
-    for batch in batches:
-        assert batch.nbytes < 24 * MIB
-        rows += batch.num_rows
-    assert rows == 4000
-
-
-def test_more_messages_than_a_piece_holds() -> None:
-    count = (1 << 17) + 1
-    entry = message(single(b"x") * count, batch=count, codec="ZLIB")
-    assert sum(batch.num_rows for batch in message_batches([entry], columns=["payload"])) == count
-
-
-def test_rows_before_damage_come_first() -> None:
-    entries = [*wide(20, 5), Entry(1, 20, b"\0\0\0\1x")]
-
-    def lost() -> Iterator[Entry]:
-        yield from entries[:20]
-        raise StorageUnavailable("no answer")
-
-    for found, error in (
-        (message_batches(entries), Damaged),
-        (message_batches(lost(), known=Transactions()), StorageUnavailable),
-    ):
-        assert next(found).num_rows == 100
-        with pytest.raises(error, match=r"ledger 1 entry 20|no answer"):
-            next(found)

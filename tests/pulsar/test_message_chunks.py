@@ -10,7 +10,7 @@ from chunkstore.codec.pulsar import message_entries
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.messages import iter_messages
 from chunkstore.errors import Damaged
-from tests.support.pulsar_entries import CODECS, compressed, marker, message, metadata_bytes
+from tests.support.pulsar_entries import CODECS, compressed, marker, metadata_bytes
 from tests.support.pulsar_entries import entry_of as bare_entry
 
 VALUE = b"a value that is cut " * 20
@@ -49,17 +49,6 @@ def test_chunks_are_joined_across_ledgers(codec: str) -> None:
     assert (rows[0].key, rows[0].properties, rows[0].index, rows[0].batch_index) == ("k", {"i": "1"}, 21, -1)
     assert rows[0].entry_uncompressed_size == len(VALUE)
     assert not found.summary.unfinished_count
-
-
-@pytest.mark.parametrize("codec", CODECS[1:])
-def test_old_producers_compressed_each_chunk_by_itself(codec: str) -> None:
-    parts = [VALUE[:100], VALUE[100:300], VALUE[300:]]
-    entries = [
-        chunk((1, number), number, compressed(codec, part), len(VALUE), compression=CODECS.index(codec), uncompressed_size=len(part))
-        for number, part in enumerate(parts)
-    ]  # fmt: skip
-    [row] = iter_messages(entries)
-    assert row.payload == VALUE
 
 
 def test_what_was_sent_again_is_one_message() -> None:
@@ -116,16 +105,6 @@ def test_chunks_whose_bytes_are_not_what_they_say() -> None:
         list(iter_messages([chunk((1, number), number, b"x", 5, of=2) for number in range(2)]))
 
 
-def test_chunks_of_an_unknown_compression_are_joined_and_raw() -> None:
-    [row] = iter_messages([chunk((1, number), number, b"x%d" % number, 4, of=2, compression=9) for number in range(2)])
-    assert (row.payload, row.raw, row.compression) == (b"x0x1", True, "9")
-
-
-def test_encrypted_chunks_stay_by_themselves() -> None:
-    rows = list(iter_messages(chunks_of(VALUE, [(1, 0), (1, 1)], encryption_keys=1)))
-    assert [(row.encrypted, row.raw, row.first_chunk) for row in rows] == [(True, True, None)] * 2
-
-
 def test_chunks_of_an_aborted_message_are_one_message_left_out() -> None:
     entries = [*chunks_of(VALUE, [(1, 0), (1, 1), (1, 2)], txn_most=1, txn_least=2), marker(22, (1, 2), (2, 0))]
     found = iter_messages(entries)
@@ -148,8 +127,3 @@ def test_the_oldest_messages_are_given_up(name: str, most: int, monkeypatch: pyt
     assert [row.payload for row in rows] == [b"x" * 200]
     assert found.summary.unfinished_count == 19
     assert [item.uuid for item in found.summary.unfinished] == [f"u{number}" for number in range(6)]
-
-
-def test_a_null_value_is_no_chunk() -> None:
-    [row] = iter_messages([message(b"\0", null_value=1, compression=1, uncompressed_size=0)])
-    assert (row.payload, row.null_value, row.compression) == (None, True, "LZ4")

@@ -9,7 +9,7 @@ import pytest
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Transactions, iter_messages, scan_transactions
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged
 from tests.support.pulsar_entries import marker, message, single
 from tests.support.pulsar_messages import arrow_rows
 
@@ -51,27 +51,6 @@ def test_all_messages_come_with_their_state() -> None:
     ]
 
 
-def test_transactions_are_known_from_more_entries() -> None:
-    first, rest = ENTRIES[:4], ENTRIES[4:]
-    assert [row.payload for row in iter_messages(first)] == [b"plain"]
-    known = scan_transactions(first) | scan_transactions(rest)
-    assert known == scan_transactions(ENTRIES)
-    assert scan_transactions(rest) | scan_transactions(first) == known
-    assert [row.payload for row in iter_messages(iter(first), known=known)] == [b"plain", b"committed"]
-    assert (known.state((0, 2)), known.state((5, 5))) == ("aborted", "open")
-    assert known.those("open") == {(0, 3)}
-
-
-@pytest.mark.parametrize("call", [iter_messages, message_batches])
-def test_arguments_are_checked(call: Any) -> None:
-    with pytest.raises(InvalidArgument, match="known=scan_transactions"):
-        call(iter(ENTRIES))
-    with pytest.raises(InvalidArgument, match="'committed' or 'all', not 'some'"):
-        call(ENTRIES, transactions="some")
-    with pytest.raises(InvalidArgument, match="'strict' or 'lenient', not True"):
-        call(ENTRIES, messages=True)
-
-
 def test_a_damaged_marker_ends_no_transaction() -> None:
     flipped = bytearray(ENTRIES[4].payload)
     at = flipped.index(b"\xa0\x01\x15")  # field 20, 21: as an abort it would be 22
@@ -81,10 +60,3 @@ def test_a_damaged_marker_ends_no_transaction() -> None:
     with pytest.raises(Damaged, match="CRC32C"):
         list(iter_messages(entries))
     assert scan_transactions([Entry(1, 0, b"nonsense")]) == Transactions()
-
-
-def test_a_transaction_has_both_halves_of_its_name() -> None:
-    [row] = iter_messages([message(b"x", txn_least=5)])
-    assert (row.txn, row.txn_state) == (None, None)
-    [row] = iter_messages([message(b"x", txn_least=-1, txn_most=1 << 63)], transactions="all")
-    assert (row.txn, row.txn_state) == ((-(1 << 63), -1), "open")

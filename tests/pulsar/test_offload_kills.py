@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count, product
-from typing import Any
 
 import pytest
 
@@ -199,103 +195,7 @@ def test_nothing_is_lost_and_nothing_leaks(kind: str) -> None:
             raise AssertionError(f"{when} {script.calls[script.at]} ({script.at}), dies: {script.dies}") from error
 
 
-Change = tuple[str, str]
 OFFLOAD, DELETE = "_offload", "do_delete"
-PLANTED: dict[str, tuple[type, str, list[Change]]] = {
-    "flag before upload": (
-        ManagedLedger,
-        OFFLOAD,
-        [("(attempt=attempt, stale", "(attempt=attempt, complete=True, stale")],
-    ),
-    "earlier attempts forgotten": (ManagedLedger, OFFLOAD, [("stale=row.attempts)", "stale=())")]),
-    "uuid after upload": (
-        ManagedLedger,
-        OFFLOAD,
-        [
-            ("    self._clean(self._rows.update(item.ledger, begin))\n", ""),
-            ("extra).result()\n", "extra).result()\n    self._clean(self._rows.update(item.ledger, begin))\n"),
-        ],
-    ),
-    "objects deleted by an error of the record": (
-        ManagedLedger,
-        OFFLOAD,
-        [
-            (
-                "    row = self._rows.update(item.ledger, finish)\n",
-                """    try:
-        row = self._rows.update(item.ledger, finish)
-    except ChunkstoreError:
-        self._offloader.delete_offloaded(attempt.uuid, ledger_id=item.ledger).result()
-        raise
-""",
-            )
-        ],
-    ),
-    "trimmed before it is marked": (
-        ManagedLedger,
-        "trim",
-        [("self._rows.update(item", "self._source.delete(item.ledger); self._rows.update(item")],
-    ),
-    "source's copy deleted before it is marked": (
-        ManagedLedger,
-        "delete_due",
-        [("self._rows.update(", "self._source.delete(ledger); self._rows.update(")],
-    ),
-    "live objects taken for stale ones": (ManagedLedger, "_clean", [("row.stale", "row.attempts")]),
-    "forgotten before it is deleted": (
-        ManagedLedger,
-        "_delete_objects",
-        [
-            (
-                "    self._offloader",
-                "    self._rows.update(ledger, partial(LedgerRow.without, gone=attempt))\n        self._offloader",
-            )
-        ],
-    ),
-    "objects of deleted ledgers forgotten": (
-        ManagedLedger,
-        "_settle",
-        [
-            (
-                "self._delete_objects(row.ledger, attempt)",
-                "self._rows.update(row.ledger, partial(LedgerRow.without, gone=attempt))",
-            )
-        ],
-    ),
-    "deletion of the source's copy not tried again": (ManagedLedger, "_settle", [("or row.bookkeeper_deleted", "")]),
-    "data deleted before its index": (
-        PulsarObjects,
-        DELETE,
-        [("    self._bucket.delete(index)\n", "    self._bucket.delete(data)\n    self._bucket.delete(index)\n")],
-    ),
-    "unfinished uploads left": (PulsarObjects, DELETE, [("if upload.key == data", "if False")]),
-    "index before data": (
-        PulsarObjects,
-        "do_offload",
-        [("    self._bucket.put_parts", "    self._bucket.put(index, b'', common)\n    self._bucket.put_parts")],
-    ),
-}
-
-
-def mutant(kind: type, name: str, changes: list[Change]) -> Callable[..., Any]:
-    source = textwrap.dedent(inspect.getsource(getattr(kind, name)))
-    for old, new in changes:
-        assert source.count(old) == 1, f"{old!r} is there {source.count(old)} times"
-        source = source.replace(old, new)
-    names = dict(vars(sys.modules[kind.__module__]))
-    exec(compile(source, name, "exec"), names)
-    made: Callable[..., Any] = names[name]
-    return made
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bugs_are_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, name, changes = PLANTED[bug]
-    monkeypatch.setattr(kind, name, mutant(kind, name, changes))
-    with pytest.raises((AssertionError, ChunkstoreError)):
-        for script in every_kill("bucket"):
-            run("bucket", script)
 
 
 def test_names_of_segments_are_those_of_attempts() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.metrics import exposition
-from chunkstore.pulsar.offload_metrics import METRICS, OffloadMetrics, namespace_of
+from chunkstore.pulsar.offload_metrics import METRICS, OffloadMetrics
 from tests.pulsar.support_streaming import TOPIC
 from tests.support.clock import stopped_clock
 
@@ -75,15 +75,6 @@ def test_the_page_is_what_a_broker_shows() -> None:
         assert exposition([collector]).decode() == PAGE.replace('orders"} 20.0\n', 'orders"} 100.0\n')
 
 
-def test_a_summary_is_of_the_last_observations() -> None:
-    metrics = OffloadMetrics()
-    for value in range(5000):
-        metrics.record("read_ledger_latency", "t", value)
-    lines = exposition([metrics.collector()]).decode().splitlines()
-    assert 'brk_ledgeroffloader_read_ledger_latency{namespace="",quantile="0.5",topic="t"} 4487.0' in lines
-    assert 'brk_ledgeroffloader_read_ledger_latency_count{namespace="",topic="t"} 5000.0' in lines
-
-
 def test_prometheus_reads_the_page_and_no_other_names_are_taken() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -91,11 +82,3 @@ def test_prometheus_reads_the_page_and_no_other_names_are_taken() -> None:
         OffloadMetrics().record("offload_errors", TOPIC)
     families = {family.name: family.type for family in text_string_to_metric_families(PAGE)}
     assert families == {f"brk_ledgeroffloader_{name}": kind for name, (kind, _) in METRICS.items()}
-
-
-@pytest.mark.parametrize(
-    ("topic", "namespace"),
-    [("persistent://a/b/c", "a/b"), ("a/b/persistent/c", "a/b"), ("a/b", ""), ("orders", ""), ("", "")],
-)
-def test_the_namespace_of_a_topic(topic: str, namespace: str) -> None:
-    assert namespace_of(topic) == namespace

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import count
 from typing import Any
 
 import pytest
 
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.errors import Closed, Damaged, InvalidArgument
-from chunkstore.metrics import exposition
-from chunkstore.pulsar.offload_metrics import OffloadMetrics
+from chunkstore.errors import Closed, InvalidArgument
 from chunkstore.pulsar.permits import FlowPermits, OffloadReadHandle
-from tests.pulsar.support_streaming import WAIT_S, DrivenScheduler, ListedLedger, entry_of
+from tests.pulsar.support_streaming import DrivenScheduler, ListedLedger, entry_of
 from tests.support.clock import stopped_clock
 
 READ_BYTES = 100 * 1000
@@ -81,22 +78,6 @@ def test_permits_change_at_once_for_reads_that_wait(scheduler: DrivenScheduler) 
             permits.permits_bytes_per_s = wrong
 
 
-def test_unused_permits_are_kept_for_a_tenth_of_a_second(scheduler: DrivenScheduler) -> None:
-    permits, log = FlowPermits(RATE), list[int]()
-    scheduler.run_until(2000.0)
-    Reader(permits, scheduler, 1, log).go_on()
-    scheduler.run_until(2000.0)
-    assert len(log) == 2
-
-
-def test_no_limit_reads_at_once_and_in_parallel(scheduler: DrivenScheduler) -> None:
-    handle = OffloadReadHandle.create(ListedLedger([entry_of(1, 0)]), FlowPermits(), scheduler)
-    futures = [handle.read_async(0, 0) for _ in range(3)]
-    assert len(scheduler.later) == 3
-    scheduler.run_until(1000.0)
-    assert [future.result() for future in futures] == [[entry_of(1, 0)]] * 3
-
-
 def test_closing_cancels_what_waits_and_nothing_else(scheduler: DrivenScheduler) -> None:
     permits = FlowPermits(RATE)
     inner = ListedLedger([Entry(1, 0, bytes(READ_BYTES))])
@@ -112,36 +93,3 @@ def test_closing_cancels_what_waits_and_nothing_else(scheduler: DrivenScheduler)
     for call in (closed.read, closed.read_async, partial(next, closed.iter_entries())):
         with pytest.raises(Closed):
             call(0, 0) if not isinstance(call, partial) else call()
-
-
-def test_an_error_of_the_ledger_is_the_read_s_and_the_next_read_goes_on(scheduler: DrivenScheduler) -> None:
-    class Broken(ListedLedger):
-        numbers = count()
-
-        def read(self, first: int, last: int) -> list[Entry]:
-            if next(self.numbers) == 0:
-                raise Damaged("broken", object="ledger 1")
-            return super().read(first, last)
-
-    metrics = OffloadMetrics()
-    handle = OffloadReadHandle.create(
-        Broken([entry_of(1, 0)]), FlowPermits(RATE), scheduler, metrics=metrics, topic="t"
-    )
-    failed, good = handle.read_async(0, 0), handle.read_async(0, 0)
-    scheduler.run_until(1001.0)
-    assert isinstance(failed.exception(), Damaged)
-    assert good.result() == [entry_of(1, 0)]
-    page = exposition([metrics.collector()]).decode()
-    assert 'ledger_offload_limited{namespace="",topic="t"} 1.0' in page  # the second one
-    assert f'ledger_reading_max_bytes{{namespace="",topic="t"}} {len(entry_of(1, 0).payload)}.0' in page
-
-
-def test_the_usual_scheduler_reads_everything_once() -> None:
-    entries = [entry_of(1, number, 1000) for number in range(250)]
-    inner = ListedLedger(entries)
-    with OffloadReadHandle.create(inner, FlowPermits(10_000_000)) as handle:
-        assert list(handle.iter_entries()) == entries
-        assert list(handle.iter_entries(99, 201)) == entries[99:202]
-        assert handle.read(7, 8) == entries[7:9]
-        assert handle.read_async(0, 249).result(WAIT_S) == entries
-        assert (handle.ledger, handle.last_add_confirmed, handle.closed) == (1, 249, True)

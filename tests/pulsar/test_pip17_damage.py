@@ -145,26 +145,6 @@ def test_the_last_entry_is_the_ledgers(last_entry: int | None, text: str) -> Non
     assert len(read_all(Pair(GOOD.data, with_metadata(encode_ledger_metadata(open_ledger))))) == 300
 
 
-@pytest.mark.parametrize("window_bytes", [4096, 1 << 20])
-@pytest.mark.parametrize("at", [150, 4096 + 128, 9000, 20_479])
-def test_all_padding_is_looked_at(at: int, window_bytes: int) -> None:
-    assert len(read_all(PADDED, window_bytes)) == 3
-    with pytest.raises(Damaged, match="nor padding") as caught:
-        read_all(replace(PADDED, data=changed(PADDED.data, at, b"\x00")), window_bytes)
-    assert caught.value.position == 128 + 12 + 5
-
-
-def test_a_block_without_its_last_entries() -> None:
-    """Padding in their place is not the end of the block: the index has more entries in it."""
-    at = 128 + sum(12 + len(payload) for payload in PAYLOADS[:10])
-    data = changed(GOOD.data, at, padding(SECOND - at))
-    with pytest.raises(Damaged, match=f"entries 10 to {SPANS[1].first_entry - 1} are missing") as caught:
-        read_all(replace(GOOD, data=data))
-    assert caught.value.position == at
-    with pytest.raises(Damaged, match="holds no entry"):
-        read_all(replace(GOOD, data=changed(GOOD.data, 128, padding(SECOND - 128))))
-
-
 def test_the_end_of_a_block_is_not_told_by_a_sign() -> None:
     """An entry may not go on into the next block, whatever its length says; and the magic of a block is no end of one."""
     size = SPANS[1].first_entry

@@ -66,30 +66,6 @@ def test_round_trip(sizes: list[int], block_max: int) -> None:
     assert pair.index.metadata.topic == "t/ns/persistent/töpic"
 
 
-@given(sizes=st.lists(SIZES, min_size=1, max_size=40), block_max=BLOCK_SIZES)
-def test_blocks_have_the_exact_size(sizes: list[int], block_max: int) -> None:
-    """All but the last have the block size, or what one long entry needs; the last one has not a byte too many."""
-    pair = encode_ledger(payloads_of(sizes), block_bytes_max=block_max)
-    spans = pair.index.spans()
-    for span, following in zip(spans, [*(span.first_entry for span in spans[1:]), len(sizes)], strict=True):
-        exact = 128 + sum(12 + size for size in sizes[span.first_entry : following])
-        long = following == span.first_entry + 1 and exact > block_max
-        assert span.end - span.start == (exact if long or span is spans[-1] else block_max)
-        assert exact <= block_max or long
-        if span is not spans[-1]:
-            assert long or exact + 12 + sizes[following] > block_max
-
-
-@pytest.mark.parametrize("left", [0, 1, 2, 3, 4, 5, 11, 12, 13])
-def test_few_bytes_of_padding(left: int) -> None:
-    payloads = [b"x" * 100, b"y" * (1024 - 128 - 112 - 12 - left), b"z" * 20, b""]
-    pair = encode_ledger(payloads, block_bytes_max=1024)
-    assert pair.index.spans()[0].end == 1024
-    assert pair.data[1024 - left : 1024] == (b"\xfe\xdc\xde\xad" * 4)[:left]
-    assert [entry.payload for entry in pair.entries()] == payloads
-    assert [entry.payload for entry in rows(pair.reader())] == payloads
-
-
 @given(sizes=st.lists(SIZES, min_size=1, max_size=40), block_max=BLOCK_SIZES, data=st.data())
 def test_ranges(sizes: list[int], block_max: int, data: st.DataObject) -> None:
     pair = encode_ledger(payloads_of(sizes), block_bytes_max=block_max)
@@ -155,33 +131,6 @@ def test_gaps_are_unsupported_and_named() -> None:
     for call in (encoder.cut, encoder.finish, lambda: encoder.append(3, b"")):
         with pytest.raises(Closed):
             call()
-
-
-def test_metadata_must_be_true() -> None:
-    assert encode_ledger([b"abc"], metadata=replace(METADATA, length=3, last_entry=0)).index.metadata.length == 3
-    for wrong in (replace(METADATA, length=4), replace(METADATA, last_entry=1)):
-        with pytest.raises(InvalidArgument, match="3 up to 0"):
-            encode_ledger([b"abc"], metadata=wrong)
-    with pytest.raises(InvalidArgument, match="empty ledger"):
-        encode_ledger([])
-    for unwritable in (replace(METADATA, write_quorum=1 << 31), replace(METADATA, custom=(("k", b""),) * 10_001)):
-        with pytest.raises(InvalidArgument):
-            LedgerEncoder(lambda _: None, unwritable)
-    for size in (255, 1 << 31):
-        with pytest.raises(InvalidArgument, match="block_bytes_max"):
-            encoder_of(block_bytes_max=size)
-
-
-def test_a_failed_sink_closes_the_encoder() -> None:
-    def sink(_: EncodedBlock) -> None:
-        raise OSError("full")
-
-    encoder = LedgerEncoder(sink, METADATA)
-    encoder.append(0, b"x")
-    with pytest.raises(OSError, match="full"):
-        encoder.finish()
-    with pytest.raises(Closed):
-        encoder.finish()
 
 
 def test_one_entry_costs_reads_of_one_block() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, pairwise
-from threading import Event
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import Closed, Damaged, InvalidArgument, StorageUnavailable
+from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.pulsar import cursors, read_handle
 from chunkstore.pulsar.cursors import OffsetCache
 from chunkstore.pulsar.read_handle import StoredLedger
@@ -42,10 +41,6 @@ def entry(number: int, payload: bytes) -> Entry:
 def large(count: int, size: int, seed: int = 0) -> list[bytes]:
     chance = random.Random(seed)
     return [chance.randbytes(chance.randint(size // 2, size * 3 // 2)) for _ in range(count)]
-
-
-def expected_ranges(end: int) -> list[tuple[int, int]]:
-    return list(pairwise([0, MIB, 3 * MIB, *range(7 * MIB, end, 8 * MIB), end]))
 
 
 @st.composite
@@ -96,16 +91,6 @@ def test_a_read_is_a_slice_of_the_ledger(ledger: tuple[list[Entry], list[Part]],
         assert rows == [item._asdict() for item in entries]
 
 
-def test_a_ledger_in_both_formats_gives_the_first_part_s_entries() -> None:
-    v1 = v1_part([b"v1"] * 50, block_bytes_max=4 * KIB)
-    v2 = v2_part([entry(number, b"v2") for number in range(20, 70)], block_bytes_max=4 * KIB)
-    assert [item.payload for item in handle_of(v1, v2).iter_entries()] == [b"v1"] * 50 + [b"v2"] * 20
-    assert [item.payload for item in handle_of(v2, v1).iter_entries()] == [b"v1"] * 20 + [b"v2"] * 50
-    v1.counted.requests.clear()
-    assert len(handle_of(v2, v1).read(25, 60)) == 36
-    assert not v1.counted.requests  # a part that is not needed
-
-
 @pytest.mark.parametrize("last", [8, 10])
 def test_a_part_that_has_less_than_it_promises_is_damaged(last: int) -> None:
     part, _ = v2_part([entry(number, b"x") for number in (1, 2, 9)], block_bytes_max=4 * KIB)
@@ -134,80 +119,6 @@ def ledger(request: pytest.FixtureRequest) -> Part:
     return v2_part([entry(*item) for item in enumerate(PAYLOADS)], block_bytes_max=16 * MIB)
 
 
-def test_a_sequential_read_requests_each_byte_once_in_growing_ranges(ledger: Part) -> None:
-    handle = handle_of(ledger)
-    assert [item.payload for item in handle.iter_entries()] == PAYLOADS
-    assert sorted(ledger.counted.requests) == expected_ranges(len(ledger.counted.data))
-
-
-def test_reads_of_some_entries_at_a_time_go_on_where_the_last_one_ended(ledger: Part) -> None:
-    """Two threads, each over all of the ledger: neither disturbs the other, and no byte is requested twice by one."""
-    handle = handle_of(ledger)
-
-    def read_all(step: int) -> list[bytes]:
-        return [
-            item.payload
-            for first in range(0, len(PAYLOADS), step)
-            for item in handle.read(first, min(first + step, len(PAYLOADS)) - 1)
-        ]
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(read_all, (10, 13))) == [PAYLOADS] * 2
-    length = len(ledger.counted.data)
-    assert sum(end - begin for begin, end in ledger.counted.requests) == 2 * length
-    assert len(ledger.counted.requests) == 2 * len(expected_ranges(length))
-
-
-def test_random_entries_cost_about_a_request_each_first_scans_included() -> None:
-    ledger = v1_part(large(20_000, 2 * KIB), block_bytes_max=8 * MIB)
-    handle = handle_of(ledger)
-    chance = random.Random(1)
-    for number in (chance.randrange(20_000) for _ in range(1000)):
-        [item] = handle.read(number, number)
-        assert item.entry == number
-    assert len(ledger.counted.requests) <= 1200
-
-
-def test_entries_of_the_window_at_hand_cost_no_request(ledger: Part) -> None:
-    handle = handle_of(ledger)
-    handle.read(5, 5)
-    ledger.counted.requests.clear()
-    assert [handle.read(number, number)[0].payload for number in (7, 4, 8, 6)] == [PAYLOADS[n] for n in (7, 4, 8, 6)]
-    assert not ledger.counted.requests
-
-
-def test_an_iterator_that_is_left_gives_its_read_ahead_up(ledger: Part, resting: cursors.Resting) -> None:
-    began, go_on = Event(), Event()
-    read = ledger.counted.read
-
-    def slow(offset: int, length: int) -> bytes:
-        if offset > 4 * MIB:
-            began.set()
-            assert go_on.wait(60.0)
-        return read(offset, length)
-
-    part = ledger.part._replace(reader=ledger.part.reader.through(slow))
-    handle = StoredLedger(LEDGER, [part], last_add_confirmed=part.last)
-    entries = handle.iter_entries()
-    assert [item.payload for item in islice(entries, 60)] == PAYLOADS[:60]
-    assert began.wait(60.0)
-    entries.close()  # type: ignore[attr-defined]
-    handle.close()  # waits for nothing
-    assert not resting.cursors
-    go_on.set()
-
-
-def test_an_error_of_a_read_ahead_is_raised_where_its_bytes_are_needed(ledger: Part) -> None:
-    ledger.counted.fail_at = 7 * MIB + 1
-    handle = handle_of(ledger)
-    found: list[Entry] = []
-    with pytest.raises(StorageUnavailable):
-        found.extend(handle.iter_entries())
-    assert sum(len(item.payload) + 12 for item in found) > 6 * MIB  # all that came before
-    ledger.counted.fail_at = None
-    assert [item.payload for item in handle.iter_entries()] == PAYLOADS
-
-
 def test_a_closed_handle_reads_no_more_and_holds_nothing(ledger: Part, resting: cursors.Resting) -> None:
     handle = handle_of(ledger)
     entries = handle.iter_entries()
@@ -220,16 +131,6 @@ def test_a_closed_handle_reads_no_more_and_holds_nothing(ledger: Part, resting: 
     with pytest.raises(Closed):
         list(entries)
     assert not resting.cursors
-
-
-def test_cursors_at_rest_hold_a_bounded_number_of_bytes(
-    ledger: Part, resting: cursors.Resting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cursors, "_RESTING_BYTES_MAX", 8 * MIB)
-    handles = [handle_of(ledger) for _ in range(20)]
-    for handle in handles:
-        assert handle.read(0, 0)[0].payload == PAYLOADS[0]
-    assert 4 * MIB < sum(cursor.held_bytes for cursor in resting.cursors) <= 8 * MIB
 
 
 def test_hints_that_are_wrong_cost_a_scan_and_nothing_else(offsets: OffsetCache) -> None:
@@ -252,28 +153,6 @@ def test_hints_that_are_wrong_cost_a_scan_and_nothing_else(offsets: OffsetCache)
         stop = min(699, number + chance.choice([0, 3, 60]))
         assert [item.payload for item in handle.read(number, stop)] == payloads[number : stop + 1]
         handle.close()
-
-
-def test_hints_of_another_object_are_found_out(offsets: OffsetCache) -> None:
-    """Replaced in place by one of the same name and length, whose entries begin elsewhere."""
-    before = v1_part([b"a" * 3000] * 100, block_bytes_max=MIB)
-    after = v1_part([b"b" * 2000, b"b" * 4000] * 50, block_bytes_max=MIB)
-    assert len(before.counted.data) == len(after.counted.data)
-    for ledger, lengths in ((before, [3000] * 4), (after, [4000, 2000, 2000, 4000])):
-        with StoredLedger(LEDGER, [ledger.part._replace(identity="same")], last_add_confirmed=99) as handle:
-            assert [len(handle.read(number, number)[0].payload) for number in (99, 50, 70, 31)] == lengths
-
-
-def test_the_offset_cache_is_bounded_and_drops_what_was_used_least_recently(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = OffsetCache(positions_max=20)
-    monkeypatch.setattr(cursors, "OFFSETS", cache)
-    ledger = v1_part([b"x" * KIB] * 4096, block_bytes_max=512 * KIB)
-    with handle_of(ledger) as handle:
-        assert sum(1 for _ in handle.iter_entries()) == 4096
-    assert 10 <= cache.positions <= 20
-    found = [cache.find((ledger.part.reader.source[:2], span.start), 4095) for span in ledger.part.reader.spans(LEDGER)]
-    assert found[0] is None
-    assert found[-1] is not None
 
 
 def test_damage_is_found_where_hints_lead_to_it(ledger: Part) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 from typing import Any
 
@@ -14,8 +13,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.config import KIB, MIB
-from chunkstore.errors import ChunkstoreError, Conflict, DeadlineExceeded, InvalidArgument
-from chunkstore.pulsar import OffloadWriter, filling
+from chunkstore.errors import Conflict, DeadlineExceeded, InvalidArgument
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import Position
 from chunkstore.pulsar.offload_stream import (
@@ -83,32 +81,6 @@ def test_a_segment_from_its_assignment_to_its_result(world: World) -> None:
         assert not problems(store.check("deep"))
 
 
-def test_the_next_segment_goes_on_where_the_last_one_ended(world: World) -> None:
-    with world.open() as store:
-        first = stream(store)
-        take(first, entry_of(1, 0))
-        first.close()
-        result_of(first)
-        second = stream(store)
-        assert second.last_offered() == Position(1, 0)
-        assert [take(second, entry_of(*at)) for at in ((1, 0), (1, 2), (0, 0), (1, 1))] == [
-            WRONG,
-            WRONG,
-            WRONG,
-            SUCCESS,
-        ]
-        second.close()
-        assert result_of(second)[1:] == (1, 1, 1, 1)
-
-
-def test_a_handle_that_took_nothing_leaves_nothing(world: World) -> None:
-    with world.open() as store:
-        handle = stream(store)
-        handle.close()
-        assert failure_of(handle).error == "Empty"
-        assert iter_contexts(store, TOPIC) == []
-
-
 def test_wrong_arguments_are_refused(world: World) -> None:
     with world.open() as store:
         for policy in (
@@ -124,12 +96,6 @@ def test_wrong_arguments_are_refused(world: World) -> None:
                 streaming_offload(store, TOPIC, driver_metadata=driver)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument):
             streaming_offload(store, TOPIC, "no uuid")
-
-
-def test_errors_survive_pickling() -> None:
-    error = pickle.loads(pickle.dumps(OffloadException("t", "u", "Closed", "why")))
-    assert (error.topic, error.uuid, error.error) == ("t", "u", "Closed")
-    assert isinstance(error, ChunkstoreError)
 
 
 # The buffer
@@ -160,24 +126,6 @@ def test_a_storage_that_hangs_never_holds_an_offer_up_and_bytes_are_bounded(worl
         assert stored_entries(store) == [entry_of(1, at, 1000) for at in range(number + 20)]
 
 
-def test_what_waits_in_an_unfinished_block_is_held(world: World) -> None:
-    with world.open() as store:
-        handle, entries = stream(store), [entry_of(1, number, 1000) for number in range(15)]
-        assert all(handle.offer_entry(entry) for entry in entries)
-        sizes = [12 + len(entry.payload) for entry in entries]
-        handle.wait_for_room(SMALL.write_buffer_bytes - sum(sizes), WAIT_S)  # until a block is stored
-        assert handle.held_bytes == sum(sizes[len(stored_entries(store)) :]) > 0
-
-
-def test_an_entry_longer_than_the_buffer_is_taken_alone(world: World) -> None:
-    with world.open() as store:
-        handle = stream(store)
-        for number, size in enumerate((10, 200 * KIB, 10, 300 * KIB)):
-            assert take(handle, entry_of(1, number, size)) is SUCCESS
-        handle.close()
-        assert result_of(handle)[1:] == (1, 0, 1, 3)
-
-
 # Ends
 
 
@@ -192,18 +140,6 @@ def test_a_segment_ends_by_its_size(world: World) -> None:
         assert result_of(handle)[1:] == (1, 0, 1, number - 1)
 
 
-def test_no_segment_ends_before_entry_128_by_itself(world: World) -> None:
-    with stopped_clock() as clock, world.open() as store:
-        for ledger in (1, 2):
-            handle = stream(store)
-            for number in range(128):
-                assert take(handle, Entry(ledger, number, bytes(8180 if ledger == 1 else 1))) is SUCCESS
-            clock.now_s += 601 * (ledger - 1)  # full after the first ledger; late in the second one
-            outcomes = [take(handle, Entry(ledger, number, b"")) for number in (128, 129)]
-            assert outcomes == [SUCCESS, CLOSED]
-            assert result_of(handle)[3:] == (ledger, 128)
-
-
 def test_a_segment_ends_by_the_clock(world: World) -> None:
     with stopped_clock() as clock, world.open() as store:
         handle = stream(store)
@@ -214,43 +150,6 @@ def test_a_segment_ends_by_the_clock(world: World) -> None:
         clock.now_s += 1
         assert handle.offer_entry(entry_of(1, 2)) is CLOSED
         assert result_of(handle)[1:] == (1, 0, 1, 1)
-
-
-def test_a_segment_ends_by_the_clock_without_another_offer(world: World) -> None:
-    with world.open() as store:
-        handle = stream(store, StreamingPolicy(1, 0.0001))
-        assert handle.offer_entry(entry_of(1, 0)) is SUCCESS
-        assert result_of(handle)[1:] == (1, 0, 1, 0)
-
-
-def test_a_segment_that_holds_no_block_more_ends_at_what_is_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(filling, "BLOCKS_MAX", 3)
-    with world.open() as store:
-        handle = stream(store)
-        for ledger in range(6):
-            if handle.offer_entry(entry_of(ledger, 0)) is CLOSED:
-                break
-        end = result_of(handle).end_ledger_id
-        assert end in (1, 2)
-        after = stream(store)
-        assert after.last_offered() == Position(end, 0)
-        take(after, entry_of(end + 1, 0))
-        after.suspend(WAIT_S)
-        assert stored_entries(store) == [entry_of(ledger, 0) for ledger in range(end + 2)]
-
-
-def test_two_topics_at_once(world: World) -> None:
-    with world.open() as store:
-        handles = {topic: stream(store, topic=topic) for topic in ("a", "b")}
-        for number in range(200):
-            for topic, handle in handles.items():
-                assert take(handle, entry_of(ord(topic), number, 500)) is SUCCESS
-        for topic, handle in handles.items():
-            handle.close()
-            assert result_of(handle)[1:] == (ord(topic), 0, ord(topic), 199)
-            assert stored_entries(store, topic) == [entry_of(ord(topic), number, 500) for number in range(200)]
 
 
 # Going on
@@ -272,17 +171,6 @@ def test_a_suspended_segment_goes_on_with_its_uuid(world: World) -> None:
         take(handle, entry_of(1, 1))
         handle.close()
         assert result_of(handle) == OffloadResult(str(UUID), 1, 0, 1, 1)
-
-
-def test_a_ledger_based_offload_has_to_end_first(world: World) -> None:
-    with world.open() as store:
-        writer = OffloadWriter(store, TOPIC)
-        writer.append(1, 0, b"x")
-        writer.flush()
-        with pytest.raises(Conflict, match="ledger-based"):
-            stream(store)
-        writer.close()
-        assert stream(store).last_offered() == Position(1, 0)
 
 
 @pytest.mark.parametrize("happens", [False, True])

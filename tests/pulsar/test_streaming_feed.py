@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from itertools import pairwise
-from typing import Any
 
-import pytest
-
-from chunkstore import runtime
-from chunkstore.errors import InvalidArgument, Unsupported
-from chunkstore.metrics import exposition
 from chunkstore.pulsar.contexts import iter_contexts
 from chunkstore.pulsar.ledgers import Position
 from chunkstore.pulsar.offload_feed import StreamingOffloader, stream_directory
-from chunkstore.pulsar.offload_metrics import OffloadMetrics
-from chunkstore.pulsar.offload_stream import OfferResult, OffloadException
-from tests.pulsar.support_streaming import SMALL, TOPIC, Gate, ListedLedger, ListedSource, entry_of, stored_entries
+from tests.pulsar.support_streaming import SMALL, TOPIC, ListedLedger, ListedSource, entry_of, stored_entries
 from tests.support.data import problems
 from tests.support.worlds import World, world
 
@@ -61,60 +52,6 @@ def test_without_close_everything_is_stored_and_the_next_call_goes_on(world: Wor
         assert stored_entries(store) == entries_of(source)
 
 
-def test_live_entries_wait_for_what_was_refused_before_them(world: World) -> None:
-    source = ListedSource(ledger_of(1, 200), ledger_of(2, 5))
-    with world.open() as store:
-        gate: Any = Gate(store)
-        gate.opened = runtime.event()
-        with closing(StreamingOffloader(gate, TOPIC, source, policy=SMALL)) as offloader:
-            outcomes = [offloader.offer(entry) for entry in source.found[1].entries]
-            assert set(outcomes) == {OfferResult.SUCCESS, OfferResult.BUFFER_FULL, OfferResult.NOT_CONSECUTIVE}
-            assert outcomes.count(OfferResult.BUFFER_FULL) == 1
-            gate.opened.set()
-            # Entry 0 of a later ledger would follow, but the end of the first one is missing.
-            assert offloader.offer(source.found[2].entries[0]) is OfferResult.NOT_CONSECUTIVE
-            with pytest.raises(InvalidArgument, match="fed first"):
-                offloader.feed(2)
-            offloader.feed(1)
-            offloader.feed(2, 1)
-            offloader.feed(1)
-            assert [offloader.offer(entry) for entry in source.found[2].entries[2:]] == [OfferResult.SUCCESS] * 3
-        assert stored_entries(store) == entries_of(source)
-
-
-def test_a_gap_in_the_source_is_an_error_and_does_not_get_in(world: World) -> None:
-    whole = ledger_of(1, 10)
-    source = ListedSource(ListedLedger([entry for entry in whole.entries if entry.entry != 4]))
-    with world.open() as store:
-        offloader = StreamingOffloader(store, TOPIC, source, policy=SMALL)
-        with pytest.raises(OffloadException, match="entry 4 of ledger 1 is missing"):
-            offloader.feed(1)
-        offloader.close()
-        assert stored_entries(store) == list(whole.entries[:4])
-
-
-def test_a_failed_segment_is_resumed_by_the_next_call(world: World) -> None:
-    source, metrics = ListedSource(ledger_of(1, 300)), OffloadMetrics()
-    with world.open() as store:
-        gate: Any = Gate(store)
-        gate.fails_at = 3
-        offloader = StreamingOffloader(gate, TOPIC, source, policy=SMALL, metrics=metrics)
-        with pytest.raises(OffloadException) as failed:
-            offloader.feed(1)
-        assert (failed.value.error, iter_contexts(store, TOPIC)[0].status) == ("StorageUnavailable", "Failed")
-        assert offloader.offer(entry_of(1, 0)) is OfferResult.SEGMENT_CLOSED
-        gate.fails_at = None
-        offloader.feed(1)
-        result = offloader.offload_now()
-        assert result is not None
-        assert result.uuid == failed.value.uuid
-        assert offloader.offload_now() is None
-        offloader.close()
-        assert stored_entries(store) == entries_of(source)
-        page = exposition([metrics.collector()]).decode()
-        assert 'write_storage_error{namespace="public/default",topic="persistent://public/default/orders"} 1.0' in page
-
-
 def test_back_to_ledger_based_the_segment_ends_with_its_ledger(world: World) -> None:
     source = ListedSource(ledger_of(1, 10), ledger_of(2, 10))
     with world.open() as store:
@@ -127,8 +64,3 @@ def test_back_to_ledger_based_the_segment_ends_with_its_ledger(world: World) -> 
         [context] = iter_contexts(store, TOPIC)
         assert (context.status, context.end) == ("Offloaded", Position(2, 9))
         offloader.close()
-
-
-def test_v1_cannot_be_streamed(world: World) -> None:
-    with world.open() as store, pytest.raises(Unsupported, match="v1"):
-        stream_directory(store, TOPIC, ListedSource(ledger_of(1, 1)), format="v1")

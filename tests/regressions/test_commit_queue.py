@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import Append
-from chunkstore.config import Settings
-from chunkstore.deadline import Deadline
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import NotOwner, StorageUnavailable
-from chunkstore.operations.pending import PendingOp, Waiter
+from chunkstore.errors import StorageUnavailable
 from tests.support.data import problems
-from tests.support.forwarding import Hooked, nothing
-from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_hooked, replace_steps, wait_for, within
+from tests.support.forwarding import Hooked
+from tests.support.hooked import Remote, hold_first, in_thread, is_commit, open_hooked, replace_steps, wait_for
 from tests.support.worlds import World
 
 
@@ -70,57 +63,8 @@ def test_a_failed_write_behind_a_commit_under_way_does_not_hide_it(world: World)
     assert store.read("s", 0, 100) == b"".join(data for _, data in done)
 
 
-def test_two_data_writes_that_fail_at_once_both_say_so(world: World) -> None:
-    store, gate = hooked(world)
-    store.create("s")
-    barrier = threading.Barrier(2)
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if operation in ("create", "write") and "/d/" in names[0]:
-            if not world.appends:
-                barrier.wait(60)
-            raise StorageUnavailable("injected")
-
-    for _ in range(20):
-        gate.before = before
-        results = [in_thread(lambda: store.append("s", b"x")) for _ in range(2)]
-        for thread, _ in results:
-            thread.join(60)
-        assert all(isinstance(found[0], StorageUnavailable) for _, found in results), results
-    gate.before = lambda operation, names: None
-    assert store.append("s", b"x") == 0
-
-
 class Interrupt(BaseException):
     """As KeyboardInterrupt, but of these tests only."""
-
-
-def test_an_interrupted_waiter_does_not_take_the_lead_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in a thread that waits for another one's commit: later calls go on."""
-    store, gate = hooked(world)
-    store.create("s")
-    store.create("t")
-    committing, go = hold_first(gate, is_commit)
-    a, found_a = in_thread(lambda: store.append("s", b"aaaa"))
-    assert committing.wait(60)
-    real = Waiter.wait
-
-    def interrupted(self: Waiter, timeout_s: float) -> bool:
-        monkeypatch.setattr(Waiter, "wait", real)
-        raise Interrupt
-
-    monkeypatch.setattr(Waiter, "wait", interrupted)
-    b, found_b = in_thread(lambda: store.append("t", b"bbbb"))
-    b.join(60)
-    assert isinstance(found_b[0], Interrupt)
-    go.set()
-    a.join(60)
-    assert found_a == [0]
-    began = time.monotonic()
-    store.append("s", b"cccc")
-    store.seal("t")
-    assert time.monotonic() - began < 60
-    assert store.info("t").length == 4
 
 
 @pytest.mark.parametrize("where", ["wait", "sync", "build", "append", "apply"])
@@ -159,116 +103,7 @@ def test_an_interrupt_anywhere_leaves_a_store_that_works(
     assert problems(store.check()) == []
 
 
-def test_close_never_raises(world: World) -> None:
-    """Whatever a binding does: everything is released, and the next owner goes on."""
-    store, gate = hooked(world, deadline_s=0.5)
-    with within(store, 600.0):
-        store.create("s")
-        store.append("s", b"aaaa")
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        raise TypeError("a bug of the binding")
-
-    gate.before = before
-    released: list[int] = []
-
-    def fails() -> None:
-        released.append(1)
-        raise OSError("no")
-
-    store._on_close = (fails, lambda: released.append(2))
-    with within(store, 600.0):  # one that is held up for longer is left to itself
-        store.close()
-        store.close()
-    assert released == [1, 2]
-    with world.open() as later:
-        assert later.read("s", 0, 10) == b"aaaa"
-
-
-def test_a_writers_last_event_on_a_segment_that_is_never_idle(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waited until nothing was undecided, and while others appended without a pause that moment never came."""
-    store, storage = open_hooked(world, Hooked, op_deadline_s=60.0)
-    store.create("s")
-    store.append("s", b"x", writer_id="w", event_number=7)
-    queue = store._container.current.queue
-    wait_decided = queue.wait_decided
-    state, asking = store._container.current.segments.find("s"), threading.current_thread()
-    held, permits = threading.Semaphore(0), threading.Semaphore(0)
-    callers: list[tuple[threading.Thread, list[object]]] = []
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if is_commit(operation, names[0]):
-            held.release()
-            assert permits.acquire(timeout=60)
-
-    def another_comes() -> None:
-        before = state.last
-        callers.append(in_thread(lambda: store.append("s", b"y")))
-        wait_for(lambda: state.last is not before)
-
-    def never_idle(op: PendingOp, deadline: Deadline) -> bool:
-        """Once it is decided, another one is under way."""
-        if threading.current_thread() is not asking:
-            return wait_decided(op, deadline)
-        assert deadline.left_s() and held.acquire(timeout=60)
-        another_comes()
-        permits.release()
-        wait_for(lambda: op.decided)
-        return True
-
-    storage.before = before
-    another_comes()
-    try:
-        monkeypatch.setattr(queue, "wait_decided", never_idle)
-        assert store.last_event_number("s", "w") == 7
-    finally:
-        monkeypatch.undo()
-        storage.before = nothing
-        permits.release(1000)
-        for thread, _ in callers:
-            thread.join(60)
-    assert [found for _, found in callers] == [[1 + number] for number in range(len(callers))]
-    assert store.info("s").length == 1 + len(callers)
-
-
 # The queue alone
-
-
-@pytest.mark.parametrize("moment", ["deciding", "leading", "entering"])
-def test_a_queue_whose_leader_or_caller_is_interrupted_ends(
-    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    """Between two steps that belong together, where nothing defers it: the lead stayed taken, or a batch undecided, for ever."""
-    store, _ = hooked(world)
-    store.create("s")
-    queue = store._container.current.queue
-    lock = queue._lock
-
-    class Interrupting:
-        """The queue's lock: whoever is behind ``moment`` is interrupted instead of having it."""
-
-        def __init__(self) -> None:
-            self.done = False
-
-        def __enter__(self) -> None:
-            caller = sys._getframe(1).f_code.co_name
-            if not self.done and caller == {"deciding": "_commit", "leading": "_take", "entering": "enter"}[moment]:
-                self.done = True
-                raise Interrupt
-            lock.acquire()
-
-        def __exit__(self, *_: object) -> None:
-            lock.release()
-
-    monkeypatch.setattr(queue, "_lock", Interrupting())
-    with pytest.raises(Interrupt):
-        store.append("s", b"aaaa")
-    began = time.monotonic()
-    offset = 4 if moment == "deciding" else 0
-    assert store.commit([Append("s", b"bbbb")]) == [offset]
-    assert store.epoch == 2
-    assert time.monotonic() - began < 60
-    assert problems(store.check("deep")) == []
 
 
 @pytest.mark.parametrize("where", ["enter", "spawn"])
@@ -311,30 +146,3 @@ def test_a_take_over_waits_for_a_commit_under_way(world: World, monkeypatch: pyt
     assert store.epoch == 2
     assert store.read("s", 0, 9) == b"aaaa"
     assert problems(store.check("deep")) == []
-
-
-@pytest.mark.parametrize("step", ["append_lines", "apply"])
-def test_an_epoch_ends_before_its_last_batch_is_decided(step: str) -> None:
-    """Found by seed 199797818694: a deposed owner decided its batch first, and then ended the epoch. In between, the pending fields
-    of a segment were taken for committed ones, and a change was refused for bytes that had failed."""
-    with chunkstore.open("memory://ends-first-" + step, settings=Settings(lease_s=0)) as store:
-        store.create("s")
-        owned = store._container.current
-        ended: list[bool] = []
-        decide = owned.queue.decide
-
-        def noting(*arguments: Any, **named: Any) -> None:
-            ended.append(owned.queue.ended)
-            decide(*arguments, **named)
-
-        def deposed(*_arguments: object) -> Any:
-            raise NotOwner(epoch=1, owner=2)
-
-        owned.queue.decide = noting  # type: ignore[method-assign]
-        replace_steps(store, **{step: deposed})
-        with contextlib.suppress(NotOwner):
-            store.append("s", b"late")
-        assert ended
-        assert all(ended)
-        with pytest.raises(NotOwner):
-            store.unseal("s")

@@ -70,11 +70,3 @@ def test_a_deposed_owner_with_a_broken_journal_does_not_answer(world: World) -> 
     with pytest.raises(NotOwner):
         old.read("s", 0, 99)
     assert new.read("s", 0, 99) == b"old new"
-
-
-@pytest.mark.parametrize("world", [("memory", "slot")], ids="-".join, indirect=True)
-def test_a_read_mends_the_journal_once_there_is_space(world: World) -> None:
-    store, gate = broken(world)
-    gate.before = lambda _operation, _names: None
-    assert store.read("s", 0, 99) == b"old"
-    assert store.epoch == 2

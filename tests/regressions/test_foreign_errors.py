@@ -67,46 +67,6 @@ def test_appends_and_commits(world: World, size: int) -> None:
     assert problems(store.check("deep")) == []
 
 
-def test_reads(world: World) -> None:
-    store, gate = hooked(world, rolling=150, parallel_read_bytes_min=64 * 1024)
-    store.create("s")
-    store.append("s", b"0123456789" * 20)
-    store.append("s", b"x" * 100_000)
-    gate.before = breaking("read")
-    for call in (
-        lambda: store.read("s", 0, 3),
-        lambda: store.read("s", 0, 200),
-        lambda: store.read("s", 0, 100_000),
-        lambda: store.read_into("s", 0, bytearray(3)),
-        lambda: list(store.reader("s")),
-    ):
-        with pytest.raises(ChunkstoreError) as caught:
-            call()
-        check(caught.value)
-
-
-def test_the_fence(world: World) -> None:
-    store, gate = hooked(world)
-    store.create("s")
-    gate.before = breaking("exists", "stat", "read", part="/epoch/")
-    with pytest.raises(ChunkstoreError) as caught:
-        store.read("s", 0, 3)
-    check(caught.value)
-
-
-def test_opening(world: World) -> None:
-    world.open().close()
-
-    def wrap(inner: ChunkStorage) -> ChunkStorage:
-        gate = Hooked(inner)
-        gate.before = breaking("exists", "read", part="/epoch/")
-        return gate
-
-    with pytest.raises(ChunkstoreError) as caught:
-        world.open(wrap=wrap)
-    check(caught.value)
-
-
 def every_call(storage: ChunkStorage) -> list[Callable[[], object]]:
     handle = ChunkHandle("a", True)
     return [

@@ -76,18 +76,6 @@ def check_closed(world: World, store: ChunkedSegmentStorage, storage: Closing) -
         assert problems(again.check()) == []
 
 
-def test_interrupted_while_it_waits_for_the_keeper(world: World) -> None:
-    store, storage = opened(world)
-    maintenance = store._maintenance
-    assert maintenance._keeper is not None
-    maintenance._keeper = InterruptedTask(maintenance._keeper)
-    with pytest.raises(KeyboardInterrupt):
-        store.close()
-    assert storage.closed == 0, "what is left to do needs it"
-    store.close()
-    check_closed(world, store, storage)
-
-
 @pytest.mark.parametrize("step", range(4))
 def test_interrupted_in_one_of_its_last_steps(world: World, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it waits for CLOSE, for the stores, for the pool, and for what it was given to close."""

@@ -3,83 +3,20 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import (
-    ChunkstoreError,
     Closed,
-    OutcomeUnknown,
     SegmentNotFound,
-    SegmentTruncated,
-    StorageUnavailable,
 )
 from chunkstore_journal.claim import new_attempt
-from tests.regressions.test_commit_queue import hooked
 from tests.support.data import problems, refused
 from tests.support.forked import in_forked_child
 from tests.support.forwarding import Hooked, nothing
-from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked, within
+from tests.support.hooked import in_thread, open_hooked
 from tests.support.worlds import World
-
-
-def test_a_lagging_replica_does_not_call_collected_chunks_damaged(world: World) -> None:
-    store = world.open(rolling=4, gc_grace_s=0)
-    store.create("s")
-    for number in range(8):
-        store.append("s", b"%04d" % number)
-    with world.replica() as replica:
-        assert replica.read("s", 0, 8) == b"00000001"
-        store.truncate("s", 16)
-        store.collect()
-        with pytest.raises(SegmentTruncated):
-            replica.read("s", 0, 8)
-        store.append("s", b"last")
-        replica.refresh()
-        assert replica.read("s", 16, 100) == b"0004000500060007last"
-
-
-def test_a_foreign_exception_does_not_leave_a_reader_waiting(world: World) -> None:
-    store, gate = hooked(world)
-    store.create("s")
-    store.append("s", b"x" * 10)
-
-    def before(operation: str, names: tuple[str, ...]) -> None:
-        if operation == "read" and "/d/" in names[0]:
-            raise TypeError("a bug of the binding")
-
-    gate.before = before
-    reader = store.reader("s")
-    thread, found = in_thread(lambda: next(reader))
-    thread.join(60)
-    assert found and isinstance(found[0], StorageUnavailable)
-
-
-def test_reading_while_the_store_closes_raises_typed_errors(world: World) -> None:
-    store = world.open(rolling=1 << 16, parallel_read_bytes_min=1 << 16)
-    store.create("s")
-    store.append("s", b"x" * (1 << 20))
-    found: list[BaseException] = []
-
-    def read() -> None:
-        while True:
-            try:
-                assert len(store.read("s", 0, 1 << 20)) == 1 << 20
-            except Closed:
-                return
-            except BaseException as error:  # noqa: BLE001
-                found.append(error)
-                return
-
-    threads = [in_thread(read)[0] for _ in range(4)]
-    time.sleep(0.1)
-    store.close()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert all(isinstance(error, ChunkstoreError) for error in found), found
 
 
 def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,28 +52,6 @@ def test_two_collectors_do_not_get_in_each_others_way(world: World, monkeypatch:
     assert store.collect().chunks == 0
     assert problems(store.check()) == []
     assert world.chunks() == []
-
-
-def test_a_writer_is_resumed_behind_what_is_still_under_way(world: World) -> None:
-    """The outcome is unknown because the commit is slow; a writer resumed meanwhile must not write its events again."""
-    store, gate = open_hooked(world, Hooked, op_deadline_s=60.0)
-    store.create("s")
-    store.create("t")
-    committing, go = hold_first(gate, is_commit)
-    leader, _ = in_thread(lambda: store.append("t", b"t"))
-    assert committing.wait(60)
-    writer = store.writer("s", writer_id="w", flush_s=0)
-    with within(store, 0.5):
-        futures = [writer.append(b"%d" % number, timeout_s=60) for number in range(1, 6)]
-        for future in futures:
-            assert isinstance(future.exception(60), OutcomeUnknown)
-    threading.Timer(0.2, go.set).start()
-    again = writer.resume(store)
-    for number in range(again.event_number + 1, 8):
-        again.append(b"%d" % number)
-    again.close()
-    leader.join(60)
-    assert store.read("s", 0, 100) == b"1234567"
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import NotOwner, SegmentNotFound
+from chunkstore.errors import NotOwner
 from chunkstore.storage import ChunkStorage
 from tests.support.hooked import Remote
 from tests.support.worlds import World
@@ -105,43 +105,3 @@ def test_who_was_deposed_while_the_chunks_came_does_not_answer(
     gate.before = before
     with pytest.raises(NotOwner):
         how(store)
-
-
-@READS
-def test_the_deposed_hears_of_that_and_not_of_chunks_that_are_gone(
-    world: World, store: ChunkedSegmentStorage, gate: Noting, how: Read
-) -> None:
-    world.open(rolling=100_000).delete("s")
-    for name in world.chunks():
-        world.remove(name)
-    with pytest.raises(NotOwner):
-        how(store)
-
-
-def test_errors_of_the_metadata_and_empty_reads_are_fenced_too(
-    world: World, store: ChunkedSegmentStorage, gate: Noting
-) -> None:
-    assert store.read("s", len(CONTENT), 10) == b""
-    with pytest.raises(SegmentNotFound):
-        store.read("none", 0, 1)
-    # On files each look is followed by one at our own claim.
-    assert [operation for operation in gate.seen if operation != "identity"] == ["fence", "fence"]
-    world.open()
-    with pytest.raises(NotOwner):
-        store.read("none", 0, 1)
-
-
-def test_many_readers_share_checks(store: ChunkedSegmentStorage, gate: Noting) -> None:
-    everybody = threading.Barrier(8)
-
-    def work() -> None:
-        everybody.wait(60)
-        for _ in range(10):
-            assert read_a_little(store) == CONTENT[10:1010]
-
-    with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(work) for _ in range(8)]:
-            future.result(60)
-    assert gate.seen.count("read") == 80
-    # How many share one is for the scheduler of threads to say; that they can at all, tests/unit/test_shared_check.py.
-    assert 1 <= gate.seen.count("fence") <= 80

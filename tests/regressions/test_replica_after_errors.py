@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.errors import Damaged, StorageUnavailable
+from chunkstore.errors import StorageUnavailable
 from chunkstore.replica import Replica
 from tests.faults.ground import Ground, Wire
 from tests.support.faulty import Outcome
@@ -64,24 +64,3 @@ def test_an_error_at_any_call_while_following_is_survived(ground: Ground, outcom
         store.append("log", b"+")
         before, known = known, known + b"+"
     assert calls > 3
-
-
-@pytest.mark.parametrize("ground", [("memory", "slot"), ("filesystem", "slot")], ids="-".join, indirect=True)
-def test_a_replica_that_lost_its_state_says_why_until_it_has_another(ground: Ground) -> None:
-    """Damage in what it follows: its state is thrown away, because it may be at fault, and there is nothing to show. (In an
-    APPEND file a broken record at the end is one that is being written.)"""
-    _, replica, _ = following(ground)
-    name = max(item for item in ground.world.objects("default/j/") if item.endswith((".s", ".a")))
-    good = ground.world.content(name)
-    bad = bytearray(good)
-    bad[-20 if name.endswith(".s") else len(good) // 2] ^= 1
-    ground.world.overwrite(name, bytes(bad))
-    with pytest.raises(Damaged):
-        replica.refresh()
-    try:
-        assert replica.read("log", 0, 10) == b"old "
-    except Damaged as error:
-        assert error.object == name
-    ground.world.overwrite(name, good)
-    replica.refresh()
-    assert replica.read("log", 0, 10) == b"old new"

@@ -7,15 +7,13 @@ import threading
 import pytest
 
 from chunkstore.changes import Change, TableDelete, TablePut
-from chunkstore.deadline import Deadline
 from chunkstore.errors import Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.operations import commit
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.table_rows import plan_put_row
 from tests.support.data import problems
 from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, replace_steps, wait_for, within
+from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, wait_for
 from tests.support.worlds import World
 
 
@@ -54,66 +52,6 @@ def test_a_recovery_within_a_roll_does_not_let_two_plan_at_one_offset(world: Wor
     assert (answered, also_answered) in (([0], [5]), ([6], [0]))
     assert store.read("s", 0, 100) in (b"firstsecond", b"secondfirst")
     assert problems(store.check("deep")) == []
-
-
-def test_a_commit_that_fails_beside_a_roll_is_decided(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The roll committed it, and kept from itself the lock that its recovery needed: the caller never learnt what became of it."""
-    store, _ = open_hooked(world, Hooked, op_deadline_s=60.0)
-    store.create("s")
-    queue, wait = store._container.current.queue, store._container.current.queue.wait
-    entered, go = threading.Event(), threading.Event()
-
-    def late(op: PendingOp, deadline: Deadline) -> None:
-        entered.set()
-        assert go.wait(60)
-        wait(op, deadline)
-
-    def fails(*_: object) -> bool:
-        raise StorageUnavailable("the cache, say")
-
-    monkeypatch.setattr(queue, "wait", late)
-    replace_steps(store, apply=fails)
-    thread, found = in_thread(lambda: store.append("s", b"0123"))
-    assert entered.wait(60)
-    with within(store, 0.4):
-        assert not store._maintenance._recovery.roll()
-    go.set()
-    thread.join(60)
-    assert found == [0]
-    assert store.epoch == 2
-    assert store.read("s", 0, 9) == b"0123"
-
-
-@pytest.mark.parametrize("happened", [True, False])
-def test_nobody_else_recovers_without_the_batch_in_doubt(world: World, happened: bool) -> None:
-    """Somebody else takes over before the leader of a batch that failed can: what became of it must not be lost."""
-    store = world.open(op_deadline_s=60.0)
-    world.still(store)
-    store.create("s")
-    store.create("t")
-    recovery = store._maintenance._recovery
-    record = store._container.current.journal.append
-
-    def fails(batch: object) -> None:
-        if happened:
-            record(batch)  # type: ignore[arg-type]
-        raise TypeError("a bug of the binding")
-
-    replace_steps(store, append=fails)
-    others: list[tuple[threading.Thread, list[object]]] = []
-    recovery._lock.acquire()
-    try:
-        first, found = in_thread(lambda: store.append("s", b"aaaa"))
-        wait_for(lambda: store._container.current.end_reason is not None)
-        others = [in_thread(lambda: store.append("t", b"t")) for _ in range(3)]
-    finally:
-        recovery._lock.release()
-    for thread, _ in [(first, found), *others]:
-        thread.join(60)
-    assert found == [0] if happened else isinstance(found[0], StorageUnavailable), found
-    assert sorted(str(answer) for _, [answer] in others) == ["0", "1", "2"]
-    assert store.info("s").length == (4 if happened else 0)
-    assert store.epoch == 2
 
 
 def test_an_event_whose_epoch_ended_meanwhile_is_answered_once(world: World) -> None:

@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from chunkstore.changes import Append, Truncate
-from chunkstore.config import RollingPolicy
-from chunkstore.errors import Damaged
-from chunkstore.metadata.codec import decode_chunk
-from chunkstore.names import NO_CHUNK, ContainerNames
-from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.records import ChunkRecord
 from chunkstore_journal.takeover import TakeOver
 from tests.support.data import problems
 from tests.support.hooked import in_thread, replace_steps
@@ -72,25 +65,3 @@ def test_a_record_applied_by_its_owner_during_the_take_over(
         assert third.read("a", 0, 99) == b"the last words"
         assert problems(third.check("deep")) == []
         assert third.report.findings == ()
-
-
-def test_a_commit_that_meets_a_shorter_chunk_list_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by the simulator, seed 711: what was remembered of a refused append was longer than the rows.
-
-    Walking on from "no chunk" let ``struct.error`` out.
-    """
-    store = world.open()
-    store.create("a", rolling=RollingPolicy(chunk_size_bytes_max=4))
-    store.append("a", b"0123456789")
-
-    def short(object_: str, raw: bytes) -> ChunkRecord:
-        return decode_chunk(object_, raw)._replace(next=NO_CHUNK)
-
-    monkeypatch.setattr("chunkstore.operations.owned_epoch.decode_chunk", short)
-    with pytest.raises(Damaged):
-        store.commit([Append("a", b"more"), Truncate("a", 9)])
-
-
-def test_no_chunk_has_no_row_and_no_name() -> None:
-    with pytest.raises(Damaged):
-        decode_found_chunk(ContainerNames("c"), NO_CHUNK, None)

@@ -89,30 +89,3 @@ def test_a_server_copies_from_bucket_to_bucket(server: S3Server, tmp_path: Path,
                 assert replica.check("deep") != [], "whoever trusts the server finds it later"
     with chunkstore.open_replica(target, settings=settings) as replica:
         assert replica.read("large", 0, len(large)) == large and replica.check("deep") == []
-
-
-def test_a_salvage_into_the_same_bucket_sends_no_chunk(server: S3Server, tmp_path: Path) -> None:
-    """The server copies what is sound of a large chunk, whose first block has rotted."""
-    settings = chunkstore.Settings(cache_dir=str(tmp_path / "cache"), lease_s=0)
-    bucket, large = server.make_bucket(), os.urandom(12 << 20)
-    root = server.root(bucket, "root")
-    with chunkstore.open(root, settings=settings) as store:
-        store.create("large")
-        store.append("large", large)
-        [chunk] = store.layout("large")
-    server.client.put_object(Bucket=bucket, Key=f"root/{chunk.name}", Body=bytes((large[0] ^ 1,)) + large[1:])
-    sent: list[int] = []
-    real = S3ChunkStorage.close
-
-    def close(self: S3ChunkStorage) -> None:
-        sent.append(self.request_counts()["sent_bytes"])
-        real(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(S3ChunkStorage, "close", close)
-        report = backup.restore(root, root, salvage=True, new_container="other", settings=settings)
-    assert max(sent) < 100_000
-    assert report.salvaged is not None and [item[:3] for item in report.salvaged.lost] == [("large", 0, 65_536)]
-    with chunkstore.open_replica(root, container="other", settings=settings) as replica:
-        assert replica.read("large.after-65536", 65_536, 12 << 20) == large[65_536:]
-        assert replica.check("deep") == []

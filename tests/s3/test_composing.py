@@ -6,15 +6,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
-
-import pytest
 
 from chunkstore.config import MIB
-from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkExists, ChunkstoreError
 from chunkstore.storage import ChunkHandle, ChunkRange, Composed
-from chunkstore_bindings.s3 import multipart
-from chunkstore_bindings.s3.multipart import Send, Upload
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.s3.conftest import Answers, At, Connect, Proxied, is_completion, is_part
 from tests.support.servers.answering import http
@@ -70,18 +65,6 @@ def test_lost_replies(server: S3Server, proxied: Proxied, connect: Connect) -> N
     assert uploads_of(server, storage) == []
 
 
-def test_a_completion_that_never_arrives_is_no_chunk(moto: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(moto)
-    storage = connect(moto, proxy, tries_max=2)
-    sources(storage)
-    proxy.lose_request(is_completion, times=100)
-    with pytest.raises(StorageUnavailable):
-        storage.compose("c/new", RANGES)
-    proxy.heal()
-    assert not storage.exists("c/new")
-    assert uploads_of(moto, storage) == []
-
-
 def test_a_name_that_is_taken_while_parts_are_copied(moto: S3Server, proxied: Proxied, connect: Connect) -> None:
     """As on servers that look at the condition; and also where the reply to our first attempt was lost."""
     proxy = proxied(moto)
@@ -99,46 +82,6 @@ def test_a_name_that_is_taken_while_parts_are_copied(moto: S3Server, proxied: Pr
         assert isinstance(found[0], ChunkExists), found
         assert content_of(storage, f"c/{number}") == b"theirs"
     assert uploads_of(moto, storage) == []
-
-
-def test_a_source_that_goes_meanwhile(moto: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(moto)
-    storage = connect(moto, proxy)
-    sources(storage)
-    rule = proxy.hold(is_second_part)
-    thread, found = in_thread(lambda: storage.compose("c/new", RANGES))
-    assert rule.hit.wait(60)
-    moto.client.delete_object(Bucket=storage.options.bucket, Key="s/1")
-    rule.release()
-    thread.join(120)
-    [error] = found
-    assert isinstance(error, ChunkNotFound)
-    assert error.chunk == "s/1"
-    assert not storage.exists("c/new")
-    assert uploads_of(moto, storage) == []
-
-
-def test_behind_a_part_that_fails_no_other_is_begun(
-    moto: S3Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin, failed = multipart._unless_failed, threading.Event()
-
-    def begin_behind_it(failures: list[BaseException], send: Send, upload: Upload, number: int) -> dict[str, Any]:
-        assert number <= 2 or failed.wait(120)
-        try:
-            return begin(failures, send, upload, number)
-        except BaseException:
-            failed.set()
-            raise
-
-    monkeypatch.setattr(multipart, "_unless_failed", begin_behind_it)
-    storage = connect(moto, concurrency=2)
-    sources(storage)
-    before = storage.request_counts().get("COPY", 0)
-    with pytest.raises(ChunkNotFound) as caught:
-        storage.compose("c/new", [RANGES[0], ChunkRange("s/none", 0, PART), *RANGES * 10])
-    assert caught.value.chunk == "s/none"
-    assert storage.request_counts()["COPY"] - before <= 5
 
 
 def xml(body: str) -> bytes:
@@ -181,13 +124,3 @@ def test_what_is_asked_of_a_server(at: At, answering: Answers) -> None:
     copies = sorted(re.findall(r"x-amz-copy-source(?:-range)?: (.*?)\r?\n", "".join(heads)))
     assert copies == ["bucket/s/1", "bucket/s/a%20b", f"bytes=0-{PART - 1}", f"bytes=7-{PART + 6}"]
     assert [head.split()[0] for head in heads].count("delete") == 0
-
-
-@pytest.mark.parametrize("sizes", [(PART, PART - 1), (PART,), (PART, PART + 1)])
-def test_a_server_that_copies_other_ranges(at: At, answering: Answers, sizes: tuple[int, ...]) -> None:
-    server = answering(scripted(sizes, lambda: COPIED))
-    with pytest.raises(InvalidArgument, match="s/1"):
-        at(server).compose("new", RANGES)
-    lines = [head.partition("\r\n")[0] for head in server.heads]
-    assert not [line for line in lines if line.startswith("POST") and "uploadId" in line]
-    assert [line for line in lines if line.startswith("DELETE")]

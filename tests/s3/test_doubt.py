@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from chunkstore.errors import InvalidArgument, StorageUnavailable
 from chunkstore_bindings.s3.storage import S3ChunkStorage
-from tests.s3.conftest import Answers, At, Serve
+from tests.s3.conftest import Serve
 from tests.support.servers.answering import http
 
 MISTAKEN = http("400 Bad Request", b"<Error><Code>InvalidRequest</Code><Message>mistaken</Message></Error>")
@@ -48,21 +46,3 @@ def test_a_token_that_had_expired_before(storage: S3ChunkStorage) -> None:
     with pytest.raises(StorageUnavailable, match=r"ExpiredToken.*check credentials") as caught:
         storage.create_if_absent("a", b"mine")
     assert "may still land" not in str(caught.value)
-
-
-def test_a_large_buffer_that_changes_between_attempts_keeps_its_checksums(at: At, answering: Answers) -> None:
-    """Else a server that looks at the MD5 alone stores bytes that their CRC, in the metadata, does not match."""
-    data = bytearray(2 << 20)
-
-    def answer(_: str) -> bytes:
-        data[0] += 1
-        return NO_ANSWER if len(server.requests) == 1 else http("200 OK", b"", 'ETag: "e"')
-
-    server = answering(answer)
-    assert at(server).create_if_absent("a", data)
-    checks = [
-        re.findall(r"(?i)(?:content-md5|x-amz-checksum-crc32c|chunkstore-crc32c): *\S+", head) for head in server.heads
-    ]
-    assert len(checks) == 2
-    assert len(checks[0]) == 3
-    assert checks[0] == checks[1]

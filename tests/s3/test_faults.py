@@ -5,21 +5,15 @@ The server is Ceph's gateway wherever what it has carried out is looked at after
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-import chunkstore
-from chunkstore.config import Settings
-from chunkstore.errors import ChunkExists, ChunkstoreError, StorageUnavailable
+from chunkstore.errors import ChunkExists, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
-from tests.faults.ground import FULL_RUN
 from tests.s3.conftest import Connect, Proxied, begins_upload, is_completion, is_conditional, is_part
-from tests.support.data import fails_in_time, problems
-from tests.support.servers.faultproxy import FaultProxy, Request
+from tests.support.data import fails_in_time
 from tests.support.servers.s3server import S3Server
 
 pytestmark = pytest.mark.proof
@@ -79,20 +73,6 @@ def test_a_request_that_lands_late_changes_nothing(rgw: S3Server, proxied: Proxi
     assert (before["LastModified"], before["Metadata"]) == (after["LastModified"], after["Metadata"])
 
 
-def test_lost_requests_and_cut_answers_are_sent_again(server: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(server)
-    storage = connect(server, proxy)
-    lost = proxy.lose_request(lambda request: request.number % 2 == 0, times=100)
-    assert storage.create_if_absent("name", b"content")
-    assert storage.exists("name")
-    assert storage.read(ChunkHandle("name", False), 0, 100) == b"content"
-    assert storage.stat("name").length == 7
-    assert [item.name for item in storage.list().items] == ["name"]
-    storage.delete("name")
-    assert not storage.exists("name")
-    assert lost.fired > 3
-
-
 def test_large_uploads_survive_resets_and_lost_replies(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
     proxy = proxied(rgw)
     storage = connect(rgw, proxy, **PARTS)
@@ -112,17 +92,6 @@ def test_large_uploads_survive_resets_and_lost_replies(rgw: S3Server, proxied: P
     assert storage.concat([ConcatArgument("large", 17 * MIB), ConcatArgument("small", MIB)]) == 18 * MIB
     assert lost.fired == 1
     assert rgw.client.get_object(Bucket=storage.options.bucket, Key="large")["Body"].read() == content + data(MIB)
-
-
-def test_an_upload_that_fails_is_aborted(rgw: S3Server, proxied: Proxied, connect: Connect) -> None:
-    proxy = proxied(rgw)
-    storage = connect(rgw, proxy, tries_max=2, **PARTS)
-    lost = proxy.lose_request(lambda request: is_part(request) and "partNumber=3" in request.target, times=100)
-    with pytest.raises(StorageUnavailable):
-        storage.create("large", data(22 * MIB))
-    assert lost.fired == 2
-    assert "Uploads" not in rgw.client.list_multipart_uploads(Bucket=storage.options.bucket)
-    assert not storage.exists("large")
 
 
 # Deadlines
@@ -145,99 +114,3 @@ def test_a_black_hole_ends_with_the_deadline(rgw: S3Server, proxied: Proxied, co
     )
     proxy.heal()
     assert patient.read(handle, 0, 10) == b"x" * 10
-
-
-# The engine: every conditional request of a life loses its reply once, in turn
-
-
-class Lives:
-    """One container behind a proxy, in which the same life is lived again and again, each time with a segment of its own:
-    an owner claims, opens and appends; an heir on another machine seals the old stream, claims, opens, appends."""
-
-    def __init__(self, server: S3Server, proxy: FaultProxy, folder: Path) -> None:
-        self.proxy = proxy
-        self.server = server
-        bucket = server.make_bucket()
-        self.root = server.root(bucket, port=proxy.port)
-        self.direct = server.root(bucket)
-        self.folder = folder
-        self.acknowledged: dict[str, bytes] = {}
-
-    def settings(self, machine: str) -> Settings:
-        return Settings(
-            cache_dir=str(self.folder / machine),
-            lease_s=0,
-            op_deadline_s=180,
-            inline_bytes_max=0,
-            default_rolling=chunkstore.RollingPolicy(chunk_size_bytes_max=300),
-        )
-
-    def live(self) -> None:
-        name = f"s{len(self.acknowledged)}"
-        pieces = [f"{name}-{number}.".encode() * 30 for number in range(4)]
-        owner = chunkstore.open(self.root, settings=self.settings("one"))
-        owner.create(name)
-        owner.append(name, pieces[0])
-        owner.append(name, pieces[1])
-        heir = chunkstore.open(self.root, settings=self.settings("two"))
-        with pytest.raises(ChunkstoreError):
-            owner.append(name, b"never acknowledged")
-        owner.close()
-        heir.append(name, pieces[2])
-        heir.append(name, pieces[3])
-        assert heir.read(name, 0, 10_000) == b"".join(pieces)
-        heir.close()
-        self.acknowledged[name] = b"".join(pieces)
-
-    def check(self) -> None:
-        """Look past the proxy, on a third machine that has to learn everything from the server."""
-        with chunkstore.open(self.direct, settings=self.settings("three")) as store:
-            for name, content in self.acknowledged.items():
-                assert store.read(name, 0, 10_000) == content
-            # What the deposed owner had put before it learned its fate belongs to nobody, and is swept later.
-            assert problems(store.check("deep")) == []
-
-
-def test_every_conditional_request_lands_late(rgw: S3Server, proxied: Proxied, tmp_path: Path) -> None:
-    """All in one life: what is held is given up by its sender, sent anew, and lands when the life is over."""
-    lives = Lives(rgw, proxied(rgw), tmp_path)
-    lives.root += "&read_timeout_s=0.5&tries_max=100"
-    lives.live()
-    seen: set[str] = set()
-
-    def is_new(request: Request) -> bool:
-        if not is_conditional(request) or request.target in seen:
-            return False
-        seen.add(request.target)
-        return True
-
-    held = lives.proxy.hold(is_new, times=1 << 30)
-    lives.live()
-    # FORMAT, which both ask about, two claims, two OPENs, a SEAL; a create and four appends with a chunk and a record each; CLOSEs.
-    assert held.fired >= 15
-    lives.proxy.heal()
-    lives.live()
-    lives.check()
-
-
-if FULL_RUN:
-
-    @pytest.mark.parametrize("fault", ["lose_reply", "lose_request", "hold"])
-    def test_every_conditional_request_is_hit_once(rgw: S3Server, proxied: Proxied, tmp_path: Path, fault: str) -> None:
-        lives = Lives(rgw, proxied(rgw), tmp_path)
-        if fault == "hold":
-            # What is held is given up by its sender, sent anew, and lands late.
-            lives.root += "&read_timeout_s=0.5&tries_max=100"
-        lives.live()
-        for index in itertools.count():
-            seen = itertools.count()
-            rule = getattr(lives.proxy, fault)(
-                lambda request, seen=seen, index=index: is_conditional(request) and next(seen) == index
-            )
-            lives.live()
-            lives.proxy.heal()
-            if not rule.fired:
-                break  # a life has no more of them
-        # Two asks of FORMAT, two claims, two OPENs, a SEAL; a create and four appends with a chunk and a record each; two CLOSEs.
-        assert index >= 15
-        lives.check()

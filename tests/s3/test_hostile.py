@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import parse_qsl
 
 import pytest
 
@@ -97,19 +96,6 @@ def test_answers_that_are_too_long_are_given_up(
         assert blocks[0] <= 100
 
 
-def test_an_object_that_claims_to_be_larger_than_memory(serve: Serve) -> None:
-    def answer(line: str) -> bytes:
-        if line.startswith("HEAD"):
-            head = http("200 OK", b"", *OBJECT)
-            return head.replace(b"Content-Length: 0", b"Content-Length: %d" % 10**15)
-        return piece(b"0123456789", f"Content-Range: bytes 0-9/{10**15}")
-
-    storage = serve(answer)
-    with pytest.raises(ChunkstoreError, match=r"1000000000000000 bytes"):
-        storage.read(HANDLE, 0, 1 << 60)
-    assert storage.stat("n").length == 10**15
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -129,42 +115,6 @@ def test_a_range_that_was_not_asked_for_is_no_answer(serve: Serve, answer: bytes
         storage.read(HANDLE, 5, 10)
     with pytest.raises(ChunkstoreError):
         storage.read_into(HANDLE, 5, bytearray(10))
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        ("ETag: x",),
-        ("Last-Modified: yesterday",),
-        ("Last-Modified: 99999999999999999999",),
-        ("ETag: x", f"Last-Modified: {DATE}", "Content-Length: many"),
-        ("ETag: x", f"Last-Modified: {DATE}", "Content-Length: -5"),
-    ],
-)
-def test_a_head_that_makes_no_sense(serve: Serve, headers: tuple[str, ...]) -> None:
-    lines = "\r\n".join(["HTTP/1.1 200 OK", *headers, "Connection: close"])
-    storage = serve(f"{lines}\r\n\r\n".encode())
-    for call in (storage.exists, storage.stat, storage.open_read):
-        with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
-            call("n")
-
-
-def test_an_object_replaced_by_a_shorter_one_while_it_is_read_in_pieces(at: At, answering: Answers) -> None:
-    """The second piece lies beyond the end of what is there by then, which is said without an ETag."""
-    first_looks = itertools.count()
-
-    def answer(head: str) -> bytes:
-        [(first, last)] = re.findall(r"bytes=(\d+)-(\d+)", head)
-        if first != "0":
-            return error("416 Range Not Satisfiable", "InvalidRange")
-        if next(first_looks) == 0:
-            return piece(bytes(int(last) + 1), f"Content-Range: bytes 0-{last}/{12 * MIB}")
-        return http("206 Partial Content", b"n", 'ETag: "new"', "Content-Range: bytes 0-0/1")
-
-    storage = at(answering(answer, whole=True), tries_max=4, part_size_bytes=5 * MIB, concurrency=2)
-    buffer = bytearray(10 * MIB)
-    assert storage.read_into(HANDLE, 0, buffer) == 1
-    assert buffer[:1] == b"n"
 
 
 # Listings
@@ -213,54 +163,6 @@ def test_what_is_no_listing_is_never_taken_for_one(serve: Serve, kind: str) -> N
     assert "Error in" not in str(caught.value), "ours, not a translation of what escaped"
 
 
-def test_listings_that_are_some(serve: Serve) -> None:
-    storage = serve(listing())
-    assert storage.list("n").items == ()
-    inner = item("n") + item("n/1")
-    storage = serve(
-        xml(
-            f"<!-- so -->\n <a:ListBucketResult xmlns:a='s3'><IsTruncated>false</IsTruncated>{inner}</a:ListBucketResult>"
-        )
-    )
-    assert [found.name for found in storage.list("n").items] == ["n", "n/1"]
-    assert [found.name for found in storage.list("n", limit=1).items] == ["n"]
-
-
-@pytest.mark.parametrize("heeded", [True, False], ids=["as many as asked", "as many as there are"])
-@pytest.mark.parametrize("limit", [1, 2, 3, 4, 1000])
-def test_keys_that_no_chunk_can_have_are_passed_over(serve: Serve, limit: int, heeded: bool) -> None:
-    """Consoles make folders of empty objects, and buckets are older than containers."""
-    keys = ["p/", "p/../x", "p//x", "p/c/", "p/c/FORMAT", "p/c/pin/", "p/d/f", "p/d/f/", "p/d/g", "p/e/"]
-
-    def answer(line: str) -> bytes:
-        asked = dict(parse_qsl(line.split()[1].partition("?")[2]))
-        rest = [key for key in keys if key > asked.get("start-after", "")]
-        size = int(asked["max-keys"]) if heeded else len(keys)
-        return listing(*map(item, rest[:size]), truncated=str(len(rest) > size).lower())
-
-    storage = serve(answer, prefix="p")
-    names: list[str] = []
-    after: str | None = None
-    while True:
-        page = storage.list("", after=after, limit=limit)
-        assert len(page.items) == limit or page.next_after is None
-        names += [found.name for found in page.items]
-        if (after := page.next_after) is None:
-            break
-    assert names == ["c/FORMAT", "d/f", "d/g"]
-
-
-def test_a_page_without_keys_is_not_the_end(serve: Serve) -> None:
-    """Ceph has such pages, where other things than objects lie between the keys."""
-
-    def answer(line: str) -> bytes:
-        if "continuation-token=t1" in line:
-            return listing(item("n"))
-        return listing(truncated="true", more="<NextContinuationToken>t1</NextContinuationToken>")
-
-    assert [found.name for found in serve(answer).list().items] == ["n"]
-
-
 LARGE: dict[str, Any] = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}
 BEGUN = xml("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
 
@@ -307,42 +209,3 @@ def test_a_completion_that_was_carried_out_behind_a_refusal_is_recognised(
     looks = itertools.count()
     server = answering(answer)
     at(server, tries_max=3, **LARGE).create("n", bytes(6 * MIB))
-
-
-@pytest.mark.parametrize("then", [error("507 Full", "QuotaExceeded"), ABSENT], ids=["full", "not-found"])
-def test_what_is_told_behind_a_completion_in_doubt_proves_nothing(serve: Serve, then: bytes) -> None:
-    """The attempt before may still land, though StorageFull says that nothing happened; and 404 in no words is not "no such upload"."""
-    completions = itertools.count()
-
-    def answer(line: str) -> bytes:
-        if line.startswith("POST") and "uploadId" in line:
-            return error("500 Internal Server Error", "InternalError") if next(completions) == 0 else then
-        return uploads(line) or ABSENT
-
-    with pytest.raises(StorageUnavailable, match="may still land"):
-        serve(answer, **LARGE).create("n", bytes(6 * MIB))
-
-
-def upload(*parts: str) -> str:
-    return f"<Upload>{''.join(parts)}</Upload>"
-
-
-AGES_AGO = "<Initiated>2016-11-22T01:00:00Z</Initiated>"
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [
-        "<IsTruncated>true</IsTruncated>",
-        "<IsTruncated>true</IsTruncated><NextKeyMarker>n</NextKeyMarker>",
-        "<IsTruncated>false</IsTruncated>" + upload("<Key>n</Key><UploadId>u</UploadId>"),
-        "<IsTruncated>false</IsTruncated>" + upload("<UploadId>u</UploadId>", AGES_AGO),
-        "<IsTruncated>false</IsTruncated>" + upload("<Key>n</Key>", AGES_AGO),
-    ],
-    ids=["no-marker", "half-a-marker", "no-date", "no-key", "no-id"],
-)
-def test_a_list_of_uploads_that_leaves_something_out(serve: Serve, inner: str) -> None:
-    """Looked at by a thread of its own, which must not end with a foreign error."""
-    storage = serve(xml(f"<ListMultipartUploadsResult>{inner}</ListMultipartUploadsResult>"))
-    with pytest.raises(StorageUnavailable, match="a list of uploads without"):
-        storage.sweep_uploads()

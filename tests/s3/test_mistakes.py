@@ -5,20 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
-from chunkstore.deadline import until
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
-from chunkstore_bindings.s3.options import parse_root
 from chunkstore_bindings.s3.storage import S3ChunkStorage
 from tests.s3.conftest import Answers, At
-from tests.support.clock import stopped_clock
 from tests.support.data import fails_in_time
 from tests.support.servers.answering import http
-from tests.support.servers.s3server import S3Server
 
 MIB = 1 << 20
 HANDLE = ChunkHandle("n", False)
@@ -62,18 +57,6 @@ def test_names_that_s3_cannot_hold_are_refused_before_any_request(
             call()
         assert caught.value.argument == "name"
     assert server.requests == []
-
-
-def test_a_name_of_just_1024_bytes(server: S3Server) -> None:
-    root = server.root(server.make_bucket(), "p" * 200)
-    storage = S3ChunkStorage(parse_root(root))
-    name = "é" * 411 + "x"
-    assert len(storage.options.key(name).encode()) == 1024
-    storage.create(name, b"x")
-    assert storage.read(ChunkHandle(name, False), 0, 10) == b"x"
-    assert [item.name for item in storage.list().items] == [name]
-    storage.delete(name)
-    storage.close()
 
 
 # Clocks and regions
@@ -131,18 +114,6 @@ def test_a_bucket_of_another_region_is_named_with_few_requests(at: At, answering
         assert len(server.requests) - before <= 3
 
 
-def test_a_bucket_is_followed_to_its_region(at: At, answering: Answers) -> None:
-    """The SDK does that; AWS tells where a bucket is."""
-
-    def answer(_: str) -> bytes:
-        first = len(server.requests) == 1
-        return ELSEWHERE["with-its-region"] if first else http("200 OK", b"", 'ETag: "e"')
-
-    server = answering(answer)
-    at(server).put("n", b"x")
-    assert len(server.requests) == 2
-
-
 # http and https
 
 
@@ -188,27 +159,6 @@ def test_https_with_a_certificate_that_nobody_trusts(at: At, answering: Answers,
 
 
 # Enough
-
-
-def test_behind_a_storm_short_operations_find_back(at: At, answering: Answers) -> None:
-    """A wait that took all the time they have would leave none for an answer, and only answers make the wait shorter."""
-
-    def healthy(line: str) -> bytes:
-        clock.now_s += 0.1
-        return http("206 Partial Content", b"x", 'ETag: "e"', "Content-Range: bytes 0-0/1")
-
-    storage = at(answering(healthy))
-    for _ in range(20):
-        storage._client._pacer.answered(refused=True)
-    pace_s = storage.pace_s
-    found = []
-    with stopped_clock() as clock:
-        for _ in range(10):
-            with suppress(StorageUnavailable), until(clock.now_s + 2.4):
-                found.append(storage.read(HANDLE, 0, 1))
-                break
-    assert found == [b"x"]
-    assert storage.pace_s < pace_s
 
 
 # Replies

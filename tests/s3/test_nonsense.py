@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
+from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.storage import ChunkHandle, ConcatArgument
 from chunkstore_bindings.s3.options import S3Options
 from chunkstore_bindings.s3.storage import S3ChunkStorage
@@ -68,33 +68,6 @@ def test_nothing_is_taken_for_done_and_no_foreign_error_comes_through(storage: S
 def test_the_error_says_what_it_may_be(storage: S3ChunkStorage) -> None:
     with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
         storage.put("n", b"x")
-
-
-@pytest.mark.parametrize("storage", [kind for kind in NONSENSE if kind.startswith("not-found")], indirect=True)
-def test_what_anybody_does_not_find_may_be_there(storage: S3ChunkStorage) -> None:
-    """A fence that asks for the next epoch must not be told that nobody has claimed it."""
-    for call in (
-        lambda: storage.exists("n"),
-        lambda: storage.stat("n"),
-        lambda: storage.read(ChunkHandle("n", False), 0, 10),
-        lambda: storage.delete("n"),
-        lambda: storage.list("n"),
-        lambda: storage.create_if_absent("n", b"x"),
-        storage.check_root,
-        storage.sweep_uploads,
-    ):
-        with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
-            call()
-
-
-def test_nobody_is_told_that_a_listing_was_not_found(serve: Serve) -> None:
-    """Not even by S3, whose empty listings are answers; a bucket that is not there has a code of its own."""
-    for code, error in (("NoSuchKey", StorageUnavailable), ("NoSuchBucket", InvalidArgument)):
-        answer = http("404 Not Found", f"<Error><Code>{code}</Code></Error>".encode(), "x-amz-request-id: tx0")
-        storage = serve(answer)
-        for call in (storage.list, storage.sweep_uploads):
-            with pytest.raises(error):
-                call()
 
 
 def test_a_server_that_is_not_there_is_named(s3_environment: None) -> None:

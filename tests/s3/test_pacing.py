@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from random import Random
 from threading import Lock
 
 import pytest
 from botocore import exceptions as sdk
 
-from chunkstore.deadline import Backoff
-from chunkstore.errors import StorageUnavailable
-from chunkstore_bindings.memory import MemoryChunkStorage
-from chunkstore_bindings.s3.pacing import Pacer
 from chunkstore_bindings.s3.refusals import refusal_of
-from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage, RetryPolicy
+from chunkstore_bindings.wrappers.retrying import RetryingChunkStorage
 from tests.s3.conftest import Answers, At
 from tests.s3.test_mistakes import refusal
 from tests.support.clock import stopped_clock
 from tests.support.servers.answering import http
-
-
-@pytest.mark.parametrize(("share", "pause_s_max"), [(0.1, 0.05), (0.3, 0.06), (0.5, 0.15), (0.7, 0.6)])
-def test_a_share_that_does_not_depend_on_our_rate_costs_a_small_pause_for_each_attempt(
-    share: float, pause_s_max: float
-) -> None:
-    pacer, random, attempts = Pacer(), Random(18), 0
-    with stopped_clock() as clock:
-        for _ in range(1000):
-            backoff = Backoff(tries_max=1000)
-            while True:
-                attempts += 1
-                pacer.wait()
-                refused = random.random() < share
-                pacer.answered(refused=refused)
-                if not refused:
-                    break
-                pause_s = backoff.plan(random.random(), 60, busy=True)
-                assert pause_s is not None
-                clock.sleep_s(pause_s)
-        assert sum(clock.slept_s) < attempts * pause_s_max
-
-
-def test_slowing_down_goes_on_where_it_helps() -> None:
-    """32 callers at a server that takes 20 requests a second: nearly all of these, and few requests in vain."""
-    pacer, random, order = Pacer(), Random(18), count()
-    room, then_s, taken, sent = 1.0, 0.0, 0, 0
-    callers = [(0.0, next(order), Backoff(tries_max=1000)) for _ in range(32)]
-    while callers[0][0] < 100:
-        now_s, _, backoff = heapq.heappop(callers)
-        room, then_s, sent = min(20.0, room + 20 * (now_s - then_s)), now_s, sent + 1
-        pacer.answered(refused=room < 1)
-        if room < 1:
-            wait_s = backoff.plan(random.random(), 60, busy=True)
-            assert wait_s is not None
-        else:
-            room, taken, wait_s, backoff = room - 1, taken + 1, 0.01, Backoff(tries_max=1000)
-        heapq.heappush(callers, (now_s + wait_s + pacer.pause_s * (0.5 + 0.5 * random.random()), next(order), backoff))
-    assert taken > 0.8 * 20 * 100
-    assert sent < 4 * taken
 
 
 @pytest.mark.parametrize(
@@ -81,26 +35,6 @@ def test_a_server_says_when_to_come_back(told: str, dated: str, seconds: float) 
     found = refusal_of(sdk.ClientError(answer, "PutObject"))
     assert found.retry_after_s == seconds
     assert found.error("n").retry_after_s == seconds  # type: ignore[attr-defined]
-
-
-def test_what_a_server_asks_for_is_waited_for_within_the_time_of_the_call() -> None:
-    backoff = Backoff(tries_max=4)
-    assert backoff.plan(0, 60, retry_after_s=7) == 7
-    assert backoff.plan(0, 20, retry_after_s=1e9) == 10
-    assert backoff.plan(1, 0.05, retry_after_s=1e9) is None
-
-
-def test_the_layer_above_keeps_it_too() -> None:
-    class Busy(MemoryChunkStorage):
-        def do_stat(self, name: str) -> None:  # type: ignore[override]
-            error = StorageUnavailable("SlowDown", object=name)
-            error.retry_after_s = 3
-            raise error
-
-    storage = RetryingChunkStorage(Busy("memory://busy"), RetryPolicy(tries_max=4, budget_s=8, pause_s_first=0))
-    with stopped_clock() as clock, pytest.raises(StorageUnavailable):
-        storage.stat("n")
-    assert clock.slept_s == [3, 2.5, 1.25]
 
 
 def test_20_clients_of_a_server_that_refuses_half_all_finish(at: At, answering: Answers) -> None:

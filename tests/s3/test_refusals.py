@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import re
 import traceback
 
@@ -12,7 +11,6 @@ from botocore import exceptions as sdk
 from botocore.parsers import ResponseParserError
 
 from chunkstore.errors import (
-    AccessDenied,
     ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
@@ -23,7 +21,7 @@ from chunkstore.errors import (
 )
 from chunkstore_bindings.s3.lifecycle import expiring_rule
 from chunkstore_bindings.s3.refusals import Kind, refusal_of
-from tests.s3.conftest import Answers, At, Serve
+from tests.s3.conftest import Answers, At
 from tests.support.servers.answering import ABSENT, http
 from tests.support.servers.s3server import CREDENTIALS
 
@@ -80,36 +78,6 @@ def test_answers(code: str, status: int, kind: Kind, error: type[ChunkstoreError
     assert type(refusal.error("c/x")) is error
     assert refusal.leaves_doubt == (kind is Kind.TRANSIENT)
     assert (kind is Kind.DENIED) == ("check credentials" in refusal.text)
-
-
-@pytest.mark.parametrize("code", ["404", ""])
-def test_a_404_without_a_word_of_s3_is_anybodys(code: str) -> None:
-    for header in ("x-amz-request-id", "x-amzn-requestid"):
-        assert refusal_of(answered(code, 404, header)).kind is Kind.NOT_FOUND
-    refusal = refusal_of(answered(code, 404, "server", "x-request-id"))
-    assert type(refusal.error("c/x")) is StorageUnavailable
-    assert "whether a proxy is in between" in refusal.text
-    assert refusal.leaves_doubt
-
-
-def test_a_head_answered_by_a_404_of_nobody_is_asked_again_in_words(at: At, answering: Answers) -> None:
-    """There are servers without any header of S3's; and there are proxies. A GET tells them apart."""
-    told = http("404 Not Found", b"<Error><Code>NoSuchKey</Code><Message>no</Message></Error>")
-    for words, absent in ((told, True), (http("404 Not Found", b"<html>nginx</html>"), False)):
-
-        def answer(line: str, words: bytes = words) -> bytes:
-            return http("404 Not Found") if line.startswith("HEAD") else words
-
-        server = answering(answer)
-        storage = at(server)
-        if absent:
-            assert not storage.exists("n")
-            with pytest.raises(ChunkNotFound):
-                storage.stat("n")
-            assert [line.split()[0] for line in server.requests] == ["HEAD", "GET"] * 2
-        else:
-            with pytest.raises(StorageUnavailable, match="whether a proxy is in between"):
-                storage.exists("n")
 
 
 @pytest.mark.parametrize(
@@ -170,21 +138,6 @@ def test_no_signature_and_no_key_id_in_the_sdks_log(
 # Rules
 
 
-@pytest.mark.parametrize("code", ["NoSuchLifecycleConfiguration", "AccessDenied"])
-def test_rules_are_looked_at_where_the_requester_pays(at: At, answering: Answers, code: str) -> None:
-    """That question has no place for it in the SDK, which refused it, and nobody had looked."""
-    answer = http(
-        "404 Not Found" if code.startswith("No") else "403 Forbidden", f"<Error><Code>{code}</Code></Error>".encode()
-    )
-    server = answering(answer)
-    storage = at(server, request_payer="requester")
-    assert storage.check_root() == ("none" if code.startswith("No") else "unseen")
-    with pytest.raises((ChunkNotFound, StorageUnavailable)):
-        storage.stat("n")
-    paid = ["x-amz-request-payer: requester" in head.lower() for head in server.heads]
-    assert paid[:2] == [False, True]
-
-
 @pytest.mark.parametrize(
     ("rule", "hits"),
     [
@@ -208,18 +161,3 @@ def test_rules_are_looked_at_where_the_requester_pays(at: At, answering: Answers
 def test_rules_that_expire_keys(rule: dict[str, object], hits: bool) -> None:
     found = expiring_rule([{"ID": "harmless", "Status": "Enabled"}, {"ID": "x", "Status": "Enabled", **rule}], "logs/")
     assert found == ("x" if hits else None)
-
-
-@pytest.mark.parametrize("locked", [False, True])
-def test_an_object_that_is_not_let_go_says_until_when(serve: Serve, locked: bool) -> None:
-    lock = ["x-amz-object-lock-mode: COMPLIANCE", "x-amz-object-lock-retain-until-date: 2030-01-02T03:04:05Z"]
-    here = ["Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT", "x-amz-request-id: tx0", *(lock if locked else [])]
-    refused = b"<Error><Code>AccessDenied</Code><Message>WORM</Message></Error>"
-
-    def answer(line: str) -> bytes:
-        return http("403 Forbidden", refused) if line.startswith("DELETE") else http("200 OK", b"", *here)
-
-    with pytest.raises(AccessDenied, match="WORM") as caught:
-        serve(answer).delete("default/d/00/x")
-    assert caught.value.until_ms == (1_893_553_445_000 if locked else None)
-    assert pickle.loads(pickle.dumps(caught.value)).to_fields() == caught.value.to_fields()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import random
 from typing import Any
 
 import pytest
@@ -14,27 +13,19 @@ from chunkstore.checksum import crc32c
 from chunkstore.config import Settings
 from chunkstore.errors import (
     ChunkExists,
-    ChunkNotFound,
     Damaged,
     InvalidArgument,
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.names import ContainerNames
 from chunkstore.registry import open_storage
-from chunkstore.storage import ChunkHandle, ChunkRange, Composed, ConcatArgument
+from chunkstore.storage import ChunkHandle
 from chunkstore.testing.storage_basics import pattern
-from chunkstore_bindings.wrappers.probe import PROBE_RACERS
-from chunkstore_journal.container import read_format
 from tests.s3.conftest import Connect
 from tests.support.servers.s3server import CREDENTIALS, S3Server
 
 MIB = 1 << 20
 SMALL_PARTS = {"part_size_bytes": 5 * MIB, "multipart_bytes_min": 5 * MIB}
-
-
-def counted(storage: Any, *verbs: str) -> dict[str, int]:
-    return {verb: count for verb, count in storage.request_counts().items() if count and not verb.endswith("_bytes")}
 
 
 def test_checksums_are_kept_and_looked_at(server: S3Server, connect: Connect) -> None:
@@ -98,78 +89,7 @@ def test_stale_uploads_are_swept_and_young_ones_spared(rgw: S3Server, connect: C
     assert "Uploads" not in server.client.list_multipart_uploads(Bucket=bucket)
 
 
-def test_concat_on_the_server(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    sizes = [5 * MIB, 100, 6 * MIB, 5 * MIB + 1, 3 * MIB, 7]
-    contents = [random.Random(size).randbytes(size) for size in sizes]
-    for number, content in enumerate(contents):
-        storage.create(f"c/{number}", content)
-    before = storage.request_counts()
-    arguments = [ConcatArgument(f"c/{number}", size) for number, size in enumerate(sizes)]
-    assert storage.concat(arguments) == sum(sizes)
-    after = storage.request_counts()
-    assert storage.read(ChunkHandle("c/0", False), 0, 1 << 30) == b"".join(contents)
-    moved = sum(after[name] - before.get(name, 0) for name in ("sent_bytes", "received_bytes"))
-    assert moved == 2 * (6 * MIB + 100 + 3 * MIB + 7)  # what is left of the third is too small to be copied
-    with pytest.raises(ChunkNotFound) as caught:
-        storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/none", 6 * MIB)])
-    assert caught.value.chunk == "c/none"
-    with pytest.raises(InvalidArgument):
-        storage.concat([ConcatArgument("c/1", 1), ConcatArgument("c/2", 6 * MIB + 1)])
-    assert storage.read(ChunkHandle("c/1", False), 0, 1000) == contents[1]
-    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
-
-
-def test_composing_on_the_server(server: S3Server, connect: Connect) -> None:
-    storage = connect(server)
-    sizes = [5 * MIB + 1, 100, 11 * MIB, 7]
-    contents = [random.Random(size).randbytes(size) for size in sizes]
-    for number, content in enumerate(contents):
-        storage.create(f"c/{number}", content)
-    ranges = [
-        ChunkRange("c/0", 1, 5 * MIB),
-        ChunkRange("c/1", 10, 80),
-        ChunkRange("c/2", 3, 11 * MIB - 3),
-        ChunkRange("c/0", 0, 5 * MIB + 1),
-        ChunkRange("c/3", 2, 5),
-    ]
-    expected = b"".join(contents[int(item.name[2:])][item.offset : item.offset + item.length] for item in ranges)
-    assert storage.compose("c/new", ranges) == Composed(len(expected), 5 * MIB + 5)
-    assert storage.read(ChunkHandle("c/new", False), 0, 1 << 30) == expected
-    for number, content in enumerate(contents):
-        assert storage.read(ChunkHandle(f"c/{number}", False), 0, 1 << 30) == content
-    with pytest.raises(ChunkExists):
-        storage.compose("c/new", ranges)
-    with pytest.raises(ChunkNotFound) as caught:
-        storage.compose("c/newer", [*ranges, ChunkRange("c/none", 0, 6 * MIB)])
-    assert caught.value.chunk == "c/none"
-    for beyond in (
-        ChunkRange("c/2", 6 * MIB, 5 * MIB + 1),
-        ChunkRange("c/2", 12 * MIB, 5 * MIB),
-        ChunkRange("c/3", 7, 1),
-    ):
-        with pytest.raises(InvalidArgument, match=beyond.name):
-            storage.compose("c/newer", [*ranges, beyond, *ranges])
-    assert not storage.exists("c/newer")
-    assert "Uploads" not in server.client.list_multipart_uploads(Bucket=storage.options.bucket)
-
-
 # The probe
-
-
-def test_what_a_container_learns_about_its_server(server: S3Server, tmp_path: Any) -> None:
-    root = server.root(server.make_bucket(), "somewhere")
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
-    with chunkstore.open(root, settings=settings) as store:
-        store.create("s")
-        store.append("s", b"data")
-    storage = open_storage(root, settings)
-    found = read_format(storage, ContainerNames("default")).probe
-    assert (found["racers"], found["winners"], found["medium"], found["lifecycle"]) == (PROBE_RACERS, 1, "s3", "none")
-    assert found["endpoint"] == server.url
-    assert not any(secret in repr(found) for secret in CREDENTIALS.values() if len(secret) > 10)
-    assert not storage.list("default/tmp/").items
-    storage.close()
 
 
 @pytest.mark.parametrize("look_alike", ["ignores", "races"], indirect=True)
@@ -194,32 +114,6 @@ def test_a_look_alike_is_refused_and_can_be_read(look_alike: S3Server, moto: S3S
         chunkstore.open(root, settings=settings)
     with chunkstore.open_replica(root, settings=settings) as replica:
         assert replica.read("s", 0, 10) == b"data"
-
-
-def test_rules_that_expire_keys_are_refused_by_id(server: S3Server, tmp_path: Any) -> None:
-    bucket = server.make_bucket()
-    settings = Settings(cache_dir=str(tmp_path), lease_s=0)
-    inside, beside = server.root(bucket, "logs"), server.root(bucket, "kept")
-    with chunkstore.open(inside, settings=settings) as store:
-        store.create("s")
-    rules = [
-        {
-            "ID": "tidy",
-            "Filter": {"Prefix": ""},
-            "Status": "Enabled",
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
-        },
-        {"ID": "thirty-days", "Filter": {"Prefix": "logs/"}, "Status": "Enabled", "Expiration": {"Days": 30}},
-    ]
-    server.client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
-    for _ in range(2):
-        with pytest.raises(Unsupported, match="'thirty-days'") as caught:
-            chunkstore.open(inside, settings=settings)
-        assert caught.value.feature == "lifecycle"
-    with chunkstore.open(beside, settings=settings) as store:
-        store.create("s")
-    with chunkstore.open_replica(inside, settings=settings) as replica:
-        assert replica.exists("s")
 
 
 def test_a_versioned_bucket_is_served_or_refused_and_never_trusted_blindly(server: S3Server, tmp_path: Any) -> None:
@@ -250,31 +144,6 @@ def test_a_versioned_bucket_is_served_or_refused_and_never_trusted_blindly(serve
     with chunkstore.open_replica(root, settings=settings) as replica:
         assert replica.read("s", 0, 10) == b"data++"
         assert not replica.exists("t")
-
-
-@pytest.mark.parametrize("look_alike", ["throttles"], indirect=True)
-def test_a_server_that_asks_to_slow_down(look_alike: S3Server, connect: Connect) -> None:
-    bucket = "throttled"
-    while True:
-        try:
-            look_alike.client.create_bucket(Bucket=bucket)
-            break
-        except look_alike.client.exceptions.ClientError:
-            continue
-    storage = connect(look_alike, bucket=bucket, tries_max=20)
-    for number in range(6):
-        assert storage.create_if_absent(f"n/{number}", b"x")
-    assert counted(storage)["PUT"] > 6
-    assert [item.name for item in storage.list("n/").items] == [f"n/{number}" for number in range(6)]
-
-
-@pytest.mark.parametrize("look_alike", ["conflicts"], indirect=True)
-def test_a_conflict_decides_nothing(look_alike: S3Server, connect: Connect) -> None:
-    storage = connect(look_alike)
-    assert storage.create_if_absent("a", b"first") is True
-    assert storage.create_if_absent("a", b"second") is False
-    assert counted(storage) == {"PUT": 3}
-    assert storage.read(ChunkHandle("a", False), 0, 10) == b"first"
 
 
 @pytest.mark.parametrize("look_alike", ["corrupts"], indirect=True)

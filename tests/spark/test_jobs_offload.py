@@ -16,9 +16,8 @@ from chunkstore.config import MIB
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.pulsar import LedgerReader
 from chunkstore.spark.jobs.offload import OffloadedPart, offload_files
-from chunkstore.spark.jobs.source_files import find_files, foreign, open_system
+from chunkstore.spark.jobs.source_files import find_files
 from chunkstore.spark.write_options import parse_write_options
-from tests.support.servers.s3server import S3Server
 from tests.support.spark_jobs import Here, Killed
 from tests.support.spark_tasks import home, store
 
@@ -135,84 +134,4 @@ def test_a_name_of_the_users_own_is_done_once(store: chunkstore.ChunkedSegmentSt
     assert list(store.sessions()) == []
 
 
-def test_files_that_come_behind_are_gone_on_with_under_the_same_name(
-    store: chunkstore.ChunkedSegmentStorage, home: Path
-) -> None:
-    (home / "in").mkdir()
-
-    def night(stop: int, **more: Any) -> list[tuple[Any, ...]]:
-        for number in range(stop):
-            if not (home / "in" / f"{number:03}").exists():
-                (home / "in" / f"{number:03}").write_bytes(b"file %d" % number)
-        return [part[:5] for part in offloaded(home, job="nightly", **more)]
-
-    assert night(10, part_bytes=70) == [(0, "done", 10, 0, 9)]  # the last part is not full
-    assert night(20, part_bytes=70) == [(0, "before", 10, 0, 9), (1, "done", 10, 10, 19)]
-    with pytest.raises(Killed):
-        night(26, part_bytes=16, run=Here(dies_at=3))
-    assert night(27)[0] == (2, "before", 23, 0, 22)
-    assert [entries_of(store, number) for number in range(27)] == [[b"file %d" % number] for number in range(27)]
-    (home / "in" / "0005").touch()  # between the others
-    with pytest.raises(Conflict, match="nightly"):
-        night(28)
-
-
-def test_two_drivers_of_one_name_with_other_files(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    (home / "in").mkdir()
-    (home / "in" / "1").write_bytes(b"one\n")
-
-    class Beside(Here):
-        def __call__(self, call: Any, tasks: Any, sizes: Any) -> list[Any]:
-            (home / "in" / "2").write_bytes(b"two\n")
-            assert [part.state for part in offloaded(home, job="nightly")] == ["done"]
-            return super().__call__(call, tasks, sizes)
-
-    with pytest.raises(Conflict, match="another driver"):
-        offloaded(home, Beside(), job="nightly")
-    assert [part[1:3] for part in offloaded(home, job="nightly")] == [("before", 2)]
-    assert [entries_of(store, number) for number in (0, 1)] == [[b"one"], [b"two"]]
-
-
 # ---- their files
-
-NAMES = ("a%41.txt", "aA.txt", "b c.txt", "d?e=f.txt", "g#h.txt", "i+j.txt", "ü.txt")
-
-
-def contents_of(url: str) -> list[bytes]:
-    """What an executor reads, in order."""
-    found = []
-    for file in find_files([url]):
-        system, inner = open_system(file.url)
-        with system.open_input_stream(inner, compression=None) as stream:
-            found.append(stream.read())
-        assert len(found[-1]) == file.size_bytes
-    return found
-
-
-def test_names_of_files_below_a_url(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = home / "in a%20b"
-    (folder / "deep").mkdir(parents=True)
-    for name in NAMES:
-        (folder / "deep" / name).write_bytes(name.encode())
-    wanted = [name.encode() for name in sorted(NAMES)]
-    monkeypatch.chdir(home)
-    for path in (folder.as_uri(), folder.as_uri() + "/", str(folder), f"{folder}/", folder.name, f"./{folder.name}"):
-        assert contents_of(path) == wanted, path
-    # Executors have a working directory of their own.
-    found = find_files([folder.name])
-    monkeypatch.chdir("/")
-    for file in found:
-        system, inner = open_system(file.url)
-        assert system.get_file_info(inner).size == file.size_bytes
-    with pytest.raises(InvalidArgument) as caught, foreign("s3://who:secret@bucket/in?secret=1"):
-        raise FileNotFoundError("absent")
-    assert "secret" not in str(caught.value)
-
-
-def test_a_directory_of_a_bucket_behind_an_endpoint(moto: S3Server) -> None:
-    bucket = moto.make_bucket()
-    for name in NAMES:
-        moto.client.put_object(Bucket=bucket, Key=f"in b/{name}", Body=name.encode())
-    query = f"endpoint_override=127.0.0.1:{moto.port}&scheme=http&region=us-east-1"
-    assert contents_of(f"s3://{bucket}/in%20b?{query}") == [name.encode() for name in sorted(NAMES)]
-    assert contents_of(f"s3://{bucket}/in%20b/{NAMES[1]}?{query}") == [NAMES[1].encode()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.tier import tier
 from chunkstore.spark.errors import original_error
 from chunkstore.spark.tier_sources import KafkaTieredSource
-from chunkstore_bindings.bucket.folder import FolderBucket
 from tests.kafka.support_batches import Made, batch_of, control_of
 from tests.kafka.support_logdir import FIXTURES, LOG_DIR, row_of
 from tests.kafka.support_tier import METADATA_LOG, changed, copied_tier, expected_rows, records_of, segment_at
@@ -115,32 +112,6 @@ def test_a_task_knows_transactions_that_end_in_others(spark: Any, tmp_path: Path
     assert [row[2] for row in offsets(frame(spark, logs, minPartitions=tasks))] == [0, 1, 2, 4]
 
 
-def test_topics_partitions_and_offsets_are_chosen(spark: Any) -> None:
-    with KafkaBucket(str(LOG_DIR)) as logs:
-        rows = {topic: [record[:3] for record in logs.read(topic)] for topic in ("codecs", "transactions")}
-    both = frame(spark, LOG_DIR, topic="transactions,codecs")
-    assert offsets(both) == sorted(rows["codecs"] + rows["transactions"])
-    assert both.rdd.getNumPartitions() == 1  # small partitions share a task
-    bounds = {
-        "startingOffsets": '{"transactions": {"0": 23}}',
-        "endingOffsets": '{"transactions": {"0": 301, "1": -2}, "codecs": {"0": -1}}',
-    }
-    some = frame(spark, LOG_DIR, topic="transactions,codecs", minPartitions=7, **bounds)
-    assert some.rdd.getNumPartitions() >= 7
-    wanted = [row for row in rows["transactions"] if row[1] == 0 and 23 <= row[2] < 301]
-    assert offsets(some) == sorted(rows["codecs"] + wanted)
-    one = frame(spark, LOG_DIR, topic="transactions", partitions="1")
-    assert offsets(one) == [row for row in rows["transactions"] if row[1] == 1]
-    assert offsets(frame(spark, LOG_DIR, startingOffsets="latest")) == []
-
-
-def test_only_the_columns_that_are_wanted_are_read(spark: Any) -> None:
-    assert frame(spark, LOG_DIR, topic="codecs", columns="value,offset").columns == ["value", "offset"]
-    own = spark.read.format("kafka-tiered").schema("offset LONG, headers ARRAY<STRUCT<name: STRING, value: BINARY>>")
-    [first, *_] = own.option("topic", "codecs").load(str(LOG_DIR)).orderBy("offset").collect()
-    assert first.headers[0] == ("codec", b"none")
-
-
 @pytest.mark.parametrize(
     ("options", "argument", "text"),
     [
@@ -176,25 +147,3 @@ def test_damage_missing_keys_and_topics_are_told(spark: Any, tmp_path: Path) -> 
     assert "none of the 0 keys fits" in str(error_of(frame(spark, url)))
     assert isinstance(error_of(frame(spark, LOG_DIR, topic="nothing")), SegmentNotFound)
     assert "[kafka,spark]" in str(original_error(ImportError("No module named 'cryptography'")))
-
-
-def test_a_planned_task_lists_nothing_and_names_what_was_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = copied_tier(tmp_path)
-    source = KafkaTieredSource({"path": folder.as_uri(), "minPartitions": str(MANY), "columns": "offset"})
-    reader = source.reader(source.schema())
-    assert "others have their offsets" in caplog.text
-    reader, tasks = pickle.loads(pickle.dumps((reader, reader.partitions())))
-
-    def listed(*_: object) -> Iterator[object]:
-        raise AssertionError("a task has listed the bucket")
-
-    monkeypatch.setattr(FolderBucket, "list", listed)
-    gone = segment_at(folder, 247, "log")
-    gone.unlink()
-    counts = [sum(batch.num_rows for batch in reader.read(task)) for task in (*tasks[:3], *tasks[4:])]
-    assert min(counts) > 50 and "are not here" not in caplog.text
-    with pytest.raises(SegmentNotFound, match="deleted since the plan was made: load") as caught:
-        list(reader.read(tasks[3]))
-    assert caught.value.segment.endswith(gone.name)

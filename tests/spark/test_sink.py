@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,20 +16,14 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
-from chunkstore import runtime
 from chunkstore.assembly import describe_owner
 from chunkstore.errors import (
     Conflict,
-    ContainerNotFound,
     InvalidArgument,
-    RootUnavailable,
     SegmentSealed,
     StorageUnavailable,
-    Unsupported,
 )
-from chunkstore.registry import open_storage
-from chunkstore.spark import chunk_buffers, chunks_out, holders
-from chunkstore.spark.sink import BatchWriter, StreamWriter
+from chunkstore.spark.sink import BatchWriter
 from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
 __all__ = ["home", "store"]
@@ -70,17 +63,6 @@ def test_rows_keep_their_order_and_are_attached_by_partition(
     assert store.epoch == 1
 
 
-def test_much_of_one_segment_does_not_keep_little_of_another_in_memory(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunk_buffers, "_HELD_BYTES", 5000)
-    tables = [rows(segment=["big"] * 9 + [f"n{number % 7}"], value=[b"v" * 500] * 10) for number in range(30)]
-    write_batch(options(home, chunkBytes="5000"), pa.concat_tables(tables))
-    assert store.info("big").length == 30 * 9 * 500
-    assert sum(store.info(f"n{number}").length for number in range(7)) == 30 * 500
-    assert store.info("big").chunk_count < 60
-
-
 @pytest.mark.parametrize(
     ("table", "more", "argument"),
     [
@@ -99,19 +81,6 @@ def test_bad_rows_are_refused_and_nothing_is_visible(
         write_batch(options(home, **more), table.cast(schema))
     assert caught.value.argument == argument
     assert list(store.segments()) == []
-
-
-def test_what_is_refused_before_a_job_runs(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    schema = _schema([rows(value=["x"])])
-    with pytest.raises(Unsupported, match="append"):
-        BatchWriter(options(home, segments="s"), schema, overwrite=True)
-    with pytest.raises(Unsupported, match="append"):
-        StreamWriter(options(home, segments="s"), schema, overwrite=True)
-    with pytest.raises(InvalidArgument, match="column"):
-        BatchWriter(options(home), _schema([rows(values=["x"])]), overwrite=False)
-    with pytest.raises(ContainerNotFound):
-        BatchWriter(options(home, segments="s", container="other"), schema, overwrite=False)
-    assert store.sessions() == []
 
 
 def test_a_job_that_is_run_again_writes_nothing(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
@@ -195,34 +164,6 @@ def test_micro_batches_are_committed_once(store: chunkstore.ChunkedSegmentStorag
     assert store.epoch == 1
 
 
-def test_another_container_under_the_same_root(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = options(home, segments="s")
-    table = rows(value=["x"])
-    writer = BatchWriter(chosen, _schema([table]), overwrite=False)
-    plain = open_storage
-    with chunkstore.open(f"file://{home}/elsewhere", settings=store.settings):
-        pass
-    for other in ("elsewhere", "nothing"):
-        monkeypatch.setattr(
-            chunks_out, "open_storage", lambda path, settings, other=other: plain(f"file://{home}/{other}", settings)
-        )
-        with pytest.raises(RootUnavailable, match="on this machine") as caught:
-            told(writer, [table], {})
-        assert caught.value.root == f"file://{home}/{other}"
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
-    messages = told(writer, [table], {})
-    store.close()
-    shutil.rmtree(home / "root")
-    with chunkstore.open(chosen["path"], settings=store.settings) as anew:
-        with pytest.raises(Conflict, match="deleted or restored"):
-            writer.commit(messages)
-        writer.abort(messages)
-        assert not anew.exists("s")
-
-
 def test_where_no_owner_runs_a_batch_write_claims_for_its_commit(home: Path) -> None:
     chosen = options(home, segments="s")
     with chunkstore.open(chosen["path"]):
@@ -286,43 +227,3 @@ def test_take_over_deposes_an_owner_that_does_not_answer_and_says_so(
         write_batch(chosen, rows(value=["x"]))
         assert f"pid {pid}" in caplog.text
         assert int(str(describe_owner(chosen["path"])["opened_epoch"])) > 1
-
-
-@pytest.mark.parametrize("named", [{}, {"queryname": "same"}])
-def test_queries_that_nothing_tells_apart_do_not_end_each_others_session(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, named: Options
-) -> None:
-    """Their checkpoints are the session's (spark.sql.streaming.checkpointLocation), and no name is one query's alone."""
-    one, two = (options(home, segments=name, **named) for name in ("one", "two"))
-    for run in ("r1", "r2"):
-        writer = StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False)
-        properties = {"sql.streaming.queryId": "q1", "streaming.sql.batchId": "0", "spark.jobGroup.id": run}
-        messages = told(writer, [rows(value=["first"])], properties, attempt=1)
-        write_micro_batch(two, 0, rows(value=["second"]), query="q2", run=run)  # with "r2" it was there before
-        StreamWriter(one, _schema([rows(value=["x"])]), overwrite=False).commit(messages, 0)
-    assert (text(store, "one"), text(store, "two")) == (b"first", b"second")
-    [session] = store.sessions()
-    assert session.holder.startswith("spark streams, ")
-
-
-def test_a_query_is_told_once_that_its_rows_cannot_be_told_apart(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    chosen = options(home, segments="s", checkpointlocation="/c")
-    for number in range(3):
-        write_micro_batch(chosen, number, rows(value=["x"]))
-    assert caplog.text.count("framing=none") == 1
-
-
-def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    schema = _schema([rows(value=["x"])])
-    BatchWriter(options(home, segments="s", txnAppId="nightly", txnVersion="1"), schema, overwrite=False)
-    StreamWriter(options(home, segments="s", checkpointlocation="/c/orders"), schema, overwrite=False)
-    StreamWriter(options(home, segments="s", txnAppId="ä" * 127, checkpointlocation="/c"), schema, overwrite=False)
-    batch, stream, named = (session.holder for session in store.sessions())
-    long = [holders.foreach_holder("\N{DOUBLE-STRUCK CAPITAL C}" * 63 + end) for end in "ab"]
-    assert long[0] != long[1] and max(len(holder.encode()) for holder in long) < 255
-    assert batch.startswith("spark batch nightly, ")
-    assert f", {runtime.identity().host} " in batch
-    assert stream.startswith("spark stream /c/orders ")
-    assert named.startswith("spark stream ää")

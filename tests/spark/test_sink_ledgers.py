@@ -13,14 +13,10 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 import chunkstore
-from chunkstore.cli import main
 from chunkstore.errors import Conflict, InvalidArgument
-from chunkstore.owner import attach_written
 from chunkstore.pulsar import LedgerReader, OffloadWriter
 from chunkstore.pulsar.contexts import Context, EntryRange, iter_contexts
-from chunkstore.spark.committing import commit_job
-from chunkstore.spark.sink import BatchWriter, job_of
-from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
+from tests.support.spark_tasks import home, store, write_batch, write_micro_batch
 
 __all__ = ["home", "store"]
 
@@ -86,26 +82,6 @@ def test_the_bytes_are_those_of_the_offload_writer(store: chunkstore.ChunkedSegm
     assert store.check("deep") == []
 
 
-def test_topics_and_tasks_in_any_order(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    # Ledger 2 of topic a begins in the second task, goes on in the third, and ends in the first.
-    first = frame([*entries(2, 50, 90), *entries(5, 0, 9)], ["a"] * 49)
-    mixed = [row for pair in zip(entries(1, 0, 40), entries(2, 0, 40), strict=True) for row in pair]
-    second = frame(mixed, ["b", "a"] * 40)
-    third = frame([*entries(2, 40, 50), *entries(1, 0, 10)], ["a"] * 20)
-    write_batch(options(home, chunkBytes="2000"), first, second, third)
-    assert stored(store, "a", 1, 2, 5) == [*entries(1, 0, 10), *entries(2, 0, 90), *entries(5, 0, 9)]
-    assert stored(store, "b", 1) == entries(1, 0, 40)
-    assert [context.sequence for context in iter_contexts(store, "a")] == list(range(len(iter_contexts(store, "a"))))
-    root = f"file://{home}/root"
-    assert main(["ledger", "ls", root]) == 0
-    assert "a\t2\t0\t89\t3\t" in capfd.readouterr().out
-    assert main(["ledger", "read", root, "--topic", "b", "--ledger", "1", "--last", "0"]) == 0
-    assert capfd.readouterr().out.encode().startswith(payload(1, 0))
-    assert store.check("deep") == []
-
-
 @pytest.mark.parametrize(
     ("tasks", "argument", "says"),
     [
@@ -128,19 +104,6 @@ def test_what_does_not_follow_in_the_rows_is_refused(
     assert caught.value.argument == argument
     assert list(store.segments()) == []
     assert iter_contexts(store, "t") == []
-
-
-def test_rows_that_lack_something_are_refused(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    whole = frame(entries(1, 0, 2), ["t", "t"])
-    for name in whole.column_names:
-        at = whole.column_names.index(name)
-        table = whole.set_column(at, name, pa.array([whole.column(name)[0].as_py(), None], whole.schema.types[at]))
-        with pytest.raises(InvalidArgument, match="null") as caught:
-            write_batch(options(home), table)
-        assert caught.value.argument == name
-    with pytest.raises(InvalidArgument, match="topic"):
-        write_batch(options(home), frame(entries(1, 0, 1), ["t" * 201]))
-    assert list(store.segments()) == []
 
 
 def test_what_is_stored_is_gone_on_with_and_nothing_else(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
@@ -179,29 +142,6 @@ def test_what_is_stored_is_gone_on_with_and_nothing_else(store: chunkstore.Chunk
     ]
 
 
-def test_two_that_write_a_topic_at_a_time_mix_nothing_up(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look at what is stored and the commit another one writes: its entries are seen, and judged."""
-    real, others = attach_written, [entries(1, 0, 3), entries(1, 3, 6)]
-
-    def attach(*args: object, **kwargs: object) -> int:
-        if others:
-            with OffloadWriter(store, "t") as writer:
-                for row in others.pop(0):
-                    writer.append(*row)
-        return real(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("chunkstore.spark.committing.attach_written", attach)
-    with pytest.raises(Conflict) as caught:
-        write_batch(options(home, topic="t"), frame(entries(1, 0, 9)))
-    assert (caught.value.expected, caught.value.found) == (3, 0)
-    write_batch(options(home, topic="t"), frame(entries(2, 0, 9)))
-    assert not others
-    assert stored(store, "t", 1, 2) == [*entries(1, 0, 6), *entries(2, 0, 9)]
-    assert [context.sequence for context in iter_contexts(store, "t")] == [0, 1, 2]
-
-
 def test_jobs_and_micro_batches_that_come_again_write_nothing(
     store: chunkstore.ChunkedSegmentStorage, home: Path
 ) -> None:
@@ -213,30 +153,3 @@ def test_jobs_and_micro_batches_that_come_again_write_nothing(
         write_micro_batch(stream, number, frame(entries(1, 9 * number + 9, 9 * number + 18)))
     assert stored(store, "t", 1) == entries(1, 0, 27)
     assert len(iter_contexts(store, "t")) == 3
-
-
-def test_a_driver_that_owns_the_container_commits_itself(store: chunkstore.ChunkedSegmentStorage, home: Path) -> None:
-    given = options(home, topic="t")
-
-    def commit(first: int, stop: int) -> str:
-        table = frame(entries(1, first, stop))
-        messages = told(BatchWriter(given, _schema([table]), overwrite=False), [table], {})
-        _, job = job_of(messages)
-        return commit_job(store, None, 0, job)
-
-    assert commit(0, 9) == "commit"
-    with pytest.raises(Conflict, match="stored already"):
-        commit(0, 9)
-    assert commit(9, 15) == "commit"
-    assert stored(store, "t", 1) == entries(1, 0, 15)
-
-
-def test_more_chunks_than_a_record_holds(
-    store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("chunkstore.owner._COMMIT_CHUNKS", 5)
-    rows = [(1, entry, b"x" * 1_000_000) for entry in range(12)]
-    write_batch(options(home, topic="t", chunkBytes="1"), frame(rows))
-    assert stored(store, "t", 1) == rows
-    assert len(iter_contexts(store, "t")) == 12
-    assert store.check("deep") == []

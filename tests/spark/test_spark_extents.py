@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ import chunkstore
 from chunkstore.errors import ChunkNotFound
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.runs import ReadTask
-from tests.spark.test_spark_streams import Query
 from tests.support.spark_ground import Ground
 
 pytestmark = pytest.mark.proof
@@ -61,24 +59,3 @@ def test_a_pin_keeps_what_tasks_read_that_were_planned_before_a_spill(tmp_path: 
         store.collect()
     with pytest.raises(ChunkNotFound):
         value_of(tasks)
-
-
-def test_batches_tables_and_a_stream_over_a_spill(spark: Any, tmp_path: Path) -> None:
-    ground = Ground(tmp_path, inline_bytes_max=None)
-    query = Query(spark, ground, tmp_path / "checkpoint")
-    expected: list[tuple[str, int, str]] = []
-    with ground.open() as store:
-        store.create("log-a")
-        for turn in range(2):
-            for number in range(4):
-                offset = store.append("log-a", b"%d.%d\n" % (turn, number))
-                expected.append(("log-a", offset, f"{turn}.{number}"))
-            query.run()
-            assert query.rows() == expected
-            if not turn:
-                store.spill()
-        table = spark.read.format("chunkstore").options(metadata="chunks").load(ground.url)
-        assert [row.kind for row in table.select("kind").collect()] == ["object"] + ["inline"] * 4
-        frame = spark.read.format("chunkstore").options(segments="log-a").load(ground.url)
-        rows = sorted((row.offset, bytes(row.value)) for row in frame.collect())
-        assert b"".join(value for _, value in rows) == store.read("log-a", 0, 999)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.errors import RootUnavailable
 from chunkstore.pulsar import LedgerReader
 from chunkstore.spark import jobs
 from tests.cli.conftest import call
@@ -76,26 +75,6 @@ def test_frames_of_a_job(spark: Any, store: chunkstore.ChunkedSegmentStorage, ho
     assert list(store.sessions()) == []
 
 
-def test_an_interrupted_driver_cancels_its_tasks(spark: Any) -> None:
-    from chunkstore.spark.jobs import running
-
-    class Interrupted(BaseException):
-        pass
-
-    def told(_size_bytes: int) -> None:
-        raise Interrupted  # as Ctrl-C: in the thread that waits
-
-    def call(number: int, _attempt: object) -> None:
-        import time
-
-        time.sleep(600 * number)
-
-    with pytest.raises(Interrupted):
-        running.OnSpark(spark, "interrupted", told)(call, [0, 1], [1, 1])
-    tracker = spark.sparkContext.statusTracker()
-    wait_for(lambda: not tracker.getActiveJobsIds(), 120)
-
-
 def test_a_driver_killed_in_the_middle_of_a_job(
     spark: Any, store: chunkstore.ChunkedSegmentStorage, home: Path
 ) -> None:
@@ -123,13 +102,3 @@ def test_a_driver_killed_in_the_middle_of_a_job(
         item.ledger: [entry.payload for entry in reader.read("t", item.ledger)] for item in reader.ledgers("t")
     } == (dict(enumerate(lines)))
     assert list(store.sessions()) == []
-
-
-def test_what_a_task_raises_is_raised_as_it_was(spark: Any) -> None:
-    from chunkstore.spark.jobs import running
-
-    def call(number: int, _attempt: object) -> None:
-        raise RootUnavailable("file:///nowhere", f"asked for by task {number}")
-
-    with pytest.raises(RootUnavailable, match="by task 1"):
-        running.OnSpark(spark, "failing")(call, [1], [1])

@@ -9,9 +9,7 @@ import pytest
 
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
-from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import PulsarBucket
-from chunkstore.spark.errors import original_error
 from tests.support.pulsar_broker import FOLDER, entries_of_topic, seen_by_consumer
 from tests.support.spark import missing
 
@@ -56,14 +54,6 @@ def test_messages_are_what_a_consumer_saw(spark: Any, topic: str) -> None:
     assert {(row.ledger, row.entry, row.batch_index): (row.producer, row.sequence_id, row.key) for row in rows} == seen
 
 
-def test_transactions_end_in_ledgers_that_were_not_asked_for(spark: Any) -> None:
-    everything = frame(spark, topic=TOPIC, messages="true", transactions="all").select("ledger", "txn_state").collect()
-    assert {row.txn_state for row in everything} == {"committed", "aborted", None}
-    ledger = min(row.ledger for row in everything if row.txn_state == "aborted")
-    one = frame(spark, topic=TOPIC, messages="true", ledgers=ledger).select("txn_state").collect()
-    assert 0 < len(one) == sum(row.ledger == ledger and row.txn_state != "aborted" for row in everything)
-
-
 def test_both_formats_of_a_topic_give_each_entry_once(spark: Any, tmp_path: Path) -> None:
     """PIP-76's own test plan: ledger-based and streaming ledgers of one topic, one of them in both."""
     entries = entries_of_topic("indexed/chunks")
@@ -92,17 +82,3 @@ def test_both_formats_of_a_topic_give_each_entry_once(spark: Any, tmp_path: Path
     found = frame(spark, f"file://{tmp_path}", ledgers=",".join(map(str, ledgers)), maxBytesPerPartition=8192)
     assert rows_of(found) == [tuple(entry) for entry in entries]
     assert found.rdd.getNumPartitions() > len(ledgers)
-
-
-def test_misuse_is_told_by_name(spark: Any) -> None:
-    for options, argument in (
-        ({"topc": "x"}, "topc"),
-        ({"transactions": "all"}, "transactions"),
-        ({"columns": "x"}, "columns"),
-    ):
-        with pytest.raises(Exception) as caught:
-            frame(spark, **options).collect()
-        error = original_error(caught.value)
-        assert isinstance(error, InvalidArgument) and error.argument == argument
-    with pytest.raises(Exception, match="LedgerNotFound"):
-        frame(spark, ledgers="999999").collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,11 @@ from chunkstore.config import Tuning
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
-    ContainerNotFound,
     Damaged,
-    InvalidArgument,
-    SegmentNotFound,
     Unsupported,
 )
 from chunkstore.spark.errors import original_error
 from tests.support.data import pattern
-from tests.support.hooked import wait_for
 
 MIB = chunkstore.MIB
 
@@ -106,19 +101,6 @@ def test_sql_over_a_temporary_view(container: Container) -> None:
     failure(Unsupported, lambda: container.spark.sql(table))
 
 
-def test_mistakes_reach_the_driver_with_type_and_fields(container: Container) -> None:
-    with container.open() as store:
-        fill(store, "a", 10, 10)
-    unknown = failure(InvalidArgument, lambda: container.frame(segments="a", colums="value"))
-    assert unknown.to_fields() == {"argument": "colums"}
-    assert "minPartitions" in unknown.message
-    assert failure(InvalidArgument, container.frame).to_fields() == {"argument": "segments"}
-    missing = failure(SegmentNotFound, container.frame(segments="a,nix").collect)
-    assert missing.to_fields() == {"segment": "nix"}
-    elsewhere = container.spark.read.format("chunkstore").options(container="other", segments="a").load(container.url)
-    assert failure(ContainerNotFound, elsewhere.collect).to_fields()["container"] == "other"
-
-
 def test_damage_reaches_the_driver_with_type_and_fields(container: Container) -> None:
     with container.open() as store:
         fill(store, "a", 3 * MIB, MIB)
@@ -136,45 +118,3 @@ def test_damage_reaches_the_driver_with_type_and_fields(container: Container) ->
     assert '"segment": "a"' in str(caught.value)
     path.unlink()
     assert failure(ChunkNotFound, container.frame(segments="a").collect).to_fields() == {"chunk": chunks[1]}
-
-
-@pytest.mark.proof
-def test_a_read_beside_a_writer_sees_one_snapshot(container: Container) -> None:
-    """Rounds go to the left, then to the right segment: in any one point of history left is level or one round ahead."""
-    piece = pattern(0, 10_000)
-    with container.open() as store:
-        store.create("left")
-        store.create("right")
-        stop = threading.Event()
-        rounds = [0]
-
-        def write() -> None:
-            while not stop.is_set():
-                store.append("left", piece)
-                store.append("right", piece)
-                rounds[0] += 1
-                # Every byte is collected four times: a writer at full speed would only make that take longer.
-                stop.wait(0.01)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
-            seen = []
-            for _ in range(4):
-                last = rounds[0]
-                wait_for(lambda last=last: rounds[0] > last)  # type: ignore[misc]
-                floor = rounds[0]
-                frame = container.frame(segments="left,right")
-                lengths = [contents(frame, name) for name in ("left", "right")]
-                again = [contents(frame, name) for name in ("left", "right")]
-                assert lengths == again, "a frame is planned once"
-                left, right = (len(value) for _, value in lengths)
-                assert left - right in (0, len(piece))
-                assert left >= floor * len(piece)
-                assert lengths[0][1] == piece * (left // len(piece))
-                seen.append(left)
-        finally:
-            stop.set()
-            writer.join()
-    assert seen == sorted(seen)
-    assert seen[-1] > seen[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import chunkstore
 from chunkstore.config import Tuning
-from chunkstore.errors import Conflict, ContainerNotFound, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.errors import Conflict, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.spark import foreach_batch
 from chunkstore.spark.errors import original_error
 
@@ -92,32 +91,6 @@ def test_a_batch_and_its_mistakes(ground: Ground) -> None:
         assert store.epoch == 1
 
 
-@pytest.mark.parametrize("streams", [False, pytest.param(True, marks=pytest.mark.proof)])
-def test_a_missing_container_or_root_is_one_sentence(ground: Ground, streams: bool) -> None:
-    ground.open().close()
-    ground.bring(1)
-    spark, frame = ground.spark, ground.spark.range(3).selectExpr("CAST(id AS STRING) AS value")
-    for number, (root, container) in enumerate(((ground.root, "nope"), (f"{ground.root}/none", "default"))):
-        given = {"container": container, "segments": "s", "path": root}
-        checkpoint = f"{ground.path}/missing-{number}"
-        read = spark.read.format("chunkstore").options(**given)
-        write = frame.write.format("chunkstore").options(**given, framing="lines").mode("append")
-        stream = spark.readStream.format("chunkstore").options(**given).load().writeStream.format("noop")
-        stream = stream.option("checkpointLocation", f"{checkpoint}-in")
-        texts = spark.readStream.format("text").load(str(ground.path / "in"))
-        sink = texts.writeStream.format("chunkstore").options(**given, framing="lines")
-        sink = sink.option("checkpointLocation", f"{checkpoint}-out")
-        of_streams = (lambda: stream.start().awaitTermination(), lambda: sink.start().awaitTermination())  # noqa: B023
-        for call in of_streams if streams else (lambda: read.load().collect(), write.save):  # noqa: B023
-            with pytest.raises(Exception, match="ContainerNotFound") as caught:
-                call()
-            assert "Traceback" not in str(caught.value)
-            assert "'chunkstore put' creates it" in str(caught.value)
-            found = original_error(caught.value)
-            assert isinstance(found, ContainerNotFound)
-            assert (found.container, found.root) == (container, root)
-
-
 def test_a_finished_stream_leaves_no_session_and_a_repetition_writes_nothing(ground: Ground) -> None:
     with ground.open() as store:
         for _ in range(2):
@@ -152,95 +125,3 @@ def test_a_stream_whose_driver_and_owner_end_between(ground: Ground) -> None:
     assert isinstance(refused, Conflict)
     assert (refused.expected, refused.found) == (3, 1)
     assert sorted(ground.written()) == ground.brought
-
-
-@pytest.mark.proof
-def test_other_rows_under_the_last_number_are_refused(ground: Ground) -> None:
-    """A checkpoint that was put back by one micro-batch plans the same rows again, or what has come since."""
-    checkpoint, kept = ground.path / "checkpoint", ground.path / "kept"
-    with ground.open() as store:
-        ground.bring(1)
-        ground.stream()
-        shutil.copytree(checkpoint, kept)
-        ground.bring(1)
-        ground.stream()
-        shutil.rmtree(checkpoint)
-        shutil.copytree(kept, checkpoint)
-        ground.stream()
-        assert ground.written() == ground.brought
-        shutil.rmtree(checkpoint)
-        kept.rename(checkpoint)
-        (ground.path / "in" / "1.txt").unlink()
-        ground.bring(1)
-        for owner in (None, store):
-            with pytest.raises(Exception, match="put the newer checkpoint back") as caught:
-                ground.stream(owner)
-            assert owner is not None or isinstance(original_error(caught.value), Conflict)
-        assert ground.written() == ground.brought[:2]
-
-
-@pytest.mark.proof
-def test_two_frames_of_one_micro_batch(ground: Ground) -> None:
-    """The second one's number says that it is there already. It was dropped, and nobody told."""
-    ground.bring(3)
-    source = ground.spark.readStream.format("text").load(str(ground.path / "in"))
-
-    def run(store: chunkstore.ChunkedSegmentStorage, number: int, good: Any, bad: Any) -> None:
-        def split(frame: Any, batch: int) -> None:
-            good(frame.where("value != 'row 1'"), batch)
-            bad(frame.where("value = 'row 1'"), batch)
-
-        def halves(frame: Any, batch: int) -> None:  # of one length
-            good(frame.where("value = 'row 0'"), batch)
-            good(frame.where("value = 'row 2'"), batch)
-
-        stream = source.writeStream.option("checkpointLocation", str(ground.path / f"checkpoint-{number}"))
-        stream.foreachBatch(split if good is not bad else halves).trigger(availableNow=True).start().awaitTermination()
-
-    with ground.open() as store:
-        good, bad = (foreach_batch(store, segments=name, framing="lines") for name in ("good", "bad"))
-        with pytest.raises(Exception, match="each needs a foreach_batch with a txnAppId of its own"):
-            run(store, 1, good, bad)
-        assert not store.exists("bad")
-        with pytest.raises(Exception, match="each needs a foreach_batch with a txnAppId of its own"):
-            run(store, 3, good, good)
-        store.delete("good")
-        good, bad = (foreach_batch(store, segments=name, framing="lines", txnAppId=name) for name in ("good", "bad"))
-        run(store, 2, good, bad)
-        assert sorted(store.read("good", 0, 99).split(b"\n")) == [b"", b"row 0", b"row 2"]
-        assert store.read("bad", 0, 99) == b"row 1\n"
-        run(store, 2, good, bad)
-
-
-def test_a_stream_of_a_driver_that_owns_the_container(ground: Ground) -> None:
-    with ground.open() as store:
-        ground.bring(2)
-        ground.stream(store)
-        ground.forget("commits", 1)
-        ground.bring(1)
-        ground.stream(store)
-        assert sorted(ground.written()) == ground.brought
-        assert store.epoch == 1
-
-
-@pytest.mark.proof
-def test_ledgers_are_read_again_as_they_were_written(ground: Ground) -> None:
-    columns = ("id div 2000 AS ledger", "id % 2000 AS entry", "CAST(concat('entry ', id) AS BINARY) AS payload")
-    frame = ground.spark.range(0, 4000, 1, 4).selectExpr(*columns)  # two tasks for each ledger
-
-    def write(**options: str) -> None:
-        chosen = {"topic": "orders", "chunkBytes": "20000", **options}
-        frame.write.format("chunkstore").options(**chosen).mode("append").save(ground.root)
-
-    with ground.open() as store:
-        for _ in range(2):
-            write(txnAppId="test", txnVersion="1")
-        found = ground.spark.read.format("chunkstore").option("topic", "orders").load(ground.root).collect()
-        wanted = [("orders", number // 2000, number % 2000, b"entry %d" % number) for number in range(4000)]
-        assert sorted(map(tuple, found)) == wanted
-        with pytest.raises(Exception, match="Conflict") as caught:
-            write()
-        refused = original_error(caught.value)
-        assert isinstance(refused, Conflict)
-        assert (refused.expected, refused.found) == (2000, 0)
-        assert store.sessions() == []

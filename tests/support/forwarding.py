@@ -134,15 +134,6 @@ class Hooked(Forwarding):
         return result
 
 
-class Carrying(Forwarding):
-    """Says that so many bytes of whatever it composes went through the client."""
-
-    carried_bytes = 0
-
-    def compose(self, name: str, ranges: Sequence[ChunkRange]) -> Composed:
-        return super().compose(name, ranges)._replace(carried_bytes=self.carried_bytes)
-
-
 def _names(handle: object) -> tuple[str, ...]:
     # What is no handle is refused by the storage, not here.
     return (handle.name,) if isinstance(handle, ChunkHandle) else ()

@@ -260,11 +260,6 @@ class World:
         store._made_in = None
         store._maintenance.stopping.set()
 
-    def forget_files(self, replica: Replica) -> None:
-        """Let go of what it holds open: small files are opened anew at each use, but a log is large as long as its owner lives."""
-        if isinstance(replica.storage, FilesystemChunkStorage):
-            replica.storage._cache.shrink()
-
     def still(self, store: ChunkedSegmentStorage) -> None:
         """For tests that count: from now on only the test itself writes records, and asks the storage."""
         alone(store)

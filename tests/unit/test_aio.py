@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import chunkstore
-from chunkstore import aio, assembly
+from chunkstore import aio
 from chunkstore.config import Tuning
 from tests.support.data import pattern
 from tests.support.hooked import wait_for
@@ -95,20 +94,6 @@ def test_a_follower_hears_of_appends(root: str) -> None:
     run(main)
 
 
-def test_who_gives_up_waiting_for_a_follower_loses_nothing(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            await store.create("a")
-            async with store.reader("a", follow=True) as reader:
-                for number in range(3):
-                    with pytest.raises(TimeoutError):
-                        await asyncio.wait_for(anext(reader), 0.1)
-                    await store.append("a", b"%d" % number)
-                    assert await anext(reader) == b"%d" % number
-
-    run(main)
-
-
 def test_errors_are_those_of_the_method(root: str) -> None:
     async def main() -> None:
         with pytest.raises(chunkstore.ContainerNotFound):
@@ -156,31 +141,6 @@ def test_what_is_cancelled_comes_to_its_end_unheard(root: str) -> None:
             assert await store.append("a", b"abc") == 0, "what had not begun did not happen"
 
     run(main)
-
-
-def test_what_a_cancelled_call_opens_is_closed(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[Any] = []
-    go_on = threading.Event()
-    real = assembly.open_store
-
-    def slow(*arguments: Any, **named: Any) -> Any:
-        go_on.wait(60)
-        opened.append(real(*arguments, **named))
-        return opened[0]
-
-    async def main() -> None:
-        with monkeypatch.context() as context:
-            context.setattr(assembly, "open_store", slow)
-            opening = asyncio.create_task(aio.open(root, settings=SETTINGS))
-            await asyncio.sleep(0.1)
-            opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await opening
-        go_on.set()
-
-    run(main)
-    with pytest.raises(chunkstore.Closed):
-        opened[0].create("a")
 
 
 async def first_piece(store: Any, name: str) -> bytes:
@@ -234,124 +194,6 @@ def test_appends_go_on_next_to_a_thousand_followers(root: str) -> None:
     run(main)
 
 
-def test_cancelling_and_closing_need_no_thread_of_the_pool(root: str) -> None:
-    held = Held()
-
-    async def main() -> None:
-        store = await aio.open(root, settings=SETTINGS, threads=1)
-        await store.create("a")
-        following = await all_follow(store, FOLLOWERS)
-        store.wrapped.hold = held
-        holding = asyncio.create_task(store.hold())
-        await until(held.begun.is_set)
-        cancelled, *others = following
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        assert cancelled.cancelled() and not any(task.done() for task in others)
-        await store.close()
-        ends = await asyncio.gather(*others, return_exceptions=True)
-        assert {type(end) for end in ends} == {chunkstore.Closed}
-        assert not holding.done(), "all that while the only thread was held"
-        held.go_on.set()
-        await holding
-
-    run(main)
-
-
-def test_wait_is_that_of_the_store(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS, threads=1) as store:
-            for name in "abc":
-                await store.create(name)
-            assert (await store.wait("a", 0, 0.01)).length == 0
-            waiting = [asyncio.create_task(store.wait(name, 1, 60)) for name in "abc"]
-            await all_wait(store, 3)
-            await store.append("a", b"x")
-            assert not waiting[0].done(), "one byte is not beyond offset 1"
-            await store.append("a", b"y")
-            assert (await waiting[0]).length == 2
-            await store.seal("b")
-            assert (await waiting[1]).sealed
-            await store.delete("c")
-            with pytest.raises(chunkstore.SegmentNotFound):
-                await waiting[2]
-            for arguments in (("a", -1, 1), ("a", 0, -1), ("", 0, 1)):
-                with pytest.raises(chunkstore.InvalidArgument):
-                    await store.wait(*arguments)
-
-    run(main)
-
-
-def test_followers_of_a_replica_share_its_looks(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            await store.create("a")
-            replica = await aio.open_replica(root, settings=SETTINGS, threads=1)
-            following = await all_follow(replica, 50)
-            await store.append("a", b"x")
-            assert await asyncio.gather(*following) == [b"x"] * 50
-            async with replica.reader("a", start=1, follow=True) as reader:
-                await store.append("a", b"y")
-                piece = b""
-                while not piece:  # a caller that gives up sooner than the replica looks sees news all the same
-                    with suppress(TimeoutError):
-                        piece = await asyncio.wait_for(anext(reader), 0.01)
-            left = asyncio.create_task(replica.wait("a", 2, 3_600))
-            await all_wait(replica, 1)
-            await replica.close()
-            with pytest.raises(chunkstore.Closed):
-                await left
-
-    run(main)
-
-
-def test_closing_a_reader_ends_the_wait_for_its_next_piece(root: str) -> None:
-    held = Held()
-
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS, threads=1) as store:
-            await store.create("a")
-            store.wrapped.hold = held
-            at_tail, in_queue = [await store.reader("a", follow=True) for _ in range(2)]
-            waiting = [asyncio.create_task(anext(at_tail))]
-            await all_wait(store, 1)
-            holding = asyncio.create_task(store.hold())
-            await until(held.begun.is_set)
-            waiting.append(asyncio.create_task(anext(in_queue)))
-            await until(lambda: in_queue._fetching is not None)
-            for reader in (at_tail, in_queue):
-                await reader.close()
-            for task in waiting:
-                with pytest.raises(chunkstore.Closed):
-                    await task
-            held.go_on.set()
-            await holding
-
-    run(main)
-
-
-def test_a_follower_reads_ahead_where_it_lags(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            await store.create("a")
-            data, given = os.urandom(100_000), 0
-            heard = bytearray()
-            async with store.reader("a", follow=True, piece_bytes=4096) as reader:
-                for size in (40_000, 1, 4096, 50_000, 5_903):
-                    await store.append("a", data[given : given + size])
-                    given += size
-                    while len(heard) < given:
-                        heard += await anext(reader)
-                    with pytest.raises(TimeoutError):
-                        await asyncio.wait_for(anext(reader), 0.01)
-                await store.seal("a")
-                with pytest.raises(StopAsyncIteration):
-                    await anext(reader)
-                assert reader.position == len(data) and heard == data
-
-    run(main)
-
-
 def test_full_writers_hold_no_thread_and_lose_nothing(root: str) -> None:
     held = Held()
 
@@ -377,27 +219,6 @@ def test_full_writers_hold_no_thread_and_lose_nothing(root: str) -> None:
             assert sorted(await asyncio.gather(*futures)) == list(range(10))
             await writer.close()
             assert sorted(await store.read("a", 0, 100)) == sorted(b"0123456789")
-
-    run(main)
-
-
-def test_a_full_writer_hears_of_its_end(root: str) -> None:
-    held = Held()
-
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS, threads=1) as store:
-            await store.create("a")
-            store.wrapped.append = held.fail
-            writer = await store.writer("a", flush_bytes=1, buffer_bytes_max=1, window=1)
-            futures = [await writer.append(b"x")]
-            await until(held.begun.is_set)
-            futures.append(await writer.append(b"x"))
-            waiting = asyncio.create_task(writer.append(b"y"))
-            await until(lambda: len(writer.wrapped._wakes) == 1)
-            held.go_on.set()
-            for call in (*futures, await waiting, writer.close()):
-                with pytest.raises(chunkstore.StorageUnavailable):
-                    await call
 
     run(main)
 
@@ -434,50 +255,6 @@ def test_ctrl_c_ends_a_program_of_followers() -> None:
             program.kill()
     assert program.returncode == -signal.SIGINT and b"KeyboardInterrupt" in errors
     assert b"never retrieved" not in errors and b"was destroyed" not in errors
-
-
-def test_lines_and_files_of_followers_hold_no_thread(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS, threads=1) as store:
-            await store.create("a")
-            assert [name async for name in store] == ["a"]
-            segment = await store["a"]
-            readers = [await store.reader("a", follow=True) for _ in range(4)]
-            calls = [readers[0].readline(), readers[1].read(7), readers[2].read()]
-            waiting = [asyncio.create_task(call) for call in calls]
-            lines = await readers[3].lines()
-            waiting.append(asyncio.create_task(anext(lines)))
-            waiting.append(asyncio.create_task(anext(await segment.lines(follow=True))))
-            await all_wait(store, 5)
-            for part in (b"one", b"\ntw", b"o\nrest"):
-                assert await segment.append(part) >= 0  # by the only thread
-            first, seven, everything, *records = waiting
-            assert (await first, await seven) == (b"one\n", b"one\ntwo")
-            assert [await record for record in records] == [(0, b"one")] * 2
-            assert await anext(lines) == (4, b"two")
-            await store.seal("a")
-            assert await everything == b"one\ntwo\nrest"
-            assert [record async for record in lines] == [(8, b"rest")]
-
-    run(main)
-
-
-def test_who_gives_up_a_file_loses_nothing_and_closing_ends_its_lines(root: str) -> None:
-    async def main() -> None:
-        async with aio.open(root, settings=SETTINGS) as store:
-            await store.create("a")
-            async with store.reader("a", follow=True) as reader:
-                for call in (anext(reader), reader.read(9), reader.readline()):
-                    with pytest.raises(TimeoutError):
-                        await asyncio.wait_for(call, 0.05)
-                await store.append("a", b"a line\nmore")
-                assert (await reader.readline(), await reader.read(4)) == (b"a line\n", b"more")
-                waiting = asyncio.create_task(anext(await reader.lines()))
-                await all_wait(store, 1)
-            with pytest.raises(chunkstore.Closed):
-                await waiting
-
-    run(main)
 
 
 def test_followers_wait_for_their_segment_without_a_thread(root: str) -> None:

@@ -8,17 +8,12 @@ from functools import partial
 import msgpack
 import pytest
 
-from chunkstore.asks import Answer, AskCommit, AskJob, AskPin, AskSession, Event, Request, Stage, expect
-from chunkstore.changes import Append, NewChunk, Replace, TablePut
-from chunkstore.config import MIB
-from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
-from chunkstore.records import Pin, PinRecord
+from chunkstore.asks import Answer
+from chunkstore.errors import ChunkstoreError, Conflict, Damaged, Unsupported
 from chunkstore_journal import asks
 from chunkstore_journal.asks import decode_answer, decode_request, encode_answer, encode_request
 from chunkstore_journal.wire import FRAME_HEADER_BYTES, encode_frame
 from tests.golden.journal_samples import ANSWERS, ASKS, CONTAINER, GOLDEN
-
-ONCE = TablePut("sink", b"k", b"v", 0)
 
 
 @pytest.mark.parametrize("name", sorted(ASKS))
@@ -46,12 +41,6 @@ def test_errors_this_program_does_not_know_and_fields_that_are_no_plain_data() -
     odd = encode_answer(Answer(4, Conflict("a", expected=[1], found=1 << 64), None))
     found = decode_answer(odd, object="x").error
     assert isinstance(found, Conflict) and (found.expected, found.found) == ("[1]", str(1 << 64))
-
-
-def test_a_result_of_another_kind_is_damage() -> None:
-    assert expect(int, 7) == 7
-    with pytest.raises(Damaged, match="no Pin"):
-        expect(Pin, 7)
 
 
 def frame(kind: int, body: object, version: int = 1) -> bytes:
@@ -142,31 +131,3 @@ CHUNK = (bytes(28), 1, 1, ())
 def test_what_is_no_request_is_damage(body: object) -> None:
     with pytest.raises(Damaged):
         decode_request(frame(1, body), CONTAINER, object="x")
-
-
-def test_what_no_reader_would_accept_is_not_written() -> None:
-    old, new = bytes(range(28)), NewChunk(bytes(28), ((0, 1), (0, 5)))  # type: ignore[arg-type]
-    stage = ASKS["stage"].ask.once  # type: ignore[union-attr]
-    assert isinstance(stage, Stage)
-    for ask in (
-        AskCommit((Append("a", b"x"),), None),
-        AskCommit((Append("a", b"x"), Append("a", b"x")), Event(1, b"w", 1)),
-        AskCommit((Replace("a", 0, 1, (old,), (new,)),), ONCE),
-        AskCommit((), TablePut("sink", b"k", b"v")),
-        AskCommit((TablePut("sink", b"k", b"other"),), TablePut("!scrub", b"k", b"v", 0)),
-        AskCommit((object(),), ONCE),  # type: ignore[arg-type]
-        AskSession("", 1000),
-        AskSession("h", 0),
-        AskPin("", PinRecord(0, 0, 0, "h", "")),
-        AskJob("defrag", ""),
-        AskJob("sweep"),
-        AskCommit((), Stage(9, ())),
-        AskCommit((), Stage(9, [()])),  # type: ignore[arg-type]
-        AskCommit((), stage._replace(runs=stage.runs[:1] * 2)),
-        object(),
-    ):
-        with pytest.raises(InvalidArgument):
-            encode_request(Request(ask, 1, 2), CONTAINER)  # type: ignore[arg-type]
-    many = tuple(TablePut("sink", b"%d" % number, bytes(1 * MIB - 100)) for number in range(16))
-    with pytest.raises(InvalidArgument, match="longer than"):
-        encode_request(Request(AskCommit(many, ONCE), 1, 2), CONTAINER)

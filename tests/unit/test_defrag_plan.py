@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import floor, log
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore import DefragPolicy, InvalidArgument
-from chunkstore.config import KIB, MIB
-from chunkstore.upkeep.defrag_plan import DefragChunk, DefragRun, plan_runs, rank, requests_of, undecided_from
-from tests.support.data import refused
+from chunkstore import DefragPolicy
+from chunkstore.config import MIB
+from chunkstore.upkeep.defrag_plan import DefragChunk, DefragRun, plan_runs, rank
 
 TARGET = 1000
 
@@ -69,27 +67,6 @@ def test_what_a_plan_may_do(
         assert same == {0} or len(same) > 1 or (growing and same == {1})
 
 
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(2, 20))
-def test_windows_lead_to_the_end(lengths: list[int], seen: int) -> None:
-    """By windows of ``seen`` chunks nothing is merged twice, and every step gets further."""
-    policy = DefragPolicy(fanout=2)
-    chunks, at, runs = listed(lengths), 0, list[DefragRun]()
-    while at < len(chunks):
-        window = chunks[at : at + seen]
-        is_last = at + seen >= len(chunks)
-        found = plan_runs(window, policy, TARGET, growing=not is_last)
-        step = len(window)
-        again = None if is_last else undecided_from(window, found, policy, TARGET)
-        if again is not None:
-            step = again
-            found = [run for run in found if run.last <= again]
-        assert step > 0
-        runs += [DefragRun(at + first, at + last) for first, last in found]
-        at += step
-    assert all(before.last <= behind.first for before, behind in pairwise(runs))
-    assert sum(merged(lengths, runs)) == sum(lengths)
-
-
 @given(
     st.integers(2, 9),
     st.integers(1, 40),
@@ -111,27 +88,6 @@ def test_a_byte_is_written_so_often_at_most(fanout: int, append: int, pauses: li
     assert max(times for _, times in chunks) <= floor(log(TARGET / append, fanout) + 1e-9)
 
 
-def test_tiers() -> None:
-    policy, target = DefragPolicy(), 128 * MIB
-
-    def plan(sizes: list[int], *, growing: bool = False) -> list[DefragRun]:
-        return plan_runs(listed(sizes), policy, target, growing=growing)
-
-    assert [rank(size, target, 8) for size in (target + 1, target, 16 * MIB + 1, 16 * MIB, 2 * MIB, 1, 0)] == [
-        0, 0, 0, 1, 2, 9, 0,
-    ]  # fmt: skip
-    assert plan([64 * KIB] * 7) == []
-    assert plan([64 * KIB] * 8) == [(0, 8)]
-    assert plan([64 * KIB] * 10_000) == [*((at, at + 2048) for at in range(0, 8192, 2048)), (8192, 10_000)]
-    # The last merge waits for a full chunk where more is to come, and for nothing where no more can come.
-    assert plan([16 * MIB] * 7 + [8 * MIB] * 1, growing=True) == []
-    assert plan([16 * MIB] * 8, growing=True) == [(0, 8)]
-    assert plan([8 * MIB] * 9 + [target], growing=True) == [(0, 9)]
-    # A large one does not move for the sake of small ones, unless they are many.
-    assert plan([9 * MIB, *[64 * KIB] * 8]) == [(1, 9)]
-    assert plan([9 * MIB, *[64 * KIB] * 200]) == [(0, 201)]
-
-
 @pytest.mark.parametrize(
     ("dead", "length", "moves"),
     [(8 * MIB, 8 * MIB, True), (8 * MIB, 8 * MIB + 1, False), (8 * MIB - 1, 1, False), (100 * MIB, 28 * MIB, True)],
@@ -140,19 +96,3 @@ def test_a_first_chunk_moves_where_half_of_it_and_8_mib_are_dead(dead: int, leng
     runs = plan_runs(listed([length, 128 * MIB], dead=dead), DefragPolicy(), 128 * MIB, growing=True)
     assert runs == ([(0, 1)] if moves else [])
     assert plan_runs(listed([length], dead=dead, stays=frozenset([0])), DefragPolicy(), 128 * MIB, growing=True) == []
-
-
-def test_policies_and_costs() -> None:
-    assert requests_of(100, 10 * MIB, DefragPolicy(verify=False)) == 103
-    assert requests_of(100, 10 * MIB, DefragPolicy()) == 106
-    refused(
-        InvalidArgument,
-        lambda: DefragPolicy(fanout=1),
-        lambda: DefragPolicy(fanout=8.0),  # type: ignore[arg-type]
-        lambda: DefragPolicy(fanout=100, run_chunks_max=99),
-        lambda: DefragPolicy(run_chunks_max=10_001),
-        lambda: DefragPolicy(run_bytes_max=0),
-        lambda: DefragPolicy(age_s_min=-1.0),
-        lambda: DefragPolicy(age_s_min=float("nan")),
-        lambda: DefragPolicy(verify=1),  # type: ignore[arg-type]
-    )

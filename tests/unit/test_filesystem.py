@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -222,38 +222,6 @@ def test_a_log_takes_nothing_after_an_error(
             log.write_durable(4, b"x")
 
 
-def synced_folders(monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
-    """The folders that are synced from here on, seen from the root."""
-    synced: list[str] = []
-    real = posix.sync_directory
-
-    def spy(path: str, make_room: Callable[[], None], dir_fd: int | None = None) -> None:
-        held = "" if dir_fd is None else os.readlink(f"/proc/self/fd/{dir_fd}")
-        synced.append(os.path.relpath(os.path.join(held, path), root))
-        real(path, make_room, dir_fd)
-
-    monkeypatch.setattr(posix, "sync_directory", spy)
-    return synced
-
-
-def test_a_failed_sync_of_a_folder_is_tried_again(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Unlike file pages, a directory's entry is metadata: a later sync of it covers it or fails again."""
-    storage.create("f/first", b"x")
-    storage.sync(["f/first"])
-    storage.create("f/a", b"x")
-    monkeypatch.setattr(posix, "sync_directory", failing(errno.EIO))
-    with pytest.raises(StorageUnavailable, match="unknown"):
-        storage.sync(["f/a"])
-    monkeypatch.undo()
-    synced = synced_folders(monkeypatch, root)
-    storage.sync(["f/a"])
-    assert synced == ["f"]
-    storage.sync(["f/a"])
-    assert len(synced) == 1
-
-
 # Parallel syncs
 
 
@@ -315,18 +283,6 @@ def test_short_reads_are_finished(storage: FilesystemChunkStorage, monkeypatch: 
     buffer = bytearray(150)
     assert storage.read_into(handle, 10, buffer) == 90
     assert buffer == data[10:] + bytes(60)
-
-
-def test_a_torn_create_is_removed(storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
-    with pytest.raises(StorageFull) as caught:
-        storage.create("a", b"x")
-    assert caught.value.object == "a"
-    assert not (root / "a").exists()
-    for call in (storage.create_if_absent, storage.put):
-        with pytest.raises(StorageFull):
-            call("b", b"x")
-    assert temporaries(root) == []
 
 
 @pytest.fixture

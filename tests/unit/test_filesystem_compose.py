@@ -11,9 +11,7 @@ import pytest
 
 from chunkstore.errors import (
     ChunkExists,
-    ChunkNotFound,
     ChunkstoreError,
-    InvalidArgument,
     StorageFull,
     StorageUnavailable,
 )
@@ -75,29 +73,6 @@ def test_where_the_kernel_does_not_copy_bytes_are_carried(
     assert (root / "c/new").read_bytes() == WHOLE
 
 
-def test_copies_that_stop_early(storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal, or a limit of the file system's: fewer bytes, then none although there are more, then a refusal."""
-
-    def change(real: Copy) -> Copy:
-        def call(source: int, target: int, count: int, source_offset: int, target_offset: int) -> int:
-            if source_offset > 5_000:
-                return 0
-            return real(source, target, min(count, 977), source_offset, target_offset)
-
-        return call
-
-    copying(monkeypatch, change)
-    made = storage.compose("c/new", RANGES)
-    assert 0 < made.carried_bytes < made.length == len(WHOLE)
-    assert (root / "c/new").read_bytes() == WHOLE
-    real_pread, real_pwrite = os.pread, os.pwrite
-    copying(monkeypatch, refusing(errno.EXDEV))
-    monkeypatch.setattr(os, "pread", lambda fd, count, offset: real_pread(fd, min(count, 701), offset))
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real_pwrite(fd, memoryview(data)[:333], offset))
-    assert storage.compose("c/newer", RANGES).length == len(WHOLE)
-    assert (root / "c/newer").read_bytes() == WHOLE
-
-
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, StorageUnavailable)]
 )
@@ -153,69 +128,3 @@ def test_a_folder_that_cannot_be_synced_leaves_it_open(
     assert (root / "c/new").read_bytes() == WHOLE
     with pytest.raises(ChunkExists):
         storage.compose("c/new", RANGES)
-
-
-def at_the_second_copy(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
-    copies = []
-
-    def change(real: Copy) -> Copy:
-        def call(source: int, target: int, count: int, source_offset: int, target_offset: int) -> int:
-            copies.append(source_offset)
-            if len(copies) == 2:
-                happens()
-            return real(source, target, count, source_offset, target_offset)
-
-        return call
-
-    copying(monkeypatch, change)
-
-
-def test_sources_that_go_meanwhile(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that is being copied stays to whom has it open; one that is gone before its turn is missed."""
-    at_the_second_copy(monkeypatch, (root / "c/b").unlink)
-    assert storage.compose("c/new", RANGES[:2]).length == 10_001
-    assert (root / "c/new").read_bytes() == WHOLE[:10_001]
-    at_the_second_copy(monkeypatch, (root / "c/a").unlink)
-    (root / "c/b").write_bytes(B)
-    with pytest.raises(ChunkNotFound) as caught:
-        storage.compose("c/newer", RANGES)
-    assert caught.value.chunk == "c/a"
-    assert left_behind(root) == ["b", "new"]
-
-
-def test_sources_that_are_cut_meanwhile(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_the_second_copy(monkeypatch, lambda: os.truncate(root / "c/b", 4_999))
-    with pytest.raises(InvalidArgument, match="'c/b' ends before byte 5000"):
-        storage.compose("c/new", RANGES[:2])
-    assert left_behind(root) == ["a", "b"]
-
-
-def test_another_process_takes_the_name_meanwhile(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_the_second_copy(monkeypatch, lambda: (root / "c/new").write_bytes(b"theirs"))
-    with pytest.raises(ChunkExists):
-        storage.compose("c/new", RANGES)
-    assert (root / "c/new").read_bytes() == b"theirs"
-    assert left_behind(root) == ["a", "b", "new"]
-
-
-def test_it_stays_in_the_tree_that_was_opened(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The container's folder is moved while bytes are copied, and another one appears at its place."""
-    there = root / "elsewhere"
-
-    def move() -> None:
-        (root / "c").rename(there)
-        (root / "c").mkdir()
-        (root / "c/a").write_bytes(b"x" * len(A))
-
-    at_the_second_copy(monkeypatch, move)
-    assert storage.compose("c/new", RANGES).length == len(WHOLE)
-    assert (there / "new").read_bytes() == WHOLE
-    assert sorted(path.name for path in (root / "c").iterdir()) == ["a"]

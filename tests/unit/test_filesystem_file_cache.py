@@ -3,84 +3,15 @@
 from __future__ import annotations
 
 import errno
-import gc
-import os
 import random
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from chunkstore.errors import ChunkNotFound, StorageUnavailable
 from chunkstore_bindings.filesystem import FilesystemChunkStorage, posix
-from chunkstore_bindings.filesystem.file_cache import FileCache, OpenFile
-from tests.faults.ground import fast_folder
-from tests.support.scripts import run_script
-
-
-def open_descriptors(folder: Path) -> int:
-    """How many files this process has open there (elsewhere other threads may open and close what they like)."""
-    gc.collect()
-    found = []
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return sum(path.startswith(str(folder)) for path in found)
-
-
-def make_file(tmp_path: Path, name: str, *, writable: bool = False) -> OpenFile:
-    return OpenFile(os.open(tmp_path / name, os.O_RDWR | os.O_CREAT), writable=writable, recheck=False)
-
-
-def test_clean_files_go_before_dirty_ones_and_dirty_ones_are_synced(tmp_path: Path) -> None:
-    synced: list[str] = []
-    cache = FileCache(3, lambda name, _file: synced.append(name))
-    for name in ("dirty", "clean", "clean-too"):
-        cache.add(name, make_file(tmp_path, name, writable=True)).dirty = name == "dirty"
-    cache.add("a", make_file(tmp_path, "a"))
-    cache.add("b", make_file(tmp_path, "b"))
-    assert set(cache.files) == {"dirty", "a", "b"}
-    assert synced == []
-    cache.files["a"].dirty = cache.files["b"].dirty = True
-    cache.add("c", make_file(tmp_path, "c"))
-    assert len(synced) == 1
-    assert synced[0] not in cache.files
-
-
-def test_many_chunks_through_eight_handles(tmp_path: Path) -> None:
-    before = open_descriptors(tmp_path)
-    storage = FilesystemChunkStorage(tmp_path, open_files_max=8)
-    for number in range(300):
-        storage.create(f"c/{number}", b"%05d" % number)
-    handles = [storage.open_write(f"c/{number}") for number in range(300)]
-    order = random.Random(7)
-    failures: list[BaseException] = []
-
-    def work(seed: int) -> None:
-        own = random.Random(seed)
-        try:
-            for _ in range(1000):
-                number = own.randrange(300)
-                assert storage.read(handles[number], 0, 5) == b"%05d" % number
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(300):
-        number = order.randrange(300)
-        storage.write(handles[number], storage.stat(f"c/{number}").length, b"+")
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    storage.sync([f"c/{number}" for number in range(300)])
-    # Besides the files: the root, and the folder that was written to.
-    assert open_descriptors(tmp_path) - before <= 8 + 2
-    assert sum((tmp_path / f"c/{number}").stat().st_size for number in range(300)) == 300 * 5 + 300
-    storage.close()
-    assert open_descriptors(tmp_path) == before
+from chunkstore_bindings.filesystem.file_cache import OpenFile
 
 
 def test_reads_race_with_deletes_and_evictions(tmp_path: Path) -> None:
@@ -160,54 +91,6 @@ def test_eviction_of_dirty_files_reports_its_error_to_the_next_sync(
         storage.write(handle, 1, b"y")
     storage.sync([f"c/{number}" for number in range(40)])
     storage.close()
-
-
-FULL = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from chunkstore_bindings.filesystem import FilesystemChunkStorage
-storage = FilesystemChunkStorage(sys.argv[1], open_files_max=100_000)
-names = [f"c/{number % 2}/{number}" for number in range(100)]
-for name in names:
-    storage.create(name, b"x")
-storage.sync(names)
-held = []
-
-def full():
-    for name in names:
-        storage.read(storage.open_read(name), 0, 1)
-    try:
-        while True:
-            held.append(os.open("/dev/null", os.O_RDONLY))
-    except OSError:
-        pass
-
-calls = [
-    lambda: storage.list("c/"),
-    lambda: storage.sync(["c/0/0"]),
-    lambda: storage.sync(names),
-    lambda: storage.harden("c/1/1"),
-    lambda: storage.create("c/new/0", b"x"),
-    lambda: storage.sync(["c/new/0"]),
-    lambda: storage.create("c/newer/0", b"x"),
-    lambda: storage.create("c/newest/0", b"x"),
-    lambda: storage.sync(["c/newer/0", "c/newest/0"]),
-    lambda: storage.create_if_absent("d/0/0", b"x"),
-    lambda: storage.put("d/1/0", b"x"),
-]
-for call in calls:
-    full()
-    call()
-    for fd in held:
-        os.close(fd)
-    held.clear()
-print("done")
-"""
-
-
-def test_when_no_descriptor_is_left_idle_files_give_way_to_folders_too(tmp_path: Path) -> None:
-    with fast_folder(tmp_path) as folder:
-        assert run_script(FULL, folder) == "done\n"
 
 
 @pytest.mark.parametrize("replaced", [True, False])

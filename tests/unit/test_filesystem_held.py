@@ -33,46 +33,6 @@ def reading(storage: FilesystemChunkStorage, name: str) -> list[Callable[[], obj
     ]
 
 
-def test_a_root_that_may_be_made_is_not_needed_before(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path / "no")
-    assert not storage.exists("c/a")
-    assert storage.list().items == ()
-    with pytest.raises(ChunkNotFound):
-        storage.stat("c/a")
-    assert list(tmp_path.iterdir()) == []
-    # Another process makes it meanwhile: what is there is found, and held.
-    other = FilesystemChunkStorage(tmp_path / "no")
-    other.create("c/a", b"x")
-    assert storage.stat("c/a").length == 1
-    (tmp_path / "no").rename(tmp_path / "yes")
-    assert storage.stat("c/a").length == 1
-    storage.close()
-    other.close()
-
-
-@pytest.mark.parametrize("moved", ["root", "root/c"])
-def test_everything_goes_on_in_a_tree_that_was_renamed(tmp_path: Path, moved: str) -> None:
-    storage = FilesystemChunkStorage(tmp_path / "root")
-    storage.create("c/d/old", b"old")
-    (tmp_path / moved).rename(tmp_path / "elsewhere")
-    place = tmp_path / "elsewhere" / ("c" if moved == "root" else "")
-    for number, write in enumerate(writing(storage, "c/e/new")):
-        write()
-        storage.sync(["c/e/new"])
-        assert (place / "e/new").read_bytes() == b"x", number
-        storage.delete("c/e/new")
-    assert storage.write(storage.open_write("c/d/old"), 3, b"er") == 2
-    assert [item.name for item in storage.list("c/").items] == ["c/d/old"]
-    storage.set_read_only(ChunkHandle("c/d/old", True), True)
-    assert not storage.open_write("c/d/old").writable
-    storage.harden("c/d/old")
-    assert (place / "d/old").read_bytes() == b"older"
-    with pytest.raises(ChunkNotFound):
-        storage.identity("c/d/old")
-    assert not (tmp_path / moved).exists()
-    storage.close()
-
-
 @pytest.mark.parametrize("replaced", [False, True])
 @pytest.mark.parametrize("removed", ["root", "root/c"])
 def test_nothing_is_made_in_the_place_of_a_tree_that_was_removed(tmp_path: Path, removed: str, replaced: bool) -> None:
@@ -97,37 +57,3 @@ def test_nothing_is_made_in_the_place_of_a_tree_that_was_removed(tmp_path: Path,
     again = FilesystemChunkStorage(tmp_path / "root")
     again.create_if_absent("c/d/b", b"x")
     again.close()
-
-
-def test_identity_needs_the_tree_and_the_path(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path / "root")
-    storage.create_if_absent("c/a", b"x")
-    first = storage.identity("c/a")
-    (tmp_path / "root/c").rename(tmp_path / "aside")
-    shutil.copytree(tmp_path / "aside", tmp_path / "root/c")
-    for _ in range(2):
-        with pytest.raises(ChunkNotFound):
-            storage.identity("c/a")
-    other = FilesystemChunkStorage(tmp_path / "root")
-    assert other.identity("c/a") != first
-    shutil.rmtree(tmp_path / "root/c")
-    (tmp_path / "aside").rename(tmp_path / "root/c")
-    assert storage.identity("c/a") == first
-    storage.close()
-    other.close()
-
-
-def test_a_folder_that_was_only_looked_at_may_be_deleted_and_made_by_others(tmp_path: Path) -> None:
-    storage = FilesystemChunkStorage(tmp_path)
-    for content in (b"first", b"second"):
-        (tmp_path / "c").mkdir()
-        (tmp_path / "c/a").write_bytes(content)
-        assert storage.read(storage.open_read("c/a"), 0, 9) == content
-        shutil.rmtree(tmp_path / "c")
-        assert not storage.exists("c/a")
-    # It was a container's once: only who creates a container makes its folder.
-    for write in writing(storage, "c/a"):
-        with pytest.raises(StorageUnavailable, match="open it again"):
-            write()
-    assert not (tmp_path / "c").exists()
-    storage.close()

@@ -66,25 +66,6 @@ def test_an_overlay_is_what_its_upper_directory_is(tmp_path: Path) -> None:
         assert is_local(found, find_mount(found, "/merged/x", "0:9")) is local
 
 
-def test_this_machine(tmp_path: Path) -> None:
-    assert mounts.file_system_of("/proc") == ("proc", False)
-    kind, local = mounts.file_system_of(str(tmp_path))
-    assert local is (kind in mounts.LOCAL_TYPES)
-    for root in (tmp_path, tmp_path / "to/be/made"):
-        storage = FilesystemChunkStorage(root)
-        assert storage.capabilities.medium == kind
-        assert storage.capabilities.append_journal is local
-        storage.close()
-
-
-@pytest.mark.parametrize("medium", ["nfs", "nfs4", "fuse.sshfs", "cifs", "9p", "unknown", "whatever"])
-def test_other_media_take_no_appended_journal(tmp_path: Path, medium: str) -> None:
-    storage = FilesystemChunkStorage(tmp_path, medium=medium)
-    offered = storage.capabilities
-    assert (offered.append_journal, offered.fence_by_stat, offered.append) == (False, False, True)
-    storage.close()
-
-
 def test_roots_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidArgument, match="not a directory"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from chunkstore.errors import (
 )
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
-from chunkstore_bindings.filesystem.file_cache import OpenFile
 from tests.support.files import makers, temporaries
 
 
@@ -124,21 +122,6 @@ def test_pipes_and_folders_are_no_chunks(storage: FilesystemChunkStorage, root: 
 # Other processes (two storages on one root)
 
 
-def test_hints_that_another_process_replaces_are_read_anew(storage: FilesystemChunkStorage, root: Path) -> None:
-    other = FilesystemChunkStorage(root)
-    handle = ChunkHandle("lease", writable=False)
-    for number in range(5):
-        other.put("lease", b"beat %d" % number)
-        assert storage.read(handle, 0, 100) == b"beat %d" % number
-        assert storage.read(handle, 0, 6) == b"beat %d" % number
-        buffer = bytearray(100)
-        assert storage.read_into(handle, 0, buffer) == 6
-    other.delete("lease")
-    with pytest.raises(ChunkNotFound):
-        storage.read(handle, 0, 100)
-    other.close()
-
-
 @pytest.mark.parametrize("size", [100, 3 << 20])
 def test_a_file_that_lost_its_name_is_not_taken_for_the_other_one(
     storage: FilesystemChunkStorage, root: Path, size: int
@@ -163,41 +146,6 @@ def test_a_file_that_lost_its_name_is_not_taken_for_the_other_one(
     assert storage.read(handle, 0, size + 1) == b"d" * size
 
 
-def test_bytes_of_two_files_are_the_content_of_none(
-    storage: FilesystemChunkStorage, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hint is replaced by a longer one between the look that met its end and the one that makes sure of it."""
-    other = FilesystemChunkStorage(root)
-    other.put("hint", b"AAAAAA")
-    latest = storage._files.latest
-
-    def replaced_before(name: str) -> OpenFile:
-        monkeypatch.undo()
-        other.put("hint", b"BBBBBBBBBB")
-        return latest(name)
-
-    monkeypatch.setattr(storage._files, "latest", replaced_before)
-    buffer = bytearray(100)
-    assert storage.read_into(ChunkHandle("hint", writable=False), 0, buffer) == 10
-    assert buffer[:10] == b"BBBBBBBBBB"
-    other.close()
-
-
-def test_appends_of_another_process_are_seen(storage: FilesystemChunkStorage, root: Path) -> None:
-    other = FilesystemChunkStorage(root, medium="nfs")
-    handle = storage.create("log", b"one")
-    assert other.read(handle, 0, 100) == b"one"
-    storage.write(handle, 3, b"two")
-    assert other.read(handle, 0, 100) == b"onetwo"
-    buffer = bytearray(100)
-    assert other.read_into(handle, 0, buffer) == 6
-    storage.write(handle, 6, bytes(100_000))
-    assert len(other.read(handle, 0, 1 << 20)) == 100_006
-    storage.write(handle, 100_006, b"end")
-    assert other.read(handle, 100_000, 100)[-3:] == b"end"
-    other.close()
-
-
 def test_a_chunk_that_another_process_deleted_is_not_written(storage: FilesystemChunkStorage, root: Path) -> None:
     handle = storage.create("a", b"x")
     (root / "a").unlink()
@@ -206,24 +154,3 @@ def test_a_chunk_that_another_process_deleted_is_not_written(storage: Filesystem
     again = storage.create("a", b"anew")
     assert storage.write(again, 4, b"!") == 1
     assert (root / "a").read_bytes() == b"anew!"
-
-
-def test_a_chunk_that_another_process_made_longer_is_not_written_over(
-    storage: FilesystemChunkStorage, root: Path
-) -> None:
-    handle = storage.create("a", b"x")
-    with open(root / "a", "ab") as file:
-        file.write(b"foreign")
-    with pytest.raises(Exception, match="its length is 8"):
-        storage.write(handle, 1, b"mine")
-    assert (root / "a").read_bytes() == b"xforeign"
-
-
-def test_read_only_marks_of_another_process_count(storage: FilesystemChunkStorage, root: Path) -> None:
-    handle = storage.create("a", b"x")
-    os.chmod(root / "a", 0o444)
-    with pytest.raises(InvalidArgument, match="read-only"):
-        storage.write(handle, 1, b"y")
-    storage.set_read_only(handle, read_only=False)
-    assert stat.S_IMODE((root / "a").stat().st_mode) & 0o200
-    assert storage.write(handle, 1, b"y") == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.errors import Closed, ContainerNotFound, InvalidArgument, SegmentSealed, Unsupported
-from tests.support.forked import in_forked_child
+from chunkstore.errors import ContainerNotFound, InvalidArgument, Unsupported
 
 fsspec = pytest.importorskip("fsspec", reason="not tested: segments as files (fsspec is not installed)")
 
@@ -136,21 +133,6 @@ def test_close_writes_what_is_queued_and_gives_the_container_back(files: Files, 
     assert stored(tmp_path, "a") == b"queued;more"
 
 
-def test_a_broken_file_says_so_until_its_end_and_repeats_nothing(files: Files, tmp_path: Path) -> None:
-    fs = files()
-    fs.pipe_file("a", b"kept;")
-    file = fs.open("a", "ab")
-    fs._shared.owning().seal("a")
-    file.write(b"refused")
-    for call in (file.flush, lambda: file.write(b"refused, too"), file.close):
-        with pytest.raises(SegmentSealed):
-            call()
-    assert file.closed
-    with pytest.raises(SegmentSealed):
-        fs.open("a", "ab")
-    assert stored(tmp_path, "a") == b"kept;"
-
-
 def test_options_that_cannot_hold_are_refused(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ContainerNotFound):
         files(create=False).open("a", "ab")
@@ -166,39 +148,3 @@ def test_options_that_cannot_hold_are_refused(files: Files, tmp_path: Path, monk
     monkeypatch.delenv("CHUNKSTORE_ROOT")
     with pytest.raises(InvalidArgument, match="CHUNKSTORE_ROOT"):
         files()
-
-
-def test_a_forked_child_has_its_own(files: Files, tmp_path: Path) -> None:
-    fs = files()
-    file = fs.open("a", "ab")
-    file.write(b"of the parent")
-
-    def child() -> str:
-        said = ""
-        for call in (lambda: fs.cat("a"), lambda: file.write(b"child"), file.close):
-            try:
-                call()
-            except Closed as error:
-                said += "refused " if "forked" in str(error) else str(error)
-        fs.close()
-        return said + str(files().exists("a"))
-
-    assert in_forked_child(child) == "refused refused refused True"
-    file.close()
-    assert stored(tmp_path, "a") == b"of the parent"
-
-
-LEFT_OPEN = """
-import chunkstore.fs, logging, sys
-fs = chunkstore.fs.ChunkstoreFileSystem(root=sys.argv[1])
-logging.getLogger("mine").addHandler(logging.StreamHandler(fs.open("log", "a")))
-logging.getLogger("mine").warning("logged")
-queued = fs.open("queued", "ab")
-queued.write(b"queued")
-"""
-
-
-def test_the_interpreters_end_writes_what_is_queued(files: Files, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "log")]
-    assert not subprocess.run(command, timeout=60, check=True, capture_output=True).stderr
-    assert (stored(tmp_path, "log"), stored(tmp_path, "queued")) == (b"logged\n", b"queued")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.rolling_header import NUMBER_MAX, ChunkEntry, Header, decode_header, encode_header
+from chunkstore.codec.rolling_header import ChunkEntry, Header, decode_header, encode_header
 from chunkstore.errors import InvalidArgument
-from chunkstore.headers.plan import NO_LIMIT, PlannedChunk, check_file_name, plan_export, plan_import, rolling_of
+from chunkstore.headers.plan import check_file_name, plan_export, plan_import
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 ABC = Header(100, (ChunkEntry(0, "a"), ChunkEntry(100, "b"), ChunkEntry(200, "c")))
@@ -16,29 +16,6 @@ ABC = Header(100, (ChunkEntry(0, "a"), ChunkEntry(100, "b"), ChunkEntry(200, "c"
 
 def findings(header: Header, **lengths: int) -> list[tuple[str, str, int]]:
     return [(item.severity, item.object, item.position) for item in plan_import("s", header, lengths).findings]
-
-
-def test_a_whole_segment() -> None:
-    plan = plan_import("s", ABC, {"a": 100, "b": 100, "c": 30}, sealed=True)
-    assert plan.chunks == (("a", 0, 100), ("b", 100, 100), ("c", 200, 30))
-    assert (plan.start_offset, plan.length, plan.sealed, plan.size_bytes_max, plan.findings) == (0, 230, True, 100, ())
-
-
-def test_files_at_the_beginning_that_are_gone_were_truncated() -> None:
-    plan = plan_import("s", ABC, {"c": 30})
-    assert (plan.chunks, plan.start_offset, plan.length, plan.damage) == ((("c", 200, 30),), 200, 230, None)
-    assert findings(ABC, c=30) == [("info", "s$header", 0)]
-    assert findings(ABC, b=100, c=0) == [("info", "s$header", 0)]
-
-
-def test_a_header_may_begin_above_0() -> None:
-    plan = plan_import("s", Header(None, (ChunkEntry(300, "a"),)), {"a": 5})
-    assert (plan.start_offset, plan.length, plan.findings) == (300, 305, ())
-
-
-def test_no_chunks() -> None:
-    plan = plan_import("s", Header(7, ()), {})
-    assert (plan.chunks, plan.start_offset, plan.length, plan.findings) == ((), 0, 0, ())
 
 
 @pytest.mark.parametrize(
@@ -56,19 +33,6 @@ def test_what_the_files_do_not_bear_out(lengths: dict[str, int], found: tuple[st
     plan = plan_import("s", ABC, lengths)
     assert found in findings(ABC, **lengths)
     assert (plan.damage is None) == (found[0] != "damage")
-
-
-def test_a_file_without_bytes_may_be_gone_unless_it_is_the_last() -> None:
-    header = Header(None, (ChunkEntry(0, "a"), ChunkEntry(0, "b"), ChunkEntry(5, "c"), ChunkEntry(5, "d")))
-    assert findings(header, b=5, d=1) == []
-    assert findings(header, a=0, b=5, c=0) == [("damage", "d", 0)]
-    assert plan_import("s", header, {"b": 5, "d": 1}).chunks == (("b", 0, 5), ("d", 5, 1))
-
-
-def test_a_segment_cannot_end_beyond_what_offsets_can_say() -> None:
-    header = Header(None, (ChunkEntry(NUMBER_MAX, "a"),))
-    assert findings(header, a=0) == []
-    assert findings(header, a=1) == [("damage", "a", 1)]
 
 
 @given(
@@ -104,39 +68,6 @@ def chunks(*lengths: int, begin: int = 0) -> list[LayoutChunk]:
         LayoutChunk(f"default/d/{at}", begin + sum(lengths[:at]), length, None, 1, "closed", "object")
         for at, length in enumerate(lengths)
     ]
-
-
-def test_our_own_chunks_are_listed_where_they_are() -> None:
-    plan = plan_export(info(0, 25), 10, chunks(10, 10, 5), 5, "token")
-    assert plan.copies == ()
-    data = b"maxsize=10&0=default/d/0&10=default/d/1&20=default/d/2&"
-    assert encode_header(plan.entries) == data
-
-
-def test_what_a_header_cannot_say_is_copied() -> None:
-    dead_head = plan_export(info(3, 25), 10, chunks(10, 10, 5), 5, "t")
-    assert dead_head.copies == (PlannedChunk("s$offset.3.t", 3, 7),)
-    longer = plan_export(info(0, 25), 10, chunks(10, 10, 5), 6, "t")
-    assert longer.copies == (PlannedChunk("s$offset.20.t", 20, 5),)
-    both = plan_export(info(3, 10), 10, chunks(10), 11, "t")
-    assert both.copies == (PlannedChunk("s$offset.3.t", 3, 7),)
-    nothing_left = plan_export(info(25, 25), 10, [], 0, "t")
-    assert nothing_left.copies == (PlannedChunk("s$offset.25.t", 25, 0),)
-    assert plan_export(info(20, 25), 10, chunks(5, begin=20), 5, "t").copies == ()
-    assert plan_export(info(0, 0), 10, [], 0, "t").copies == ()
-
-
-def test_chunks_without_end() -> None:
-    header = decode_header(encode_header(plan_export(info(), NO_LIMIT, [], 0, "t").entries))
-    assert header.size_bytes_max == NUMBER_MAX
-    assert rolling_of(header.size_bytes_max).chunk_size_bytes_max == NO_LIMIT
-    assert rolling_of(None).chunk_size_bytes_max == NO_LIMIT
-    assert rolling_of(7).chunk_size_bytes_max == 7
-
-
-@pytest.mark.parametrize("name", ["a", "scope/stream/0.#epoch.0", "a$header", "ü" * 100, "a=b"])
-def test_names_of_files(name: str) -> None:
-    check_file_name(name)
 
 
 @pytest.mark.parametrize("name", ["/a", "a/", "a//b", "../a", "a/../b", "./a", "a&b", "x" * 220, "ü" * 110])

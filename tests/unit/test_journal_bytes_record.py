@@ -12,9 +12,7 @@ from chunkstore.checksum import crc32c, crc32c_extend, record_hash
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import RecordKind
-from chunkstore_journal import payloads
 from chunkstore_journal.record import (
-    EMBEDDABLE_BYTES_MAX,
     HEADER_BYTES,
     OVERHEAD_BYTES,
     LogReader,
@@ -134,43 +132,7 @@ def test_what_no_reader_would_accept_is_not_written(change: dict[str, object]) -
         encode_record(header._replace(**change), payload)  # type: ignore[arg-type]
 
 
-def test_the_longest_record_fits_into_an_open() -> None:
-    header, _ = RECORDS["ops"]
-    longest, _ = encode_record(header, bytes(EMBEDDABLE_BYTES_MAX - OVERHEAD_BYTES))
-    assert decode_slot(longest, object="x", container=CONTAINER).size == EMBEDDABLE_BYTES_MAX
-    with pytest.raises(InvalidArgument, match="OPS record"):
-        encode_record(header, bytes(EMBEDDABLE_BYTES_MAX - OVERHEAD_BYTES + 1))
-    base = payloads.BaseLink(0, 0, 0, 0, bytes(16))
-    body = payloads.encode_open(
-        payloads.OpenPayload(2, bytes(16), 1, 0, 0, 0, bytes(16), longest, base, None, "append", "h", 1, "b")
-    )
-    raw, _ = encode_record(RECORDS["open"].header, body)
-    again = payloads.decode_open(decode_slot(raw, object="x", container=CONTAINER).payload, object="x", position=0)
-    assert again.embedded == longest
-    with pytest.raises(InvalidArgument):
-        encode_record(RECORDS["open"].header, bytes(LIMITS.record_bytes_max - OVERHEAD_BYTES + 1))
-
-
 # --- a file of records -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("window", [OVERHEAD_BYTES, 165, 200, 1000, 4096, 1 << 20])
-def test_a_clean_file_is_read_whole_through_any_window(window: int) -> None:
-    raw, offsets = _log(40)
-    seen = []
-    reader = _reader(raw, window=window)
-    for record in reader:
-        seen.append(record)
-        assert reader.offset == sum(item.size for item in seen)
-    assert [record.header.lsn for record in seen] == list(range(1, 41))
-    assert [record.header.previous_hash for record in seen[1:]] == [record.hash for record in seen[:-1]]
-    assert (reader.ended, reader.offset, reader.tail_bytes, reader.reason) == ("clean", len(raw), 0, "")
-    part = _reader(raw, window=window, offset=offsets[7])
-    assert [record.header.lsn for record in part] == list(range(8, 41))
-    cut = _reader(raw, window=window, stop=offsets[9])
-    assert [record.header.lsn for record in cut] == list(range(1, 10))
-    assert (cut.ended, cut.offset) == ("clean", offsets[9])
-    assert _reader(b"").ended is None
 
 
 def test_every_cut_of_a_file_is_a_tail() -> None:
@@ -228,15 +190,6 @@ def test_zeros_after_the_end_are_no_tail_but_a_torn_record_before_them_is_one(ze
     assert (reader.ended, reader.offset, reader.tail_bytes) == ("clean", len(raw), 0)
 
 
-def test_zeros_before_other_bytes_are_damage() -> None:
-    raw, offsets = _log(4)
-    reader = _reader(raw[: offsets[2]] + bytes(offsets[3] - offsets[2]) + raw[offsets[3] :] + bytes(600), window=512)
-    assert [record.header.lsn for record in reader] == [1, 2]
-    assert (reader.ended, reader.tail_bytes) == ("tail", len(raw) - offsets[2])
-    found = reader.find_record_after(reader.offset, lsn=2, token=TOKEN)
-    assert found is not None and found[0] == offsets[3]
-
-
 def test_evidence_behind_damage_counts_only_of_this_container_claim_and_a_higher_lsn() -> None:
     data, offsets = _log(3, stray=b"CKSJ" * 500)
     reader = _reader(data, window=256)
@@ -250,16 +203,6 @@ def test_evidence_behind_damage_counts_only_of_this_container_claim_and_a_higher
     assert list(stranger) == []
     assert stranger.ended == "tail"
     assert stranger.find_record_after(0, lsn=0, token=TOKEN) is None
-
-
-@pytest.mark.parametrize("shift", range(0, 300, 7))
-def test_evidence_is_found_wherever_windows_meet(shift: int) -> None:
-    data, offsets = _log(2, stray=b"\xee" * (200 + shift))
-    reader = _reader(data, window=160)
-    list(reader)
-    found = reader.find_record_after(reader.offset, lsn=1, token=TOKEN)
-    assert found is not None
-    assert found[0] == offsets[1]
 
 
 def test_a_torn_record_that_carries_old_records_inside_is_still_a_tail() -> None:
@@ -280,18 +223,6 @@ def test_an_intact_record_of_a_newer_program_is_never_cut_off_as_torn(at: int, v
         list(reader)
     assert (caught.value.object, caught.value.position) == ("log.a", offsets[1])
     assert reader.offset == offsets[1]
-
-
-def test_a_follower_goes_on_where_it_stopped() -> None:
-    raw, offsets = _log(5)
-    data = bytearray(raw[: offsets[2] + 7])
-    reader = LogReader(lambda at, n: bytes(data[at : at + n]), object="log.a", container=CONTAINER)
-    assert [record.header.lsn for record in reader] == [1, 2]
-    assert (reader.ended, reader.tail_bytes) == ("tail", 7)
-    data[:] = raw
-    assert [record.header.lsn for record in reader] == [3, 4, 5]
-    assert (reader.ended, reader.tail_bytes, reader.reason) == ("clean", 0, "")
-    assert list(reader) == []
 
 
 @given(st.lists(st.sampled_from(NAMES), max_size=6), st.binary(max_size=300), st.integers(OVERHEAD_BYTES, 5000))

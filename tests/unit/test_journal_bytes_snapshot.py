@@ -13,7 +13,7 @@ import pytest
 from chunkstore import runtime
 from chunkstore.checksum import DIGEST_MODULUS, BytesLike, row_digest
 from chunkstore.config import LIMITS, MIB
-from chunkstore.errors import ChunkNotFound, Damaged, StorageFull
+from chunkstore.errors import Damaged
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import is_row
 from chunkstore.metadata.port import Head, Position
@@ -138,16 +138,6 @@ def test_rows_no_reader_would_accept_are_never_published(pair: Pair) -> None:
     assert storage.list("orders/").items == ()
 
 
-def test_the_longest_rows_fit_into_a_block() -> None:
-    pairs = [(b"T" + bytes([n]) * 510, bytes([n]) * LIMITS.row_bytes_max) for n in range(5)]
-    pairs.append((b"T\1short", bytes(MIB - 600)))
-    storage = _storage()
-    report = _write(storage, pairs)
-    store = Loaded()
-    _load(storage, report.name, store)
-    assert store.pairs == sorted(pairs)
-
-
 class Rotten(MemoryChunkStorage):
     """Changes one stored byte of what it is asked to write, or runs full."""
 
@@ -164,26 +154,6 @@ def test_a_snapshot_that_reads_back_wrong_is_deleted_and_reported() -> None:
     with pytest.raises(Damaged, match="CRC"):
         _write(storage, PAIRS)
     assert storage.list("orders/").items == ()
-
-
-def test_a_full_storage_leaves_nothing_behind() -> None:
-    def full(_: bytes) -> bytes:
-        raise StorageFull("no space left", object="x")
-
-    storage = Rotten(f"memory://snapshot-{next(_numbers)}")
-    storage.broken = full
-    with pytest.raises(StorageFull):
-        _write(storage, PAIRS)
-    assert storage.list("orders/").items == ()
-
-
-def test_a_store_that_stops_early_gets_no_head() -> None:
-    storage = _storage()
-    report = _write(storage, PAIRS)
-    store = Loaded(takes=3)
-    with pytest.raises(Damaged, match="end"):
-        _load(storage, report.name, store)
-    assert store.finished is None
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -256,15 +226,6 @@ def test_every_cut_and_anything_behind_is_found(which: str) -> None:
             with pytest.raises(Damaged):
                 _load(storage, "s.sn", Loaded())
         storage.put(name, good)
-
-
-def test_a_missing_part_or_snapshot_is_not_found_rather_than_damaged() -> None:
-    storage, names = _golden_storage("snapshot/split")
-    storage.delete(names[1])
-    with pytest.raises(ChunkNotFound):
-        _load(storage, "s.sn", Loaded())
-    with pytest.raises(ChunkNotFound):
-        read_snapshot_header(storage, "none.sn", container=CONTAINER)
 
 
 def _frame(kind: int, body: object) -> bytes:

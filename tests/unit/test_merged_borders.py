@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkstore import blocks
-from chunkstore.blocks import Borders, Piece, borders_inside, in_rows, known_pieces, merged_borders
-from chunkstore.config import KIB, MIB
+from chunkstore.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.metadata.blocks import border_rows
 from tests.unit.test_metadata_blocks import CHUNK, find, record
 
@@ -60,32 +59,3 @@ def test_any_parts(data: st.DataObject) -> None:
         found = find(rows, record(content), low, high)
         if len(merged.at) > 2:
             assert found == merged.between(low, high)
-
-
-def whole(lengths: Sequence[int], borders: bool = True) -> list[Piece]:
-    """Pieces of chunks of zeros that cannot be told from others: only where borders lie is looked at."""
-    pieces = []
-    for length in lengths:
-        at = [0, *(borders_inside(length) if borders else ()), length]
-        pieces.append(Piece(0, length, Borders(at, [0] * len(at))))
-    return pieces
-
-
-@pytest.mark.parametrize(
-    ("lengths", "rows"),
-    [
-        ([64 * KIB] * 2000, 18),
-        ([20 * KIB] * 2000, 8),
-        ([100 * KIB] * 1000, 11),
-        ([MIB] * 128, 18),
-        ([100] * 600, 0),
-        ([128 * MIB] * 3, 29),
-    ],
-)
-def test_chunks_of_one_length_have_rows_as_a_new_chunk_has(lengths: list[int], rows: int) -> None:
-    merged = merged_borders(whole(lengths))
-    [new] = whole([sum(lengths)])
-    assert new.borders is not None
-    assert len([*in_rows(merged)]) == rows <= len([*in_rows(new.borders)]) + 1
-    widest = max(high - low for low, high in pairwise(new.borders.at))
-    assert max(high - low for low, high in pairwise(merged.at)) <= 1.5 * widest

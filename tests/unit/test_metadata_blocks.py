@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,9 @@ from chunkstore.metadata.keys import block_key
 from chunkstore.metadata.memory import memory_store
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
-from tests.support.rot import borders_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = bytes(range(28))
-OTHER = bytes(range(1, 29))
 GOLDEN = "0100000000000100000000000000010000" + "deadbeef" + "00000001"
 
 
@@ -107,42 +104,6 @@ def test_any_pieces_make_the_rows_of_the_whole(data: st.DataObject) -> None:
         assert (around.at, around.crcs) == (borders.at, borders.crcs)
 
 
-def test_what_lies_between_known_borders_is_a_block() -> None:
-    """Rows on no grid, as merged chunks would have them, and rows that are missing."""
-    content = bytes(range(250)) * 4
-
-    def row(start: int, step: int, count: int, stop: int) -> dict[bytes, TableRecord]:
-        crcs = b"".join(value(content[: start + number * step]).to_bytes(4, "big") for number in range(count))
-        return {
-            block_key(CHUNK, stop): TableRecord(0, b"\1" + start.to_bytes(8, "big") + step.to_bytes(8, "big") + crcs)
-        }
-
-    found = {**row(7, 10, 4, 300), **row(300, 1, 1, 333), **row(600, 100, 3, 1 << 40)}
-    foreign = {key.replace(CHUNK, OTHER): item for key, item in row(1, 1, 60, 1 << 20).items()}
-    expected = [0, 7, 17, 27, 37, 300, 600, 700, 800, 1000]
-    for low, high in (
-        (0, 1),
-        (6, 7),
-        (6, 8),
-        (7, 8),
-        (36, 37),
-        (37, 38),
-        (40, 299),
-        (299, 301),
-        (333, 334),
-        (400, 650),
-        (799, 801),
-        (0, 1000),
-        (999, 1000),
-    ):
-        borders = find({**found, **foreign}, record(content), low, high)
-        assert borders is not None and [*borders.crcs] == [value(content[:at]) for at in borders.at]
-        assert borders.at[0] <= low and borders.at[-1] >= high
-        assert all(b - a <= 300 or a == 0 for a, b in pairwise(borders.at))
-    whole = find(found, record(content), 0, 1000)
-    assert whole is not None and [*whole.at] == expected
-
-
 @pytest.mark.parametrize(
     "raw",
     [
@@ -160,30 +121,3 @@ def test_what_lies_between_known_borders_is_a_block() -> None:
 def test_a_row_that_cannot_be_is_damage(raw: bytes) -> None:
     with pytest.raises(Damaged):
         find({block_key(CHUNK, 1 << 40): TableRecord(0, raw)}, record(bytes(1000)), 10, 1000)
-
-
-def test_the_borders_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = 16
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", step)
-    for length in (
-        0,
-        1,
-        15,
-        16,
-        17,
-        32,
-        33,
-        512 * 16,
-        512 * 16 + 1,
-        512 * 16 + 32,
-        512 * 48 + 1,
-        512 * 48 + 65,
-        40_000,
-    ):
-        assert [*blocks.borders_inside(length)] == borders_of(length, step)
-        assert blocks.count_borders(length) == len(borders_of(length, step))
-        assert blocks.is_one_block(length) == (not borders_of(length, step))
-    for position in range(0, 4000 * step, 7):
-        stretch = blocks.stretch_at(position)
-        assert stretch.start <= position < stretch.stop and stretch.stop - stretch.start == 64 * stretch.step
-        assert blocks.stretch_at(stretch.start) == blocks.stretch_at(stretch.stop - 1) == stretch

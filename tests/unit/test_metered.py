@@ -9,11 +9,11 @@ import pytest
 
 from chunkstore.errors import ChunkNotFound
 from chunkstore.metrics import storage_collector, total_of
-from chunkstore.storage import ChunkRange, Composed, ConcatArgument
+from chunkstore.storage import ChunkRange, ConcatArgument
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.clock import StoppedClock, stopped_clock
-from tests.support.forwarding import Carrying, Hooked
+from tests.support.forwarding import Hooked
 
 
 @pytest.fixture
@@ -64,17 +64,6 @@ def test_everything_is_counted(binding: MemoryChunkStorage) -> None:
     assert sum(total.latency_buckets) == 21
     storage.reset()
     assert storage.snapshot() == {}
-
-
-def test_what_composing_carries_is_counted_each_way(binding: MemoryChunkStorage) -> None:
-    binding.create("a", b"0123456789")
-    carrying = Carrying(binding)
-    storage = MeteredChunkStorage(carrying)
-    carrying.carried_bytes = 6
-    assert storage.compose("b", [ChunkRange("a", 0, 10)]) == Composed(10, 6)
-    with pytest.raises(ChunkNotFound):
-        storage.compose("c", [ChunkRange("none", 0, 10)])
-    assert storage.snapshot()["compose"][:4] == (2, 1, 6, 6)
 
 
 def slow(clock: StoppedClock, binding: MemoryChunkStorage, seconds: list[float]) -> MeteredChunkStorage:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from chunkstore.cli.pictures import Picture, gather, layout_lines, layout_svg
 from chunkstore.records import LayoutChunk, SegmentInfo
@@ -60,34 +58,6 @@ def test_chunks_are_drawn_to_scale() -> None:
     assert "epoch 9: 300 B" in text[2] and "CRC32C not known: 1" in text[3] and len(text) == 4
 
 
-def test_what_lies_in_the_journal_is_marked() -> None:
-    info = SegmentInfo("a", 1, 0, 1000, False, 4, 1, {}, 0, 0)
-    lengths, kinds = (500, 400, 60, 40), ("object", "inline", "inline", "object")
-    chunks = [
-        LayoutChunk(f"d/{number}", sum(lengths[:number]), length, 7, 1, "closed", kind)
-        for number, (length, kind) in enumerate(zip(lengths, kinds, strict=True))
-    ]
-    drawn = gather(info, chunks)
-    assert drawn.inline_bytes == 460 and [shape.inline for shape in drawn.shapes] == [0, 400, 60, 0]
-    assert [width for _, width in rects(layout_svg(drawn), "74.0")] == pytest.approx([952 * 0.4, 952 * 0.06])
-    few = gather(info, chunks, shapes_max=5)  # the last two are one shape
-    assert [shape.inline for shape in few.shapes] == [0, 400, 60]
-    assert rects(layout_svg(few), "74.0")[1] == pytest.approx((24 + 952 * 0.9, 952 * 0.06))
-    for text in (layout_svg(drawn), "".join(line.plain for line in layout_lines(drawn, 80))):
-        assert "in the journal's records: 460 B" in text.replace("&#x27;", "'")
-    assert "journal" not in layout_svg(picture([100]))
-
-
-@pytest.mark.parametrize("columns", [1, 7, 80])
-@pytest.mark.parametrize("lengths", [[], [1], [1 << 52], [1, 1 << 40, 1]])
-def test_extremes(lengths: list[int], columns: int) -> None:
-    drawn = picture(lengths, name="x" * 255)
-    root = ET.fromstring(layout_svg(drawn))
-    assert all(float(item.get("width", "0").rstrip("%")) <= 1000 for item in root.iter(f"{_SVG}rect"))
-    lines = [line.plain for line in layout_lines(drawn, columns)]
-    assert ("0 chunks" in lines[0]) == (not lengths) and len(lines) == (4 if lengths else 1)
-
-
 def test_names_are_escaped() -> None:
     drawn = picture([5, 5], name=HOSTILE)
     svg = layout_svg(drawn)
@@ -95,29 +65,3 @@ def test_names_are_escaped() -> None:
     assert "script" not in svg.replace("&lt;script&gt;", "").replace("&lt;/script&gt;", "")
     assert texts[0].startswith("</text><script>alert(1)</script>&\"'\\x1b[31m\\x00\\u202e\\ufffe\\ud800")
     assert "\x1b" not in "".join(line.plain for line in layout_lines(drawn, 80))
-
-
-def test_very_many_chunks_are_a_small_picture() -> None:
-    drawn = picture([3] * 30_000 + [50_000] + [1] * 10_000, epochs=(3, 4), unknown=frozenset({7}))
-    assert drawn.chunks == 40_001 and drawn.unknown == 1
-    assert len(drawn.shapes) <= 3 * 300 + 1 and len(layout_svg(drawn)) < 300_000
-    assert max(drawn.shapes, key=lambda shape: shape.stop - shape.start).name == "d/30000", "a long one stays itself"
-    assert "several chunks" in layout_svg(drawn) and "30,001" not in layout_svg(drawn)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(1, 1 << 40) | st.integers(1, 20), max_size=60),
-    st.integers(0, 1 << 62),
-    st.integers(0, 40),
-    st.integers(1, 30),
-)
-def test_nothing_is_lost_in_a_picture(lengths: list[int], first: int, head: int, shapes_max: int) -> None:
-    head = min(head, lengths[0] - 1) if lengths else 0
-    drawn = picture(lengths, first=first, head=head, shapes_max=shapes_max)
-    assert len(drawn.shapes) <= 3 * shapes_max + 1
-    assert sum(shape.chunks for shape in drawn.shapes) == len(lengths)
-    edges = [first, *(shape.stop for shape in drawn.shapes)]
-    assert [shape.start for shape in drawn.shapes] == edges[:-1] and edges[-1] == first + sum(lengths)
-    ET.fromstring(layout_svg(drawn))
-    assert all(len(line.plain) == 40 for line in list(layout_lines(drawn, 40))[1:2])

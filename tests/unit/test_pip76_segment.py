@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 from struct import unpack_from
 
@@ -11,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunkstore.codec.pulsar.arrow import SCHEMA, append_batch, read_batches
-from chunkstore.codec.pulsar.encoding import EncodedBlock
+from chunkstore.codec.pulsar.arrow import append_batch, read_batches
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, Entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Closed, InvalidArgument
@@ -126,26 +123,6 @@ def test_arrow_writes_the_same_bytes(
     assert index == expected.index_bytes
 
 
-@pytest.mark.parametrize("size_max", [0, 100, 5000])
-def test_several_windows_and_pieces(size_max: int) -> None:
-    chance = random.Random(size_max)
-    sizes = [chance.randint(0, size_max) for _ in range(200_000 if size_max < 1000 else 3000)]
-    noise = bytes(range(256)) * 20
-    payloads = [noise[number % 100 :][:size] for number, size in enumerate(sizes)]
-    sink = Sink()
-    encoder = SegmentEncoder(sink, block_bytes_max=3 << 20)
-    encoder.begin_ledger(1)
-    append_batch(encoder, 100, pa.array(payloads, pa.binary()))
-    index = encoder.finish()
-    encoded = Encoded(sink.data, index)
-    batches = list(read_batches(encoded.reader(), 1))
-    assert all(batch.schema == SCHEMA for batch in batches)
-    assert max(batch.nbytes for batch in batches) < 2 << 20
-    for batch in batches:
-        batch.validate(full=True)
-    assert rows(batches) == [Entry(1, 100 + number, payload) for number, payload in enumerate(payloads)]
-
-
 def encoder_of(**options: int) -> tuple[SegmentEncoder, Sink]:
     sink = Sink()
     return SegmentEncoder(sink, **options), sink
@@ -220,37 +197,6 @@ def test_refused_calls_change_nothing() -> None:
     ):
         with pytest.raises(InvalidArgument):
             encoder_of(**options)
-
-
-def test_a_failed_sink_closes_the_encoder() -> None:
-    def sink(_: EncodedBlock) -> None:
-        raise OSError("full")
-
-    encoder = SegmentEncoder(sink)
-    encoder.begin_ledger(1)
-    encoder.append(0, b"x")
-    with pytest.raises(OSError, match="full"):
-        encoder.cut()
-    with pytest.raises(Closed):
-        encoder.finish()
-
-
-def test_metadata_of_open_and_closed_ledgers() -> None:
-    encoder, _ = encoder_of()
-    encoder.begin_ledger(1)
-    encoder.append(41, b"")
-    encoder.begin_ledger(2, LedgerInfo(ledger=2, timestamp_ms=3))
-    encoder.append(6, b"")
-    encoder.begin_ledger(3)
-    encoder.begin_ledger(4)
-    encoder.append(0, b"")
-    encoder.describe(LedgerInfo(ledger=4, entries=100, size=7))
-    index = read_index(encoder.finish())
-    assert [group.info for group in index.ledgers] == [
-        LedgerInfo(ledger=1, entries=42),
-        LedgerInfo(ledger=2, entries=7, timestamp_ms=3),
-        LedgerInfo(ledger=4, entries=100, size=7),
-    ]
 
 
 def test_wrong_ranges_and_ledgers() -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from types import MappingProxyType
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from chunkstore.errors import BadOffset, Damaged, SegmentTruncated
 from chunkstore.reader import StorageReader
 from chunkstore.records import SegmentInfo
 from tests.support.data import pattern
-from tests.support.hooked import wait_for
 
 PIECE = 4096
 Ranges = list[tuple[int, int]]
@@ -115,36 +113,3 @@ def test_as_one_after_the_other(
     store = Store(length, bad, seed=seed, pause_s=0.001)
     assert outcome(reader(store, ahead=ahead, **how)) == expected  # type: ignore[arg-type]
     assert store.most_reading <= min(8, ahead)
-
-
-def test_several_at_a_time_and_no_more_than_may_be_held() -> None:
-    store = Store(40 * PIECE, [])
-    together = threading.Barrier(5)
-
-    def before(offset: int) -> None:
-        if offset < 5 * PIECE:
-            together.wait(60)
-        elif offset >= 40 * PIECE:
-            time.sleep(0.05)  # others would begin meanwhile
-
-    store.before = before
-    with reader(store, ahead=5) as pieces:
-        assert next(pieces) == pattern(0, PIECE)
-        wait_for(lambda: store.reads >= 6)
-        time.sleep(0.05)
-        assert store.reads == 6, "one that is taken, and five in advance"
-        assert b"".join(pieces) == pattern(PIECE, 39 * PIECE)
-    assert store.most_reading == 5
-    assert store.reads == 41, "one finds the end"
-
-
-def test_a_truncation_in_the_middle_is_told_in_its_place() -> None:
-    store = Store(20 * PIECE, [], pause_s=0.001)
-    with reader(store, ahead=3) as pieces:
-        got = [next(pieces) for _ in range(4)]
-        store.start = 15 * PIECE
-        with pytest.raises(SegmentTruncated) as caught:
-            while True:
-                got.append(next(pieces))
-        assert b"".join(got) == pattern(0, pieces.position)
-        assert caught.value.offset == pieces.position < 15 * PIECE

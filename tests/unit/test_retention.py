@@ -204,31 +204,3 @@ def test_a_cut_gives_up_no_more_than_the_policy(
             assert offset >= label.offset
         if fits and not concats and age_ms is not None and label.created_ms <= now_ms - age_ms:
             assert offset >= label.offset
-
-
-def plan(*labels: ChunkLabel, modified: int, now: int, age_ms: int, sealed: bool = False) -> int | None:
-    length = labels[-1].offset + 10
-    segment = SegmentRecord(
-        "s", 1, FLAG_SEALED if sealed else 0, 0, length, b"f" * 28, b"l" * 28, labels[-1].offset, 0, 10, 1,
-        len(labels), {}, 0, modified,
-    )  # fmt: skip
-    policy = RetentionPolicy(age_s_max=age_ms / 1000)
-    return plan_cut(segment, policy, now_ms=now, chunk_start=lambda offset: offset // 10 * 10, labels=labels)
-
-
-def test_labels_of_the_future_make_nothing_old() -> None:
-    first, future, third = ChunkLabel(0, 0, True), ChunkLabel(10, 10**9, True), ChunkLabel(20, 5, True)
-    assert plan(first, future, third, modified=5, now=10_000, age_ms=10) is None
-    assert plan(first, third._replace(offset=10), modified=5, now=10_000, age_ms=10) == 10
-
-
-def test_what_came_by_a_concat_proves_nothing() -> None:
-    # Its label is old, but what it stands behind was written until a moment ago.
-    own, other = ChunkLabel(0, 0, True), ChunkLabel(10, 0, False)
-    assert plan(own, other, modified=10_000, now=10_001, age_ms=100) is None
-    # Nothing has changed since.
-    assert plan(own, other, modified=10_000, now=10_100, age_ms=100) == 10
-    assert plan(own, other, modified=10_000, now=10_100, age_ms=100, sealed=True) == 20
-    # A chunk of its own behind both, made a while ago.
-    behind = ChunkLabel(20, 10_000, True)
-    assert plan(own, other, behind, modified=10_100, now=10_100, age_ms=100) == 20

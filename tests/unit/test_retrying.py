@@ -8,13 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from chunkstore.config import MIB
-from chunkstore.deadline import until
 from chunkstore.errors import (
-    ChunkExists,
     ChunkNotFound,
     ChunkstoreError,
-    Closed,
     Damaged,
     DeadlineExceeded,
     InvalidArgument,
@@ -122,43 +118,6 @@ def test_an_answer_is_an_answer(made: Set, answer: ChunkstoreError) -> None:
     assert made.storage.counts() == RetryCounts({}, {}, {}, {})
 
 
-def test_the_pauses_double_and_half_of_each_is_chance(clock: StoppedClock) -> None:
-    policy = RetryPolicy(tries_max=200, budget_s=1e9, pause_s_first=1.0, pause_s_max=64.0)
-    made = Set(append=True, policy=policy)
-    made.script.always = StorageUnavailable("down")
-    with pytest.raises(StorageUnavailable, match="down"):
-        made.storage.exists("a")
-    assert len(made.script.calls) == 200
-    assert len(clock.slept_s) == 199
-    for number, slept_s in enumerate(clock.slept_s):
-        assert min(64.0, 2.0**number) / 2 <= slept_s <= min(64.0, 2.0**number)
-    late = clock.slept_s[10:]
-    assert min(late) < 35
-    assert max(late) > 61
-    assert 44 < sum(late) / len(late) < 52
-    assert made.storage.counts() == RetryCounts({"exists": 199}, {}, {"exists": 1}, {})
-
-
-def test_the_budget_of_seconds(clock: StoppedClock) -> None:
-    made = Set(append=True, policy=RetryPolicy(tries_max=10_000, budget_s=7.0, pause_s_first=0.1, pause_s_max=1.0))
-    made.script.always = StorageUnavailable("down")
-    began_s = clock.now_s
-    with pytest.raises(StorageUnavailable):
-        made.storage.stat("a")
-    assert 5 < clock.now_s - began_s < 7
-    assert len(made.script.calls) > 8
-
-
-def test_the_operation_under_way_sets_an_end(made: Set, clock: StoppedClock) -> None:
-    made.script.always = StorageUnavailable("down")
-    began_s = clock.now_s
-    with until(clock.now_s + 0.5), until(clock.now_s + 900), pytest.raises(StorageUnavailable):
-        made.storage.exists("a")
-    assert clock.now_s - began_s < 0.5
-    with until(clock.now_s - 1), pytest.raises(StorageUnavailable):
-        made.storage.exists("a")
-
-
 # Creating
 
 
@@ -212,39 +171,6 @@ def test_full_after_doubt_is_no_promise(made: Set) -> None:
     made.fail(BEFORE, *[StorageFull("full")] * 20)
     with pytest.raises(StorageUnavailable, match="may still land"):
         made.storage.create("a", b"mine")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [DeadlineExceeded("a turn", deadline_s=1), InvalidArgument("expired"), Closed("x"), StorageFull("full")],
-    ids=lambda answer: type(answer).__name__,
-)
-@pytest.mark.parametrize("read_back", [False, True])
-def test_no_answer_after_doubt_is_a_promise(made: Set, answer: ChunkstoreError, read_back: bool) -> None:
-    made.fail(AFTER, *([None] if read_back else []), *[answer] * 20)
-    with pytest.raises(StorageUnavailable, match="may still land"):
-        made.storage.create_if_absent("a", b"mine")
-    made.fail(*[answer] * 20)
-    if not isinstance(answer, DeadlineExceeded):  # which is asked again
-        with pytest.raises(type(answer)):
-            made.storage.create_if_absent("b", b"mine")
-
-
-@pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 20 * MIB])
-def test_large_chunks_are_compared_whole(made: Set, size: int) -> None:
-    data = bytes(size)
-    made.fail(AFTER)
-    assert made.storage.create("a", data) == ChunkHandle("a", True)
-    assert made.script.calls == ["create", "create"] + ["read"] * (max(0, size - 1) // (8 * MIB) + 1)
-    other = bytearray(data + b"x")
-    other[size - 1 if size else 0] = 7
-    for number, stored in enumerate((bytes(other[:size]) or b"y", data + b"more", data[:-1])):
-        if stored == data:
-            continue
-        made.binding.create(f"b{number}", stored)
-        made.fail(BEFORE)
-        with pytest.raises(ChunkExists):
-            made.storage.create(f"b{number}", data)
 
 
 # What is the same twice
@@ -303,32 +229,6 @@ def test_an_append_that_ended_otherwise(clock: StoppedClock, there: bytes) -> No
         made.storage.write(handle, 2, b"23")
     assert made.script.calls == ["write", "read"]
     assert made.content("a") == there
-
-
-@pytest.mark.parametrize(
-    "look",
-    [Damaged("x", object="a"), ChunkNotFound("a"), InvalidArgument("x"), Closed("x"), StorageFull("x")],
-    ids=lambda answer: type(answer).__name__,
-)
-def test_what_the_look_meets_says_nothing_about_the_change(clock: StoppedClock, look: ChunkstoreError) -> None:
-    made, handle = growing()
-    for change in (lambda: made.storage.write(handle, 2, b"23"), lambda: made.storage.truncate(handle, 1)):
-        made.fail(AFTER, look)
-        with pytest.raises(StorageUnavailable, match="the reply was lost"):
-            change()
-    assert made.storage.counts().given_up == {"write": 1, "truncate": 1}
-
-
-def test_cutting(clock: StoppedClock) -> None:
-    made, handle = growing()
-    made.fail(AFTER)
-    made.storage.truncate(handle, 1)
-    assert made.content("a") == b"0"
-    made.fail(BEFORE)
-    with pytest.raises(StorageUnavailable):
-        made.storage.truncate(handle, 0)
-    assert made.script.calls == ["truncate", "stat"]
-    assert made.content("a") == b"0"
 
 
 def test_composing_is_not_repeated(made: Set) -> None:

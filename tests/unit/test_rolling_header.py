@@ -14,7 +14,6 @@ from chunkstore.codec import rolling_header as rolling
 from chunkstore.codec.rolling_header import (
     ChunkEntry,
     ConcatEntry,
-    Header,
     HeaderEntry,
     MaxSizeEntry,
     decode_header,
@@ -95,44 +94,6 @@ def test_golden_bytes_are_read(name: str) -> None:
     assert decode_entries(bytes.fromhex(GOLDEN[name])) == SAMPLES[name]
 
 
-def test_a_concatenated_segment() -> None:
-    header = decode_header(bytes.fromhex(GOLDEN["concatenated"]))
-    assert header.size_bytes_max == 100
-    assert [chunk.offset for chunk in header.chunks] == [0, 100, 200, 250, 300]
-
-
-def test_fifteen_concats_of_which_every_second_failed() -> None:
-    """Ten chunks each, and after every third a chunk of the segment's own."""
-    entries: list[HeaderEntry] = [MaxSizeEntry(10)]
-    wanted: list[ChunkEntry] = []
-    length = 0
-
-    def own() -> None:
-        nonlocal length
-        entry = ChunkEntry(length, f"t$offset.{length}")
-        entries.append(entry)
-        wanted.append(entry)
-        length += 10
-
-    own()
-    for number in range(15):
-        entries.append(ConcatEntry(10, length))
-        if number % 2 == 0:
-            entries.append(MaxSizeEntry(7))
-            for at in range(0, 50, 5):
-                entries.append(ChunkEntry(at, f"s{number}$offset.{at}"))
-                wanted.append(ChunkEntry(length + at, f"s{number}$offset.{at}"))
-            length += 50
-        if number % 3 == 2:
-            own()
-    assert decode_header(encode_header(entries)) == Header(10, tuple(wanted))
-
-
-def test_keys_that_are_words_are_read_in_any_case() -> None:
-    header = decode_header(b"MaxSize=5&0=a&CONCAT=1@5&maxSIZE=9&0=b&")
-    assert header == Header(5, (ChunkEntry(0, "a"), ChunkEntry(5, "b")))
-
-
 @pytest.mark.parametrize(
     ("data", "position"),
     [
@@ -183,20 +144,6 @@ def test_what_cannot_be_is_refused_by_its_position(data: bytes, position: int) -
     assert (refused.value.object, refused.value.position) == ("s$header", position)
 
 
-def test_long_headers_are_refused_before_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rolling, "HEADER_ENTRIES_MAX", 3)
-    assert len(decode_entries(b"0=a&1=b&2=c&")) == 3
-    with pytest.raises(Damaged, match="4 entries"):
-        decode_entries(b"0=a&1=b&2=c&3=d&")
-    with pytest.raises(InvalidArgument, match="4 entries"):
-        encode_header([ChunkEntry(at, f"n{at}") for at in range(4)])
-    monkeypatch.setattr(rolling, "HEADER_BYTES_MAX", 11)
-    with pytest.raises(Damaged, match="12 bytes"):
-        decode_entries(b"0=a&1=b&2=c&")
-    with pytest.raises(InvalidArgument, match="12 bytes"):
-        encode_header([ChunkEntry(at, "abc"[at]) for at in range(3)])
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -229,16 +176,6 @@ def test_entries_come_back(entries: list[HeaderEntry]) -> None:
     assert encode_header(decode_entries(data)) == data
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), NAMES), unique_by=lambda item: item[1]), st.none() | st.integers(1, 99))
-def test_a_segments_chunks_come_back(steps: list[tuple[int, str]], size: int | None) -> None:
-    chunks: list[ChunkEntry] = []
-    for step, name in steps:
-        chunks.append(ChunkEntry(step + (chunks[-1].offset if chunks else 0), name))
-    entries: list[HeaderEntry] = [*([] if size is None else [MaxSizeEntry(size)]), *chunks]
-    if entries:
-        assert decode_header(encode_header(entries)) == Header(size, tuple(chunks))
-
-
 @given(st.binary(max_size=40) | st.text("maxsizecont=@&019/.", max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
@@ -250,39 +187,3 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 # The reference: what the old code does, one entry at a time
-
-
-def as_the_old_code(entries: list[HeaderEntry]) -> list[int]:
-    offsets: list[int] = []
-    shift = left = all_of_it = 0
-    for entry in entries:
-        if isinstance(entry, ConcatEntry):
-            shift, left, all_of_it = entry.length, entry.chunk_count, entry.chunk_count
-        elif isinstance(entry, ChunkEntry):
-            offset = entry.offset
-            if offset != 0 and left == all_of_it:
-                shift = left = all_of_it = 0
-            elif left > 0:
-                left -= 1
-                offset += shift
-            offsets.append(offset)
-    return offsets
-
-
-SMALL_ENTRIES = st.one_of(
-    st.builds(ConcatEntry, st.integers(0, 3), st.integers(0, 9)), st.builds(ChunkEntry, st.integers(0, 3), st.just("x"))
-)
-
-
-@given(st.lists(SMALL_ENTRIES, min_size=1, max_size=10))
-def test_markers_are_applied_as_the_old_code_does(drawn: list[HeaderEntry]) -> None:
-    entries = [
-        ChunkEntry(entry.offset, f"n{number}") if isinstance(entry, ChunkEntry) else entry
-        for number, entry in enumerate(drawn)
-    ]
-    offsets, data = as_the_old_code(entries), encode_header(entries)
-    if offsets == sorted(offsets):
-        assert [chunk.offset for chunk in decode_header(data).chunks] == offsets
-    else:
-        with pytest.raises(Damaged, match="below the one before"):
-            decode_header(data)

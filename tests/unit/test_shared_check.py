@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import FrameType
-
-import pytest
 
 from chunkstore.operations.fence import SharedCheck
-from tests.support.hooked import wait_for
 
 
 class Asked:
@@ -36,37 +31,6 @@ class Asked:
             assert self.go_on.acquire(timeout=600)
         if error is not None:
             raise error
-
-
-def waiting() -> int:
-    """How many threads wait for a round, their own or another's."""
-    found = 0
-    for frame in [*sys._current_frames().values()]:
-        above: FrameType | None = frame
-        while above is not None and above.f_code.co_filename == threading.__file__:
-            above = above.f_back
-        found += above is not None and above.f_code in (SharedCheck.__call__.__code__, SharedCheck._lead.__code__)
-    return found
-
-
-def test_who_comes_while_one_is_under_way_shares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chunkstore.operations.fence._MOMENT_S", 600.0)
-    asked = Asked()
-    shared = SharedCheck(asked, 600.0)
-    with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(shared)
-        assert asked.entered.acquire(timeout=60)
-        others = [pool.submit(shared) for _ in range(5)]
-        wait_for(lambda: waiting() == 5)  # or somebody asks by himself
-        assert len(asked.began) == 1
-        asked.go_on.release()
-        first.result(60)
-        assert asked.entered.acquire(timeout=60)
-        assert not any(other.done() for other in others)
-        asked.go_on.release()
-        for other in others:
-            other.result(60)
-    assert len(asked.began) == 2
 
 
 def test_no_answer_is_older_than_the_question() -> None:
@@ -95,18 +59,3 @@ def test_no_answer_is_older_than_the_question() -> None:
         for future in [pool.submit(ask) for _ in range(8)]:
             future.result(60)
     assert len(began) < 400, "nothing was shared"
-
-
-def test_a_check_that_hangs_holds_up_nobody() -> None:
-    asked = Asked()
-    shared = SharedCheck(asked, 0.2)
-    with ThreadPoolExecutor(4) as pool:
-        hanging = pool.submit(shared)
-        assert asked.entered.acquire(timeout=60)
-        asked.held = False
-        began = time.monotonic()
-        shared()
-        assert time.monotonic() - began < 60
-        assert not hanging.done()
-        asked.go_on.release()
-        hanging.result(60)

@@ -14,7 +14,6 @@ from chunkstore import runtime
 from chunkstore.config import KIB
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import OffloadWriter
-from chunkstore.spark.columns import split_partition
 from chunkstore.spark.options import parse_options
 from tests.support.spark import missing
 from tests.support.spark_ground import Ground
@@ -59,10 +58,6 @@ def at(hour: int) -> datetime:
     return datetime.fromtimestamp((BEGAN_MS + hour * HOUR_MS) / 1000, UTC)
 
 
-def ms(hour: int) -> str:
-    return str(BEGAN_MS + hour * HOUR_MS)
-
-
 LINES = [b"%d at %d" % (number, number // 3) for number in range(12)]
 """Three of them an hour; each hour's chunk ends in the middle of a line."""
 
@@ -84,13 +79,6 @@ def write_hours(ground: Ground, clock: Clock, name: str) -> list[int]:
 
 
 MAX = 64 * KIB
-
-
-def test_names_of_partitions() -> None:
-    assert split_partition("persistent://a/b/c-partition-12") == ("persistent://a/b/c", 12)
-    assert split_partition("a-partition-1-partition-0") == ("a-partition-1", 0)
-    for name in ("a", "a-partition-", "-partition-1", "a-partition-01", "a-partition-2147483648", "a-partition-x"):
-        assert split_partition(name) == (name, None)
 
 
 def test_kafkas_columns_of_segments(ground: Ground, clock: Clock) -> None:
@@ -138,8 +126,3 @@ def test_what_kafka_has_and_there_is_not_is_refused_with_the_reason(chosen: dict
     with pytest.raises(InvalidArgument, match=f"have no column '{name}': .*; the columns are ") as caught:
         parse_options({"path": "file:///x", **chosen, "columns": name})
     assert caught.value.argument == "columns"
-
-
-def test_a_stream_has_no_end() -> None:
-    with pytest.raises(InvalidArgument, match="batch reads"):
-        parse_options({"path": "file:///x", "segments": "a", "endingOffsets": "5"}, stream=True)

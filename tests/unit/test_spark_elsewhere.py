@@ -75,19 +75,3 @@ def test_a_python_that_cannot_run_the_task(said: str, feature: str) -> None:
     error = original_error(RuntimeError(f"Job aborted\n  {said}\n"))
     assert isinstance(error, Unsupported)
     assert error.feature == feature
-
-
-def test_other_errors_stay_foreign() -> None:
-    assert original_error(RuntimeError("ModuleNotFoundError: No module named 'their_module'")) is None
-    assert original_error(RuntimeError("Failed to find the data source: kafka.")) is None
-
-
-def test_what_was_raised_in_this_process_is_given_back_as_it_was() -> None:
-    first = Unsupported("not here", feature="this")
-    try:
-        try:
-            raise first
-        except Unsupported:
-            raise RuntimeError("wrapped")  # noqa: B904  (as PySpark wraps what pickling raises)
-    except RuntimeError as wrapped:
-        assert original_error(wrapped) is first

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import chunkstore
 from chunkstore.config import KIB, MIB, Settings, Tuning
 from chunkstore.errors import Damaged
-from chunkstore.pulsar import OffloadWriter, plan
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.plan import plan_read
 from chunkstore.spark.runs import LedgerRun, ReadTask
@@ -104,15 +102,6 @@ def test_every_entry_once_and_in_order(ground: Ground, chunk_bytes: int, min_par
     assert all(piece.borders is not None for task in tasks for run in task.runs for piece in run.pieces)
 
 
-def test_only_the_entries_that_the_plan_names(ground: Ground) -> None:
-    ground.write("o", {5: entries_of(5, 500)}, chunk_bytes=30_000)
-    [task] = ground.plan()
-    [run] = task.runs
-    assert isinstance(run, LedgerRun)
-    narrowed = task._replace(runs=(run._replace(first_entry=100, last_entry=399),))
-    assert read([narrowed]) == ground.expected(5)[100:400]
-
-
 @pytest.mark.parametrize("min_partitions", [1, 3])
 def test_a_flipped_payload_bit_is_found_by_the_chunk(ground: Ground, min_partitions: int) -> None:
     ground.write("o", {5: entries_of(5, 500, size=2000)}, chunk_bytes=100_000)
@@ -145,41 +134,3 @@ def test_a_broken_block_is_named_by_segment_and_position(ground: Ground) -> None
     assert (caught.value.object, caught.value.position) == ("segment o", run.blocks[0].start)
     assert run.blocks[0].start > 0
     assert '"ledger": 5' in caught.value.__notes__[-1]
-
-
-def test_damage_after_the_last_wanted_entry_is_found(ground: Ground) -> None:
-    ground.write("o", {5: entries_of(5, 5000)}, chunk_bytes=64 * MIB)
-    [task] = ground.plan()
-    [run] = task.runs
-    assert isinstance(run, LedgerRun)
-    narrowed = task._replace(runs=(run._replace(last_entry=3),))
-    path, _ = ground.chunk_of("o", 0)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(Damaged, match="CRC32C"):
-        read([narrowed])
-
-
-def test_ids_of_dense_ledgers_need_no_bytes(ground: Ground) -> None:
-    with chunkstore.open(ground.url, settings=ground.settings) as store, OffloadWriter(store, TOPIC) as writer:
-        for ledger in (3, 5):
-            for entry in range(60):
-                if ledger == 5 or entry % 17:  # ledger 3 has holes
-                    writer.append(ledger, entry, b"x")
-        writer.complete()
-        writer.append(5, 60, b"still open")
-        writer.flush()
-        writer.append(5, 70, b"behind a hole")
-    columns = ("entry", "ledger")
-    options = ReadOptions(ground.url, "default", (), TOPIC, None, columns, 1)
-    with chunkstore.open_replica(ground.url, settings=ground.settings) as replica:
-        tasks = plan_read(replica, options, plan)
-        runs: list[Any] = [run for task in tasks for run in task.runs]
-        several = plan_read(replica, replace(options, ledgers=(5,), min_partitions=4), plan)
-    assert [(run.ledger, bool(run.blocks)) for run in runs] == [(3, True), (5, False), (5, True)]
-    assert [run.pieces for run in runs if not run.blocks] == [()]
-    assert len(several) >= 4
-    ids = [(entry, 3) for entry in range(60) if entry % 17] + [(entry, 5) for entry in (*range(61), 70)]
-    assert read(tasks, columns) == ids
-    assert read(several, columns) == ids[-62:]

@@ -128,19 +128,6 @@ def test_patterns_and_positions_of_batches(tmp_path: Path) -> None:
         assert rows[0][1] == 30
 
 
-def test_states_of_the_past(tmp_path: Path) -> None:
-    ground = Ground(tmp_path)
-    with ground.open() as store:
-        filled(store, "a", 100, 30)
-        with ground.replica() as replica:
-            lsn = replica.lsn
-        store.append("a", b"later")
-        assert sum(len(row[2]) for row in read(ground, segments="a", lsnAsOf=str(lsn))) == 100
-        far = "2100-01-01T00:00:00Z"
-        with pytest.raises(InvalidArgument):
-            read(ground, segments="a", timestampAsOf=far)
-
-
 # What Spark calls
 
 

@@ -21,7 +21,7 @@ from chunkstore.records import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.committing import Job, commit_batch, commit_job, session_of
-from chunkstore.spark.once import NOTHING, Content, Incoming, judge_batch, judge_job
+from chunkstore.spark.once import Content, Incoming, judge_batch
 
 HERE, THERE = b"h" * 16, b"t" * 16
 
@@ -190,16 +190,6 @@ def test_a_refusal_says_both(stored: SinkRow | None, brought: Incoming, numbers:
     assert (caught.value.expected, caught.value.found) == numbers
 
 
-def test_what_follows_is_committed_once() -> None:
-    rows = Content(2, 3)
-    stored = STORED._replace(content=rows.packed())
-    assert judge_batch(None, incoming(0), rows) == "commit"
-    assert judge_batch(stored, incoming(7), rows) == "done"
-    assert judge_batch(stored, incoming(8), rows) == "commit"
-    versions = None, stored, stored._replace(number=6)
-    assert [judge_job(row, "a", 7, content=rows) for row in versions] == ["commit", "done", "commit"]
-
-
 @pytest.mark.parametrize("content", [Content(), Content(2, 4), Content(3, 3)])
 def test_other_rows_under_a_known_number_are_refused_with_the_way_out(content: Content) -> None:
     container, application = Container(), "nightly"
@@ -220,39 +210,6 @@ def test_other_rows_under_a_known_number_are_refused_with_the_way_out(content: C
     assert commit_job(container, application, 6, job(3, content)) == "done", (
         "of older versions the row does not say the rows"
     )
-
-
-def test_a_job_is_compared_with_what_was_done_under_its_name() -> None:
-    one, two, three = (bytes([number]) * 16 for number in (1, 2, 3))
-    row = STORED._replace(run=two)
-    assert judge_job(None, "a", 0, NOTHING, one) == "commit"
-    assert judge_job(row, "a", 8, two, three) == "commit"
-    assert judge_job(row, "a", 7, one, two) == "done"
-    for version, before, after in ((8, one, three), (7, one, three), (6, one, three), (8, NOTHING, NOTHING)):
-        with pytest.raises(Conflict, match="'a'") as caught:
-            judge_job(row, "a", version, before, after)
-        assert (caught.value.expected, caught.value.found) == (after.hex(), two.hex())
-    with pytest.raises(Conflict):
-        judge_job(None, "a", 1, one, two)  # the row is gone
-
-
-def test_each_commit_ends_its_session_unless_others_share_it() -> None:
-    container = Container()
-    for shared in (False, True):
-        for number in (0, 1, 1):
-            session_id = container.find_session("query")
-            job = written(session_id, container.lsn)._replace(shared=shared)
-            commit_batch(container, incoming(number)._replace(sink=f"{shared}"), "a", job)
-            assert (session_id in container.open) == shared
-
-
-def test_an_empty_micro_batch_counts() -> None:
-    container = Container()
-    for number in (0, 1):
-        session_id = container.find_session("query")
-        commit_batch(container, incoming(number), "run", Job(session_id, ()))
-    with pytest.raises(Conflict):
-        commit_batch(container, incoming(3), "run", Job(session_id, ()))
 
 
 def test_a_job_is_committed_once_by_its_version_and_a_late_attach_is_refused() -> None:
@@ -280,39 +237,3 @@ def test_a_commit_whose_outcome_is_unknown_is_decided_by_giving_up() -> None:
             with pytest.raises(Conflict):
                 container.apply(*item)
         assert sum(map(len, container.segments.values())) == stays
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_what_may_not_be_durable_is_done_when_a_record_stands_behind_it(is_open: bool) -> None:
-    """The end of the session of a repetition is such a record; without one the row is put again."""
-    container = Container()
-    session_id = container.find_session("query")
-    commit_batch(container, incoming(0), "run", written(session_id, 1))
-    if is_open:
-        session_id = container.find_session("query")
-    before, lsn, container.certain_lsn = container.rows[b"ssink"], container.lsn, 0
-    container.answers = ["lost"]
-    with pytest.raises(OutcomeUnknown):
-        commit_batch(container, incoming(0), "run", written(session_id, 2))
-    assert container.rows[b"ssink"] == before
-    assert commit_batch(container, incoming(0), "run", written(session_id, 2)) == "done"
-    assert container.lsn == lsn + 1 and container.open == {}
-    assert (container.rows[b"ssink"] == before) == is_open
-    container.certain_lsn, container.answers = 1 << 60, ["lost"]
-    assert commit_batch(container, incoming(0), "run", written(session_id, 2)) == "done"
-    assert len(container.segments["s"]) == 1
-
-
-def test_others_move_the_rows_meanwhile() -> None:
-    container = Container()
-    one, other = container.find_session("1"), container.find_session("2")
-    plain = container.commit
-
-    def meanwhile(changes: Sequence[Change], once: TablePut | None) -> None:
-        container.commit = plain  # type: ignore[method-assign]
-        commit_job(container, None, 0, written(other, 1))
-        plain(changes, once)
-
-    container.commit = meanwhile  # type: ignore[method-assign]
-    assert commit_job(container, None, 0, written(one, 1)) == "commit", "the segment was created meanwhile"
-    assert len(container.segments["s"]) == 2

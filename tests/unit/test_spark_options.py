@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chunkstore.errors import BadOffset, ChunkstoreError, Damaged, InvalidArgument, Unsupported
+from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, Unsupported
 from chunkstore.spark.errors import annotated, original_error
 from chunkstore.spark.options import EARLIEST, LATEST, OPTIONS, parse_options
 
@@ -41,14 +41,6 @@ def test_an_unknown_option_is_refused_by_name() -> None:
     assert error.to_fields() == {"argument": "colums"}
     assert "'colums'" in error.message
     assert all(name in error.message for name in OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"), [("Segment", "segments"), ("startingOffset", "startingOffsets"), ("compression", None)]
-)
-def test_the_closest_name_is_told(given: str, meant: str | None) -> None:
-    message = refusal(InvalidArgument, **{given: "a"}).message
-    assert (f"did you mean {meant!r}" in message) if meant else ("did you mean" not in message)
 
 
 def test_streams_have_options_of_their_own() -> None:
@@ -149,16 +141,3 @@ def test_an_error_survives_as_text() -> None:
     assert found.message == caught.value.message
     assert '"where": {"segment": "s", "offset": 7}' in text
     assert text.count("chunkstore error: ") == 1
-
-
-def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(KeyError), annotated(segment="s"):
-        raise KeyError("x")
-    assert original_error(RuntimeError("no such thing")) is None
-    assert original_error(RuntimeError('chunkstore error: {"type": "os", "message": "", "fields": {}}')) is None
-    assert original_error(RuntimeError('chunkstore error: {"type": "Damaged"')) is None
-    with pytest.raises(BadOffset) as caught, annotated():
-        raise BadOffset("s", expected=1, given=2)
-    found = original_error(RuntimeError("\n".join(caught.value.__notes__)))
-    assert isinstance(found, BadOffset)
-    assert (found.expected, found.given) == (1, 2)

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chunkstore
-from chunkstore.changes import Create
 from chunkstore.errors import (
-    InvalidArgument,
     SegmentNotFound,
     SegmentTruncated,
 )
@@ -36,22 +34,6 @@ def add(store: Store, name: str, data: bytes) -> None:
 # Bytes
 
 
-def test_a_stream_follows_its_segments(ground: Ground, store: Store) -> None:
-    filled(store, "a", 1000, 300, seed=1)
-    filled(store, "b", 10, 10, seed=2)
-    stream = Stream(ground.url, segments="a,b", startingOffsets="earliest")
-    assert [row[:2] for row in stream.step()] == [("a", 0), ("b", 0)]
-    assert stream.step() == []
-    store.append("b", b"more")
-    assert stream.step() == [("b", 10, b"more")]
-    stream.restart()
-    store.append("a", b"behind a restart")
-    stream.drain()
-    assert stream.bytes_of("a") == pattern(0, 1000, 1) + b"behind a restart"
-    assert stream.bytes_of("b") == pattern(0, 10, 2) + b"more"
-    stream.replay()
-
-
 def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
     filled(store, "a", 100, 30)
     filled(store, "b", 50, 30)
@@ -73,32 +55,7 @@ def test_where_a_stream_begins(ground: Ground, store: Store) -> None:
         Stream(ground.url, segments="a,nix")
 
 
-def test_rows_end_at_multiples_of_a_mib_whatever_chunks_do(ground: Ground, store: Store) -> None:
-    store.create("a")
-    for at in range(0, 2 * MIB, 700_000):
-        add(store, "a", pattern(at, min(700_000, 2 * MIB + 5 - at)))
-    stream = Stream(ground.url, segments="a", startingOffsets="3", minPartitions="5")
-    first = stream.step(size_bytes=MIB)
-    assert [row[1] for row in first] == [3, MIB]
-    stream.drain()
-    assert [row[1] for row in stream.rows[1]] == [MIB + 3, 2 * MIB]
-    assert stream.bytes_of("a", 3) == pattern(3, 2 * MIB + 2)
-    assert store.defrag("a", policy=MERGES).chunks_after == 1
-    stream.replay()
-
-
 # Limits
-
-
-def test_limits_are_shared_out_and_nobody_starves(ground: Ground, store: Store) -> None:
-    filled(store, "big", 5000, 1000)
-    filled(store, "small", 100, 100)
-    stream = Stream(ground.url, segments="big,small", startingOffsets="earliest")
-    sizes = {row[0]: len(row[2]) for row in stream.step(size_bytes=1000)}
-    assert sizes == {"small": 100, "big": 900}
-    assert sum(len(row[2]) for row in stream.step(size_bytes=1)) == 1
-    stream.drain(size_bytes=1000)
-    assert stream.bytes_of("big") == pattern(0, 5000)
 
 
 def test_lines_are_never_torn(ground: Ground, store: Store) -> None:
@@ -126,25 +83,6 @@ def test_lines_are_never_torn(ground: Ground, store: Store) -> None:
     assert {row[0] for row in both.step(size_bytes=10)} == {"a", "b"}
     found = both.step(size_bytes=2)
     assert {row[0] for row in found} == {"a", "b"}, "a line is given out whole, and one of each segment"
-
-
-def test_a_line_that_is_too_long_is_named(ground: Ground, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.create("a")
-    store.append("a", b"fine\n" + b"x" * 40 + b"\nfine\n")
-    options = {"segments": "a", "framing": "lines", "startingOffsets": "earliest"}
-    for limit in ({}, {"size_bytes": 10}):
-        monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 39)
-        stream = Stream(ground.url, **options)
-        with pytest.raises(InvalidArgument, match=r"offset \d+ of segment 'a' is longer than 39") as caught:
-            stream.drain(**limit)
-        assert caught.value.argument == "framing"
-        monkeypatch.setattr("chunkstore.spark.options.LINE_BYTES_MAX", 40)
-        stream = Stream(ground.url, **options)
-        stream.drain(**limit)
-        assert [row[2] for rows in stream.rows for row in rows] == [b"fine", b"x" * 40, b"fine"]
-    store.append("a", b"y" * 41)
-    with pytest.raises(InvalidArgument, match="segment 'a'"):
-        stream.step()
 
 
 # Segments that come and go
@@ -199,39 +137,6 @@ def test_truncated_data_is_an_error_or_a_counted_gap(ground: Ground, store: Stor
     assert stream.offset().lost_bytes == 35
     stream.restart()
     assert [stream.read(number) for number in (1, 2, 3)] == [[], stream.rows[1], stream.rows[2]]
-
-
-def test_a_new_segment_is_promised_from_its_first_byte(ground: Ground, store: Store) -> None:
-    filled(store, "a-old", 30, 10)
-    store.truncate("a-old", 10)
-    options = {"segmentsPattern": "a-.*", "startingOffsets": "earliest"}
-    stream = Stream(ground.url, **options)
-    assert stream.step()[0][1] == 10, "a query begins at what is there"
-    filled(store, "a-new", 100, 10)
-    store.truncate("a-new", 90)
-    filled(store, "a-empty", 20, 10)
-    store.truncate("a-empty", 20)
-    store.commit([Create("a-brought", start_offset=5)])
-    with pytest.raises(SegmentTruncated) as caught:
-        stream.step()
-    assert caught.value.offset == 0
-    stream.restart(failOnDataLoss="false")
-    assert stream.step() == [("a-new", 90, pattern(90, 10))]
-    assert stream.offset().lost_bytes == 90 + 20 + 5
-    assert stream.step() == [], "it is counted once"
-    store.append("a-empty", b"x")
-    store.append("a-brought", b"y")
-    stream.restart(failOnDataLoss="true")
-    assert stream.step() == [("a-brought", 5, b"y"), ("a-empty", 20, b"x")]
-    stream.replay()
-    store.delete("a-new")
-    filled(store, "a-new", 20, 10)
-    store.truncate("a-new", 15)
-    with pytest.raises((SegmentNotFound, SegmentTruncated)):
-        stream.step()
-    stream.restart(failOnDataLoss="false")
-    assert stream.step() == [("a-new", 15, pattern(15, 5))], "another one of that name"
-    assert (stream.offset().lost_bytes, stream.offset().lost_segments) == (115 + 15, 1)
 
 
 def test_available_now_is_what_was_there(ground: Ground, store: Store) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import chunkstore
 from chunkstore.errors import (
-    ChunkstoreError,
     Conflict,
     Damaged,
     RolledBack,
@@ -74,19 +73,6 @@ def test_a_container_that_was_restored_to_before_is_refused(ground: Ground) -> N
         assert stream.step()[0][1] == 10, "what was seen before is still true"
 
 
-def test_offsets_survive_takeovers(ground: Ground) -> None:
-    stream = None
-    for number in range(4):
-        with ground.open() as store:
-            if stream is None:
-                store.create("a")
-                stream = Stream(ground.url, segments="a", startingOffsets="earliest")
-            store.append("a", b"%d" % number)
-            assert stream.step() == [("a", number, b"%d" % number)]
-    assert stream is not None
-    stream.replay()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -109,15 +95,6 @@ def test_offsets_of_others_are_refused(change: Mapping[str, Any]) -> None:
     for document in ({**good, **change}, None, [good], {}):
         with pytest.raises((Damaged, Unsupported)):
             StreamOffset.from_json(document)
-
-
-def test_an_error_is_followed_by_another_replica(ground: Ground, store: Store) -> None:
-    filled(store, "a", 30, 10)
-    stream = Stream(ground.url, segments="a", startingOffsets="earliest")
-    with pytest.raises(ChunkstoreError):
-        stream.planner.latest({"version": 9}, Limit())
-    stream.drain()
-    assert stream.bytes_of("a") == pattern(0, 30)
 
 
 def test_the_first_batch_that_runs_again_is_the_same(ground: Ground, store: Store) -> None:

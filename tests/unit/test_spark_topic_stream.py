@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore.config import KIB
-from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import LedgerNotFound, OffloadWriter
 from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts, key_of
 from tests.support.spark_ground import Ground
@@ -42,63 +41,6 @@ class Writer:
         self.writer.flush()
 
 
-def test_a_stream_follows_a_topic(ground: Ground, store: Store) -> None:
-    writer = Writer(store)
-    writer.add(1, 0, 10)
-    stream = Stream(ground.url, topic=TOPIC, startingOffsets="earliest")
-    assert stream.step() == writer.rows
-    assert stream.step() == []
-    writer.add(1, 10, 5)
-    assert stream.step() == writer.rows[10:]
-    writer.writer.complete()
-    stream.drain()
-    writer.add(2, 0, 5)
-    stream.restart()
-    latest = Stream(ground.url, topicsPattern=".*/orders")
-    stream.drain()
-    assert [row for rows in stream.rows for row in rows] == writer.rows
-    assert latest.step() == []
-    writer.add(2, 5, 1)
-    assert latest.step() == writer.rows[-1:]
-    stream.replay()
-    writer.writer.close()
-    with pytest.raises(LedgerNotFound):
-        Stream(ground.url, topic="tenant/ns/persistent/nix")
-    with pytest.raises(InvalidArgument, match="earliest or latest"):
-        Stream(ground.url, topic=TOPIC, startingOffsets="7")
-
-
-def test_topics_by_pattern_and_limits(ground: Ground, store: Store) -> None:
-    one, two = Writer(store, "t/n/persistent/one"), Writer(store, "t/n/persistent/two")
-    one.add(1, 0, 200)
-    stream = Stream(ground.url, topicsPattern="t/n/.*", startingOffsets="earliest", columns="topic,ledger,entry")
-    found = stream.step(size_bytes=6 * KIB)
-    assert 0 < len(found) < 200
-    two.add(5, 0, 3)
-    other = Stream(ground.url, topicsPattern=".*other", startingOffsets="earliest")
-    assert other.step() == []
-    found = stream.step(size_bytes=9 * KIB)
-    assert [row for row in found if row[0] == two.topic] == [row[:3] for row in two.rows], (
-        "found while running, and not starved"
-    )
-    assert len(found) < 150
-    stream.planner.freeze()
-    one.add(1, 200, 50)
-    three = Writer(store, "t/n/persistent/three")
-    three.add(1, 0, 1)
-    stream.drain(size_bytes=1)
-    read = [row for rows in stream.rows for row in rows]
-    assert sorted(read) == sorted([row[:3] for row in one.rows[:200]] + [row[:3] for row in two.rows])
-    stream.restart()
-    stream.drain()
-    read = [row for rows in stream.rows for row in rows]
-    assert sorted(read) == sorted(row[:3] for writer in (one, two, three) for row in writer.rows)
-    assert stream.planner.report()["topics"].keys() == {one.topic, two.topic, three.topic}
-    stream.replay()
-    for writer in (one, two, three):
-        writer.writer.close()
-
-
 def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store) -> None:
     writer = Writer(store)
     for ledger in range(3):
@@ -127,27 +69,6 @@ def test_offload_segments_that_are_gone_are_a_loss(ground: Ground, store: Store)
     assert stream.step() == writer.rows[20:]
     assert stream.offset().lost_segments == 1
     writer.writer.close()
-
-
-def test_a_new_topic_is_promised_from_its_first_offload_segment(ground: Ground, store: Store) -> None:
-    first, second = Writer(store, "t/n/p/first"), Writer(store, "t/n/p/second")
-    first.add(1, 0, 5)
-    stream = Stream(ground.url, topicsPattern="t/.*", startingOffsets="earliest")
-    assert stream.step() == first.rows
-    for ledger in (1, 2):
-        second.add(ledger, 0, 5)
-        second.writer.complete()
-    store.table(NAMESPACE).delete(key_of(second.topic, 0))
-    assert Stream(ground.url, topic=second.topic, startingOffsets="earliest").step() == second.rows[5:]
-    with pytest.raises(LedgerNotFound):
-        stream.step()
-    stream.restart(failOnDataLoss="false")
-    assert stream.step() == second.rows[5:]
-    assert stream.step() == []
-    assert stream.offset().lost_segments == 1
-    stream.replay()
-    for writer in (first, second):
-        writer.writer.close()
 
 
 @given(data=st.data())

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument, Unsupported
-from chunkstore.spark.options import parse_options
 from chunkstore.spark.write_options import Columns, check_columns, parse_write_options
 
 ROOT = {"path": "file:///r"}
-
-
-def test_what_is_not_given() -> None:
-    options = parse_write_options({**ROOT, "SEGMENTS": "a"}, streaming=False)
-    assert options == (("file:///r", "default", "a", False, 64 << 20, False, None, None, 0, "", "segments"))
-    stream = parse_write_options(
-        {**ROOT, "checkpointlocation": "/c", "queryname": "q", "txnappid": "s"}, streaming=True
-    )
-    assert (stream.checkpoint, stream.sink_id) == ("/c", "s")
 
 
 @pytest.mark.parametrize(
@@ -57,15 +47,6 @@ def test_what_is_not_there(given: dict[str, str], streaming: bool, feature: str)
     with pytest.raises(Unsupported) as caught:
         parse_write_options({**ROOT, **given}, streaming=streaming)
     assert caught.value.feature == feature
-
-
-def test_options_of_the_other_kind() -> None:
-    with pytest.raises(InvalidArgument, match="micro-batches"):
-        parse_write_options({**ROOT, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
-    with pytest.raises(InvalidArgument, match="did you mean 'columns'"):
-        parse_options({**ROOT, "segments": "a", "colums": "offset"})
-    with pytest.raises(InvalidArgument, match="unknown option"):
-        parse_write_options({**ROOT, "queryname": "a"}, streaming=False)
 
 
 V = ("value", "binary")

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
 
 from chunkstore import runtime
-from chunkstore.deadline import until
 from chunkstore.errors import DeadlineExceeded, InvalidArgument
-from chunkstore.storage import ChunkHandle, ChunkRange
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits, TokenBucket
 from tests.simulator import World
 from tests.support.clock import stopped_clock
-from tests.support.forwarding import Carrying
 
 
 def test_a_bucket_fills_at_its_rate() -> None:
@@ -34,14 +28,6 @@ def test_a_bucket_fills_at_its_rate() -> None:
         clock.now_s += 3600
         # However long nothing happened, no more than a second's worth was saved.
         assert [bucket.take(5, 0) for _ in range(4)] == [True, True, True, False]
-
-
-def test_no_limit() -> None:
-    bucket = TokenBucket(0)
-    assert all(bucket.take(10**12, 0) for _ in range(100))
-    bucket.set_rate(10)
-    bucket.take(10, 0)
-    assert not bucket.take(100, 0) or not bucket.take(1, 0)
 
 
 @pytest.mark.parametrize("bad", [-1, float("inf"), float("nan"), "7", None, True])
@@ -114,56 +100,3 @@ def test_reads_and_writes_are_limited_apart(binding: MemoryChunkStorage) -> None
             storage.delete("a")
         clock.now_s += 4
         storage.delete("a")
-
-
-def test_a_refused_call_leaves_nothing_behind(binding: MemoryChunkStorage) -> None:
-    """Its request is given back when its bytes cannot be had in time; nothing was sent."""
-    with stopped_clock():
-        storage = ThrottledChunkStorage(
-            binding, ThrottleLimits(write_bytes_per_s=10, write_requests_per_s=5), wait_s_max=0.0
-        )
-        storage.put("a", bytes(1000))
-        for _ in range(50):
-            with pytest.raises(DeadlineExceeded) as caught:
-                storage.create_if_absent("b", b"x")
-        assert caught.value.deadline_s == 0.0
-        assert not storage.exists("b")
-        storage.set_limits(ThrottleLimits(write_requests_per_s=5))
-        for _ in range(5):
-            storage.put("a", b"x")
-
-
-def test_the_operation_under_way_sets_an_end(binding: MemoryChunkStorage) -> None:
-    storage = ThrottledChunkStorage(binding, ThrottleLimits(write_bytes_per_s=1))
-    storage.put("a", bytes(1000))
-    began_s = time.monotonic()
-    with until(began_s + 600), pytest.raises(DeadlineExceeded):
-        storage.put("b", b"x")
-    assert time.monotonic() - began_s < 60  # hopeless is said at once
-    assert storage.read(ChunkHandle("a", False), 0, 1) == b"\0"
-
-
-def test_what_composing_carries_is_paid_for_behind_it() -> None:
-    """It goes in and out again; what the storage copies by itself costs a request and no more."""
-    inner = Carrying(MemoryChunkStorage("memory://composed"))
-    inner.create("a", bytes(1000))
-    limits = ThrottleLimits(read_bytes_per_s=100, write_bytes_per_s=200)
-    with stopped_clock() as clock:
-        storage = ThrottledChunkStorage(inner, limits, wait_s_max=0)
-        storage.compose("b", [ChunkRange("a", 0, 1000)])
-        storage.compose("c", [ChunkRange("a", 0, 1000)])
-        storage.stat("c")
-        inner.carried_bytes = 1000
-        storage.compose("d", [ChunkRange("a", 0, 1000)])
-        # A second's worth was there.
-        writing, reading = partial(storage.put, "hint", b""), partial(storage.stat, "a")
-        for passes_s, is_due, call in (
-            (3.99, False, writing),
-            (0.02, True, writing),
-            (4.97, False, reading),
-            (0.04, True, reading),
-        ):
-            clock.now_s += passes_s
-            with nullcontext() if is_due else pytest.raises(DeadlineExceeded):
-                call()
-    forget_memory("memory://composed")
