@@ -46,7 +46,6 @@ _FIRST = (
     "contract/test_storage_s3.py",
     "s3/",
     "bucket/",
-    "faults/test_lost_replies_s3.py",
 )
 # Collected where the second worker begins: one session of Spark for all, and long ones do not come last.
 _SECOND = ("spark/", "integration/")

@@ -10,10 +10,6 @@ from struct import Struct
 from chunkstore.codec.pulsar import pip76_index, windows
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
-from chunkstore.codec.pulsar.offload_metadata import (
-    LedgerInfo,
-    encode_ledger_info,
-)
 from chunkstore.codec.pulsar.pip76_index import read_index
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
@@ -23,175 +19,26 @@ from tests.fuzz.chance import Chance, mangled
 from tests.fuzz.target import Gate, Spy, Target
 from tests.support.pip76 import Encoded, Sink, miscounted, source_of
 
-__all__ = ["OFFLOAD_TARGETS", "damaged_data", "damaged_message", "decode_batches", "decode_blocks", "i32", "i64"]
+__all__ = ["OFFLOAD_TARGETS", "damaged_index", "damaged_pair", "decode_blocks"]
 
 _FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "pulsar"
-_HEAD = Struct(">Iiqq")
-_GROUP = Struct(">qii")
-_BLOCK = Struct(">qiq")
-_FRAME = Struct(">iq")
-
-# --- protobuf --------------------------------------------------------------------------------------------------------
-
-
-def _varint(number: int) -> bytes:
-    number &= (1 << 64) - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _split(raw: bytes) -> list[tuple[int, int | bytes]] | None:
-    """Fields of a message: (tag, number or bytes); None where it is none."""
-    fields: list[tuple[int, int | bytes]] = []
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = raw[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    try:
-        while at < len(raw):
-            tag = number()
-            if tag & 7 == 0:
-                fields.append((tag, number()))
-            elif tag & 7 == 2:
-                length = number()
-                fields.append((tag, raw[at : at + length]))
-                at += length
-            else:
-                return None
-    except IndexError:
-        return None
-    return fields if at == len(raw) else None
-
-
-def _joined(fields: list[tuple[int, int | bytes]]) -> bytes:
-    out = bytearray()
-    for tag, value in fields:
-        out += _varint(tag)
-        if isinstance(value, int):
-            out += _varint(value)
-        else:
-            out += _varint(len(value)) + value
-    return bytes(out)
-
-
-def damaged_message(chance: Chance, raw: bytes, depth: int = 0) -> bytes:
-    """A message with one field somewhere inside changed; lengths around it stay right."""
-    fields = _split(raw)
-    if not fields or depth > 4:
-        return mangled(chance, raw)
-    at = chance.below(len(fields))
-    tag, value = fields[at]
-    what = chance.below(10)
-    if what == 0:
-        del fields[at]
-    elif what == 1:
-        fields.insert(chance.below(len(fields) + 1), (tag, value))
-    elif what == 2:
-        fields[at] = (tag ^ chance.one_of((1, 2, 8, 16, 1 << 20)), value)
-    elif what == 3:
-        fields.append((chance.one_of((0x08, 0x12, 0x1A, 0x2A, 0x32, 0x3A, 0xF8)), chance.number()))
-    elif isinstance(value, int):
-        fields[at] = (tag, chance.number(value))
-    elif what < 8:
-        fields[at] = (tag, damaged_message(chance, value, depth + 1))
-    else:
-        fields[at] = (tag, chance.one_of((b"", b"\xff\xfe", value * 3, b"x" * 3000, raw)))
-    return _joined(fields)
-
+_I32 = Struct(">i")
 
 # --- the index -------------------------------------------------------------------------------------------------------
 
-_Group = tuple[int, bytes, list[tuple[int, int, int]]]
 _INDEXES = [path.read_bytes() for path in sorted(_FIXTURES.glob("v2-*.index"))]
 
 
-def _groups_of(raw: bytes) -> tuple[int, list[_Group]]:
-    _, _, data_length, _ = _HEAD.unpack_from(raw)
-    groups: list[_Group] = []
-    at = _HEAD.size
-    while at < len(raw):
-        ledger, count, size = _GROUP.unpack_from(raw, at)
-        at += _GROUP.size
-        blocks = [_BLOCK.unpack_from(raw, at + size + number * _BLOCK.size) for number in range(count)]
-        groups.append((ledger, raw[at : at + size], [(a, b, c) for a, b, c in blocks]))
-        at += size + count * _BLOCK.size
-    return data_length, groups
-
-
-_PARSED = [_groups_of(raw) for raw in _INDEXES]
-
-
-def i64(number: int) -> int:
-    number &= (1 << 64) - 1
-    return number - (1 << 64) if number >> 63 else number
-
-
-def i32(number: int) -> int:
-    number &= (1 << 32) - 1
-    return number - (1 << 32) if number >> 31 else number
-
-
-def _build(chance: Chance, data_length: int, groups: list[_Group], lies: float) -> bytes:
-    body = bytearray()
-    for ledger, metadata, blocks in groups:
-        count, size = len(blocks), len(metadata)
-        if chance.random() < lies:
-            count = i32(chance.number(count))
-        if chance.random() < lies:
-            size = i32(chance.number(size))
-        body += _GROUP.pack(i64(ledger), count, size) + metadata
-        for first, part, offset in blocks:
-            body += _BLOCK.pack(i64(first), i32(part), i64(offset))
-    return _HEAD.pack(0x3D1FB0BC, _HEAD.size + len(body), i64(data_length), BLOCK_HEADER_BYTES) + bytes(body)
+def damaged_index(chance: Chance, raw: bytes) -> bytes:
+    """Bytes and numbers changed; mostly the magic and the index's own length are right."""
+    head, body = raw[:4], mangled(chance, raw[8:], raw)
+    if chance.random() < 0.9:
+        return head + _I32.pack(len(body) + 8) + body
+    return mangled(chance, raw)
 
 
 def _make_index(chance: Chance) -> bytes:
-    data_length, groups = chance.one_of(_PARSED)
-    groups = [(ledger, metadata, list(blocks)) for ledger, metadata, blocks in groups]
-    for _ in range(1 + chance.below(2)):
-        at = chance.below(len(groups))
-        ledger, metadata, blocks = groups[at]
-        what = chance.below(8)
-        if what == 0:
-            groups.insert(at, (ledger + chance.below(2), metadata, blocks))
-        elif what == 1:
-            metadata = damaged_message(chance, metadata) if chance.random() < 0.7 else mangled(chance, metadata)
-        elif what == 2:
-            ledger = chance.number(ledger)
-        elif what == 3:
-            data_length = chance.number(data_length)
-        elif what == 4:
-            metadata = encode_ledger_info(LedgerInfo(ledger=abs(i64(ledger)) >> 1))
-        elif blocks:
-            place = chance.below(len(blocks))
-            first, part, offset = blocks[place]
-            blocks[place] = chance.one_of(
-                (
-                    (chance.number(first), part, offset),
-                    (first, chance.number(part), offset),
-                    (first, part, chance.number(offset)),
-                )
-            )
-        groups[at] = (ledger, metadata, blocks)
-    raw = _build(chance, data_length, groups, 0.03)
-    if chance.random() < 0.2:
-        raw = raw[: _HEAD.size] + mangled(chance, raw[_HEAD.size :], raw)
-        if chance.random() < 0.8:
-            raw = raw[:4] + Struct(">i").pack(len(raw)) + raw[8:]
-    return mangled(chance, raw) if chance.random() < 0.1 else raw
+    return damaged_index(chance, chance.one_of(_INDEXES))
 
 
 def _decode_index(data: bytes, gate: Gate) -> Callable[[], None] | None:
@@ -245,59 +92,20 @@ def _segments() -> list[tuple[bytes, bytes]]:
 
 
 _SEGMENTS = _segments()
-_LENGTHS = (-1, 0, 1, 4, 12, 100, 4096, 0x26A66D32, 0x7FFFFFFF, -0x80000000, 0x01234567)
 
 
-def damaged_data(chance: Chance, data: bytes, magic: bytes = b"\x26\xa6\x6d\x32") -> bytes:
-    """Data with fields of blocks and entries changed: block headers stay headers, mostly."""
-    copy = bytearray(data)
-    for _ in range(1 + chance.below(3)):
-        at = chance.below(len(copy))
-        what = chance.below(7)
-        if what == 0:
-            copy[at] = chance.below(256)
-        elif what == 1 and at + 12 <= len(copy):
-            _FRAME.pack_into(copy, at, i32(chance.one_of(_LENGTHS)), i64(chance.number()))
-        elif what == 2:
-            block = copy.find(magic, at)
-            if 0 <= block <= len(copy) - BLOCK_HEADER_BYTES:
-                field = chance.one_of((4, 12, 20, 28))
-                copy[block + field : block + field + 8] = Struct(">q").pack(i64(chance.number(copy[block + field + 7])))
-        elif what == 3:
-            entry = BLOCK_HEADER_BYTES + chance.one_of((0, 17, 43))
-            if entry + 12 <= len(copy):
-                _FRAME.pack_into(copy, entry, chance.one_of(_LENGTHS), chance.below(5))
-        elif what == 4:
-            end = at + 12 + chance.below(150)
-            copy[at:end] = b"\xfe\xdc\xde\xad" * ((min(end, len(copy)) - at) // 4)
-        elif what == 5:
-            copy[at:at] = copy[: chance.below(300)]
-        else:
-            source = chance.below(len(copy))
-            copy[at : at + 64] = copy[source : source + 64]
-    return bytes(copy)
+def damaged_pair(chance: Chance, index: bytes, data: bytes) -> bytes:
+    """The index's length in four bytes, the index, the data: damaged, and mostly as long as the index says."""
+    damaged = mangled(chance, data, data)
+    if chance.random() < 0.15:
+        index = damaged_index(chance, index)
+    if chance.random() < 0.8:
+        damaged = damaged[: len(data)].ljust(len(data), b"\0")
+    return len(index).to_bytes(4, "big") + index + damaged
 
 
 def _make_pair(chance: Chance) -> bytes:
-    """The index's length in four bytes, the index, the data. The index fits the data's length, mostly."""
-    index, data = chance.one_of(_SEGMENTS)
-    length = len(data)
-    data = damaged_data(chance, data)
-    if chance.random() < 0.15:
-        data_length, groups = _groups_of(index)
-        for _, _, blocks in groups:
-            place = chance.below(len(blocks))
-            first, part, offset = blocks[place]
-            blocks[place] = (first + chance.below(3) - 1, part, offset + chance.one_of((0, 0, 4, 12, 128)))
-        index = _build(chance, data_length, groups, 0)
-    if chance.random() < 0.7:
-        if len(data) < length:
-            data += bytes(length - len(data))
-        elif len(data) > length and chance.random() < 0.7:
-            data = data[:length]
-        else:
-            index = index[:8] + Struct(">q").pack(len(data)) + index[16:]
-    return len(index).to_bytes(4, "big") + index + data
+    return damaged_pair(chance, *chance.one_of(_SEGMENTS))
 
 
 ReaderOf = Callable[[bytes], tuple[BlockReader, bytes]]
@@ -323,7 +131,7 @@ def decode_blocks(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
             assert some == ids[1:]
 
 
-def decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
+def _decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
     reader, content = reader_of(data)
     for ledger in reader.ledgers:
         previous = -1
@@ -346,7 +154,7 @@ OFFLOAD_TARGETS: tuple[Target, ...] = (
         (Spy(windows, "scan_entries"),),
     ),
     Target(
-        "pip76-arrow", "the index, lengths, a block header", _make_pair, partial(decode_batches, _reader_of), (Damaged,),
+        "pip76-arrow", "the index, lengths, a block header", _make_pair, partial(_decode_batches, _reader_of), (Damaged,),
         (Spy(windows, "scan_entries"),),
     ),
 )  # fmt: skip

@@ -7,12 +7,14 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from chunkstore.config import MIB
 from tests.chaos.harness import Fight
+from tests.faults.disks import small_disk
 from tests.support.paths import SOURCES
 from tests.support.worlds import Mode
 
@@ -21,21 +23,20 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(1500)]
 ROUNDS = 6
 
 
-@pytest.mark.parametrize("mode", ["slot", "append"])
-def test_nothing_acknowledged_is_lost(
-    mode: Mode, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+@pytest.mark.parametrize(("mode", "full_disk"), [("slot", False), ("append", False), ("append", True)])
+def test_nothing_acknowledged_is_lost(mode: Mode, full_disk: bool, tmp_path: Path) -> None:
     seed = int(os.environ.get("CHUNKSTORE_SEED", "0")) or random.randrange(1 << 30)
     print(f"CHUNKSTORE_SEED={seed}")
-    fight = Fight(tmp_path, mode, seed)
-    try:
-        fight.run(ROUNDS)
-    finally:
-        fight.close()
-    verdict, wrong = fight.verify()
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk("ext4", tmp_path / "small", 192 * MIB)) if full_disk else None
+        fight = Fight(tmp_path, mode, seed, disk=disk)
+        try:
+            fight.run(ROUNDS)
+        finally:
+            fight.close()
+        verdict, wrong = fight.verify()
     assert wrong == []
     assert len(verdict.acknowledged) > ROUNDS
-    record_property("rounds", ROUNDS)
     print(f"{fight.kinds}, {len(verdict.acknowledged)} acknowledged, {verdict.unknown} unknown")
 
 
