@@ -12,11 +12,12 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.fold import fold
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb.cache import environment_of
+from chunkstore.metadata.ordered_map import WriteBuffer
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataStore
-from chunkstore.metadata.write_buffer import WriteBuffer
 from chunkstore.testing.metadata_basics import compare
 from chunkstore.testing.metadata_history import History, World
-from tests.support.lmdb_caches import CONTAINER, lmdb_of
+from tests.support.lmdb_caches import CONTAINER
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def lined(cache: LmdbMetadataCache) -> tuple[World, MetadataStore]:
 
 def stored(store: MetadataStore) -> int:
     """The lsn that another process would find in the store."""
-    with lmdb_of(store).begin() as txn:
+    with environment_of(store).handle.begin() as txn:
         return int.from_bytes(txn.get(b"\0head", b"")[17:25], "big")
 
 
