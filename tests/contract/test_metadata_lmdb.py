@@ -15,8 +15,7 @@ from chunkstore import runtime
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageFull, StorageUnavailable
 from chunkstore.metadata import cachedir
-from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
-from chunkstore.metadata.lmdb.cache import environment_of
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment, environment_of
 from chunkstore.metadata.port import GENESIS, MetadataCache
 from chunkstore.metadata.rows import sealed
 from chunkstore.testing.metadata_basics import compare
@@ -114,7 +113,7 @@ def test_little_address_space(tmp_path: Path) -> None:
     """Where a huge map cannot be had, a small one is taken and grows."""
     script = f"""
 import resource
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.testing.metadata_history import History
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 store = LmdbMetadataCache({str(tmp_path)!r}, bytes(16), "here").create()

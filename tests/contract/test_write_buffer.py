@@ -11,8 +11,7 @@ import pytest
 from chunkstore.journal import OpCode
 from chunkstore.metadata.fold import fold
 from chunkstore.metadata.keys import segment_key
-from chunkstore.metadata.lmdb import LmdbMetadataCache
-from chunkstore.metadata.lmdb.cache import environment_of
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.ordered_map import WriteBuffer
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataStore
 from chunkstore.testing.metadata_basics import compare
