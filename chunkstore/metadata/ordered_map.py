@@ -1,28 +1,29 @@
 """The ordered map under a metadata store: keys to values in key order, with consistent views and one write transaction at a time.
 
 Transactions and cursors are a subset of LMDB's, so that the store calls LMDB without anything between (``lmdb``); ``memory`` has the
-same in lists. An ``OrderedMap`` is shared by the handles of one cache object on one store. It keeps what they know of it: commits that
-wait to be written, and where the state is.
+same in lists. An ``OrderedMap`` is shared by the handles of one cache object on one store. It keeps what they know of it: where the state
+is, and appends that wait to be written (decision 0003).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Final, Protocol, TypeVar
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, StorageUnavailable
-from chunkstore.metadata.port import Position
-from chunkstore.metadata.rows import RowDamaged
-from chunkstore.metadata.write_buffer import StoredHead, WriteBuffer
+from chunkstore.metadata.port import NO_TOTALS, Commit, Head, Position, Totals
+from chunkstore.metadata.rows import RowDamaged, Tally, grown
 from chunkstore.runtime import Lock, defer_interrupt, lock
 
-__all__ = ["FIRST_ROW", "Cursor", "OrderedMap", "Transaction"]
+__all__ = ["FIRST_ROW", "Cursor", "OrderedMap", "StoredHead", "Transaction", "WriteBuffer"]
 
 T = TypeVar("T")
 
 FIRST_ROW: Final = b"\x01"
 """Every key of a row or index entry is above it, the store's own below."""
+_COMMITS_MAX: Final = 128
+_ROWS_MAX: Final = 1024
 
 
 class Cursor(Protocol):
@@ -65,6 +66,61 @@ class Transaction(Protocol):
         ...
 
     def abort(self) -> object: ...
+
+
+class StoredHead(NamedTuple):
+    """The head's row, as bytes and decoded."""
+
+    raw: bytes
+    head: Head
+    tallied: Tally
+
+
+class WriteBuffer:
+    """Commits after the head that is stored, in order, their rows, and the totals after them (None: to be counted). ``rows`` may be read
+    without a lock, unless there are ``lines``: their rows are derived when they are written.
+
+    Only appends of an owner's own wait, and they are seen: a look at one row finds it here, and before a view is opened they are written.
+    A process that dies with some loses nothing but the time to replay them.
+    """
+
+    __slots__ = ("commits", "full", "lines", "position", "rows", "totals")
+
+    def __init__(self, position: Position | None = None, totals: Totals = NO_TOTALS) -> None:
+        """``position``: where the store is, None: that is not known, and nothing waits; ``totals``: there."""
+        self.commits: list[Commit] = []
+        self.rows: dict[bytes, bytes | None] = {}
+        self.position = position
+        self.totals: Totals | None = totals
+        self.lines = 0
+        """How many."""
+        self.full: bool = False
+        """Whether they are to be written before another one comes."""
+
+    @property
+    def head(self) -> Head | None:
+        """Where the state is with them; there is one at least. None: the last one does not state its digest."""
+        last = self.commits[-1]
+        return None if last.digest is None else Head(last.position, last.digest)
+
+    def add(self, commit: Commit) -> bool:
+        """One more, if it follows, and is of appends only."""
+        last = self.position
+        if last is None or commit.previous_hash != last.hash or commit.position.lsn != last.lsn + 1:
+            return False
+        if commit.lines is not None:
+            self.totals = None
+            self.lines += len(commit.lines.lines)
+        else:
+            totals = grown(self.totals or NO_TOTALS, commit.ops)
+            if totals is None:
+                return False
+            self.rows.update(commit.rows)
+            self.totals = totals if self.totals is not None else None
+        self.position = commit.position
+        self.commits.append(commit)
+        self.full = len(self.commits) >= _COMMITS_MAX or len(self.rows) + self.lines >= _ROWS_MAX
+        return True
 
 
 class OrderedMap(ABC):

@@ -6,7 +6,7 @@ Promises
 * A store has one writer for its whole life: the cache object that made or opened it. Nobody else ever moves its head.
 * Views are consistent: one point of history, however long they stay open. They are cheap and must be closed.
 * The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction; the totals
-  from the rows that it changes (``metadata.totals``).
+  from the rows that it changes (``metadata.rows``).
 * Everything here can be thrown away and rebuilt from the journal.
 
 Errors: ``StorageFull`` (cache disk), ``CacheDamaged`` (a row is not what was written here; every later call says so, too),
@@ -79,7 +79,7 @@ def furthest(*heads: Head | None) -> Head | None:
 
 
 class Totals(NamedTuple):
-    """What all segments and garbage ranges take up: sums over their rows (``metadata.totals``)."""
+    """What all segments and garbage ranges take up: sums over their rows (``metadata.rows``)."""
 
     segments: int
     chunks: int

@@ -1,7 +1,7 @@
 """The store and its views on an ordered map (``ordered_map``): rows and index entries, each with its CRC, and one row for the head.
 
 A commit is applied in one write transaction, conditional on the head read inside it, and costs its row puts and one more. An owner's
-appends wait for company (``write_buffer``). Every value that is read is checked (``rows``), in write transactions, too; ``audit`` finds
+appends wait for company (``WriteBuffer``). Every value that is read is checked (``rows``), in write transactions, too; ``audit`` finds
 what a look-up cannot see.
 """
 
@@ -17,21 +17,23 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, StorageUnavailable
 from chunkstore.metadata.fold import fold, may_follow
 from chunkstore.metadata.index import count_chunks, locate
-from chunkstore.metadata.ordered_map import FIRST_ROW, Cursor, OrderedMap, Transaction
+from chunkstore.metadata.ordered_map import FIRST_ROW, Cursor, OrderedMap, StoredHead, Transaction
 from chunkstore.metadata.port import Commit, Head, MetadataStore, MetadataView, Position, Totals
 from chunkstore.metadata.rows import (
+    COUNTED,
     NOTHING,
     RESIDUE,
     SEAL_BYTES,
     SUM_MODULUS,
     RowDamaged,
+    RowPair,
     Tally,
+    changed,
+    grown,
     sealed,
     tally,
     unsealed,
 )
-from chunkstore.metadata.totals import COUNTED, RowPair, changed, grown
-from chunkstore.metadata.write_buffer import StoredHead
 from chunkstore.runtime import defer_interrupt
 
 __all__ = ["HEAD_KEY", "RowStore", "RowView", "pack_head", "read_head"]

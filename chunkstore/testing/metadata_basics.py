@@ -19,7 +19,7 @@ from chunkstore.errors import Closed, Damaged, InvalidArgument
 from chunkstore.metadata.index import IndexBeside, check_index, rebuild_index
 from chunkstore.metadata.inline_index import all_extents, inline_chunks
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Totals
-from chunkstore.metadata.totals import recount
+from chunkstore.metadata.rows import recount
 from chunkstore.records import ACTIVE, CLOSED
 from chunkstore.testing.metadata_history import History, Segment, World
 

@@ -11,13 +11,13 @@ import pytest
 
 from chunkstore.config import MIB
 from chunkstore.errors import StorageFull, StorageUnavailable
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.port import GENESIS, MetadataCache
 from chunkstore.metadata.rows import sealed
 from chunkstore.testing.metadata_contract import MetadataStoreContract
 from chunkstore.testing.metadata_history import History
 from tests.faults.disks import small_disk
-from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, lmdb_of, made_current, state_file, token_directories
+from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, made_current, state_file, token_directories
 
 
 class TestLmdbStore(MetadataStoreContract):
@@ -176,7 +176,7 @@ def test_a_store_of_another_container_or_version(cache: LmdbMetadataCache, folde
     assert LmdbMetadataCache(folder, stranger, "here").open_current() is None
     found = cache.open_current()
     assert found is not None
-    with lmdb_of(found).begin(write=True) as txn:
+    with environment_of(found).handle.begin(write=True) as txn:
         raw = txn.get(b"\0head")
         assert raw is not None
         # Version 2 ended in front of the totals.

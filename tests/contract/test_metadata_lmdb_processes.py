@@ -19,10 +19,10 @@ import pytest
 
 from chunkstore.config import MIB, Settings, Tuning
 from chunkstore.errors import ChunkstoreError
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.testing.metadata_history import History
-from tests.support.lmdb_caches import CONTAINER, environment_of, made_current, token_directories
+from tests.support.lmdb_caches import CONTAINER, made_current, token_directories
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
 
@@ -128,7 +128,7 @@ def test_what_another_process_holds_is_left_alone(cache: LmdbMetadataCache, othe
 def test_kill_in_the_middle_of_applies_leaves_the_end_that_was_seen(folder: str, tmp_path: Path) -> None:
     script = f"""
 import sys
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.testing.metadata_history import History
 cache = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here")
 store, history = cache.create(), History()
@@ -163,7 +163,7 @@ while True:
 
 STOPPED = """
 import time
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 store = LmdbMetadataCache({folder!r}, {container!r}, "here").open_current()
 {within}
     print("held", flush=True)

@@ -10,11 +10,11 @@ import pytest
 
 from chunkstore.journal import OpCode
 from chunkstore.metadata.fold import fold
-from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
+from chunkstore.metadata.ordered_map import WriteBuffer
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
-from chunkstore.metadata.write_buffer import WriteBuffer
 from chunkstore.testing.metadata_history import History
-from tests.support.lmdb_caches import CONTAINER, lmdb_of
+from tests.support.lmdb_caches import CONTAINER
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def appended(history: History, number: int) -> Commit:
 
 def stored(store: MetadataStore) -> int:
     """The lsn that another process would find in the store."""
-    with lmdb_of(store).begin() as txn:
+    with environment_of(store).handle.begin() as txn:
         return int.from_bytes(txn.get(b"\0head", b"")[17:25], "big")
 
 

@@ -13,9 +13,9 @@ from chunkstore.config import Settings, Tuning
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.following import open_replica
 from chunkstore.metadata.keys import segment_key, table_key
+from chunkstore.metadata.lmdb.cache import environment_of
 from chunkstore.metadata.port import MetadataStore
 from tests.support.data import problems
-from tests.support.lmdb_caches import environment_of, lmdb_of
 
 SEGMENT, KEY = "log", b"key"
 CONTENT = b"0123456789"
@@ -55,7 +55,7 @@ def flip(file: Path, key: bytes, raw: bytes) -> None:
 
 
 def rot_live(store: MetadataStore, key: bytes) -> None:
-    with lmdb_of(store).begin() as txn:
+    with environment_of(store).handle.begin() as txn:
         raw = txn.get(key)
     assert raw is not None
     flip(Path(environment_of(store).path, "data.mdb"), key, raw)

@@ -10,11 +10,11 @@ import pytest
 
 from chunkstore.errors import Damaged, NotOwner, RolledBack
 from chunkstore.metadata.lmdb import LmdbMetadataCache
+from chunkstore.metadata.lmdb.cache import environment_of
 from chunkstore.metadata.lmdb.environment import abandon
 from chunkstore.metadata.port import Commit, MetadataCache
 from tests.simulation.scene import ALL, Owner, Scene, scene_of, worlds
 from tests.simulator import Process
-from tests.support.lmdb_caches import environment_of
 
 
 def watch_apply(owner: Owner) -> list[bool]:

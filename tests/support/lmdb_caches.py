@@ -5,28 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import lmdb
-
 from chunkstore.config import KIB, Settings, Tuning
 from chunkstore.metadata.lmdb import LmdbMetadataCache
-from chunkstore.metadata.lmdb.environment import Environment
 from chunkstore.metadata.port import Commit, MetadataStore
-from chunkstore.metadata.store import RowStore
 from chunkstore.testing.metadata_history import History
 
-__all__ = ["CONTAINER", "SMALL", "big_commit", "environment_of", "lmdb_of", "made_current", "state_file", "token_directories"]
+__all__ = ["CONTAINER", "SMALL", "big_commit", "made_current", "state_file", "token_directories"]
 
 CONTAINER = bytes(range(16))
 SMALL = Settings(tuning=Tuning(lmdb_map_bytes=64 * KIB))
-
-
-def environment_of(store: MetadataStore | None) -> Environment:
-    assert isinstance(store, RowStore) and isinstance(store.environment, Environment)
-    return store.environment
-
-
-def lmdb_of(store: MetadataStore) -> lmdb.Environment:
-    return environment_of(store).handle
 
 
 def made_current(cache: LmdbMetadataCache, commits: int = 3) -> tuple[MetadataStore, History]:

@@ -12,12 +12,11 @@ import pytest
 import chunkstore
 from chunkstore.config import Settings, Tuning
 from chunkstore.metadata.codec import encode_segment
+from chunkstore.metadata.lmdb.cache import environment_of
 from chunkstore.metadata.port import NO_TOTALS, Totals
-from chunkstore.metadata.rows import sealed
-from chunkstore.metadata.totals import changed
+from chunkstore.metadata.rows import changed, sealed
 from tests.golden.metadata_samples import SEGMENT
 from tests.support.data import pattern
-from tests.support.lmdb_caches import lmdb_of
 
 HEAD = b"\0head"
 
@@ -29,7 +28,7 @@ def test_an_audit_compares_totals_with_a_recount(tmp_path: Path) -> None:
         store.append("a", pattern(0, 50))
         rows = store._container.current.store
         rows.view().close()
-        with lmdb_of(rows).begin(write=True) as txn:
+        with environment_of(rows).handle.begin(write=True) as txn:
             raw = txn.get(HEAD)
             assert raw is not None
             txn.put(HEAD, sealed(HEAD, raw[:-5] + bytes((raw[-5] ^ 1,))))

@@ -10,6 +10,6 @@ Durability: none while in use (protocol 3.8, A12): the journal is the truth. ``c
 Limits: LMDB 0.9 has no checksums: a cache whose pages rot on disk may crash the process; deleting the cache is always safe.
 """
 
-from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, seen_end
+from chunkstore.metadata.lmdb.cache import LmdbMetadataCache, environment_of, seen_end
 
-__all__ = ["LmdbMetadataCache", "seen_end"]
+__all__ = ["LmdbMetadataCache", "environment_of", "seen_end"]

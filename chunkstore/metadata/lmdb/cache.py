@@ -27,7 +27,7 @@ from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore
 from chunkstore.metadata.seen_end import EndFile, end_path, read_end, sweep_ends
 from chunkstore.metadata.store import RowStore
 
-__all__ = ["LmdbMetadataCache", "seen_end"]
+__all__ = ["LmdbMetadataCache", "environment_of", "seen_end"]
 
 
 class LmdbMetadataCache(MetadataCache):
@@ -78,7 +78,7 @@ class LmdbMetadataCache(MetadataCache):
         return None
 
     def _take(self, store: MetadataStore) -> MetadataStore | None:
-        environment = _environment_of(store)
+        environment = environment_of(store)
         try:
             # Before the first write: what is written from now on is not synced.
             self._directory.mark(environment.path)
@@ -147,7 +147,7 @@ class LmdbMetadataCache(MetadataCache):
 
     def make_current(self, store: MetadataStore) -> None:
         self._check()
-        made = _environment_of(store)
+        made = environment_of(store)
         try:
             self._directory.mark(made.path)
             # What was seen before is part of this store's history, or was given up.
@@ -159,7 +159,7 @@ class LmdbMetadataCache(MetadataCache):
         sweep_ends(self._directory.path)
 
     def discard(self, store: MetadataStore) -> None:
-        given_up = _environment_of(store)
+        given_up = environment_of(store)
         if given_up is self._current:
             self._current = None
         forget(given_up.path)
@@ -177,7 +177,8 @@ def seen_end(cache_dir: str, container_uuid: bytes, address: str) -> Head | None
     return read_end(end_path(role_path(cache_dir, container_uuid, "owner"), address))
 
 
-def _environment_of(store: MetadataStore) -> Environment:
+def environment_of(store: MetadataStore | None) -> Environment:
+    """What a store in LMDB is on. Raises ``InvalidArgument``."""
     if not isinstance(store, RowStore) or not isinstance(store.environment, Environment):
         raise InvalidArgument("this store is not of this cache", argument="store")
     return store.environment

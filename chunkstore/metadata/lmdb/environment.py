@@ -25,10 +25,9 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metadata.cachedir import StoreLock, forget, mark_clean, translate_os
-from chunkstore.metadata.ordered_map import OrderedMap, Transaction
+from chunkstore.metadata.ordered_map import OrderedMap, StoredHead, Transaction
 from chunkstore.metadata.rows import RowDamaged
 from chunkstore.metadata.seen_end import EndFile
-from chunkstore.metadata.write_buffer import StoredHead
 from chunkstore.runtime import defer_interrupt, monotonic_s, sleep_s
 
 __all__ = ["Environment", "abandon", "acquire", "translate"]
