@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from chunkstore import backup
-from chunkstore.backup import LostRange, RestoreReport, SalvageReport
+from chunkstore.backup import LostRange, RestoreReport, SalvageReport, copy_in
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.journal import RecordsPast
 from chunkstore.metadata.keys import segment_key
-from chunkstore.operations import bring_chunks
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.memory import forget_memory
 from chunkstore_journal.history import open_streams
@@ -412,7 +411,7 @@ def test_damaged_bytes_of_an_append_in_a_record_cost_only_these(world: World, ta
 def test_another_container_of_the_same_root_has_its_chunks_copied_by_the_storage(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bring_chunks, "_COMPOSED_BYTES_MIN", 4 * BLOCK)
+    monkeypatch.setattr(copy_in, "_COMPOSED_BYTES_MIN", 4 * BLOCK)
     store = filled(world)
     expected = described(store)
     calls: list[tuple[str, str]] = []
