@@ -23,11 +23,11 @@ __all__ = [
     "BORDERS_OF_A_ROW_MAX",
     "ROWS_OF_A_CHUNK_MAX",
     "Borders",
+    "ChunkSum",
     "Piece",
     "Stretch",
     "borders_inside",
     "count_borders",
-    "crc_at_borders",
     "first_bad",
     "in_rows",
     "is_one_block",
@@ -119,19 +119,29 @@ def may_pass_border(length: int, longer: int) -> bool:
     return (longer - 1) // BLOCK_BYTES != (length - 1) // BLOCK_BYTES
 
 
-def crc_at_borders(crc: int, length: int, data: BytesLike) -> tuple[int, list[tuple[int, int]]]:
-    """Extend ``crc`` of a chunk of ``length`` bytes by ``data``: the CRC after it, and border and CRC for each border passed.
+class ChunkSum:
+    """Length and CRC32C of a chunk's bytes, and the borders that they pass, with the CRC32C at each. Bytes after a border pass it."""
 
-    A border at the very end is passed by the bytes after it only.
-    """
-    passed: list[tuple[int, int]] = []
-    view, done = memoryview(data), 0
-    for border in _borders(length, length + len(data)):
-        if border - length > done:
-            crc = crc32c_extend(crc, view[done : border - length])
-            done = border - length
-        passed.append((border, crc))
-    return crc32c_extend(crc, view[done:] if done else data), passed
+    def __init__(self, length: int = 0, crc32c: int = 0) -> None:
+        self.length = length
+        self.crc32c = crc32c
+        self.passed: list[tuple[int, int]] = []
+
+    def add(self, data: BytesLike) -> None:
+        """Take these bytes as the next ones."""
+        view, done, crc = memoryview(data), 0, self.crc32c
+        for border in _borders(self.length, self.length + len(data)):
+            if border - self.length > done:
+                crc = crc32c_extend(crc, view[done : border - self.length])
+                done = border - self.length
+            self.passed.append((border, crc))
+        self.crc32c = crc32c_extend(crc, view[done:] if done else data)
+        self.length += len(data)
+
+    def borders(self) -> Borders:
+        """Of a chunk whose bytes were all added here."""
+        at, crcs = [at for at, _ in self.passed], [crc for _, crc in self.passed]
+        return Borders([0, *at, self.length], [0, *crcs, self.crc32c])
 
 
 def first_bad(position: int, crc: int, data: BytesLike, borders: Iterable[tuple[int, int]]) -> int | None:

@@ -7,7 +7,7 @@ Leaves out: buffers of the caller's (``read_into``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from io import BytesIO
+from io import SEEK_END, BytesIO
 
 __all__ = ["filled", "joined"]
 
@@ -26,9 +26,11 @@ def filled(size_bytes: int, fill: Callable[[memoryview], int]) -> bytes:
     return room.getvalue()
 
 
-def joined(pieces: Iterable[bytes | bytearray]) -> bytes:
-    """The pieces as one, for which no one knows the size beforehand. Each is let go before the next one is asked for."""
-    gathered = BytesIO()
-    for piece in pieces:
+def joined(pieces: Iterable[bytes | bytearray | memoryview]) -> bytes:
+    """The pieces as one, whose size is not known beforehand. Each is let go before the next one is asked for; one alone is not copied."""
+    rest = iter(pieces)
+    gathered = BytesIO(next(rest, b""))
+    gathered.seek(0, SEEK_END)
+    for piece in rest:
         gathered.write(piece)
     return gathered.getvalue()

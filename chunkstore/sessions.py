@@ -13,11 +13,11 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.blocks import count_borders, crc_at_borders
+from chunkstore.blocks import count_borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.errors import ChunkExists, InvalidArgument
 from chunkstore.names import ContainerNames, session_chunk_id, utf8_bytes
-from chunkstore.storage import ChunkHandle, ChunkStorage
+from chunkstore.storage import ChunkStorage
 
 __all__ = [
     "SessionChunk",
@@ -60,6 +60,8 @@ class SessionWriter(NamedTuple):
         Raises ``InvalidArgument``, and of the storage ``Closed``, ``StorageFull``, ``StorageUnavailable``,
         ``DeadlineExceeded``, ``ChunkExists`` (four random names were taken). A retry writes another chunk: safe.
         """
+        from chunkstore.copy_ranges import write_chunk  # the owner only reads what sessions have written
+
         parts = [check_data(part) for part in (data if isinstance(data, (list, tuple)) else (data,))]
         parts = [part for part in parts if len(part)]
         if not parts:
@@ -67,35 +69,17 @@ class SessionWriter(NamedTuple):
         check_session_id(self.session_id)
         check_chunk_number(self.first_number, "first_number")
         check_chunk_number(number, "number", _NUMBER_MAX - self.first_number)
-        if not storage.capabilities.append and len(parts) > 1:
-            parts = [b"".join(parts)]
-        identity, name = self._create(storage, number, parts[0])
-        length = len(parts[0])
-        for part in parts[1:]:
-            length += storage.write(ChunkHandle(name, True), length, part)
-        if storage.capabilities.append:
-            storage.sync((name,))
-        crc, at = 0, 0
-        borders: list[tuple[int, int]] = []
-        for part in parts:
-            crc, passed = crc_at_borders(crc, at, part)
-            borders += passed
-            at += len(part)
-        return SessionChunk(identity, length, crc, tuple(border_crc for _, border_crc in borders))
-
-    def _create(self, storage: ChunkStorage, number: int, data: BytesLike) -> tuple[bytes, str]:
-        """A chunk under a name that no one has; another random part where somebody has it."""
         for tries_left in range(_NAMES_TRIED - 1, -1, -1):
             random = int.from_bytes(runtime.token(4), "big")
             identity = session_chunk_id(self.session_id, self.first_number + number, random)
-            name = ContainerNames(self.container).chunk(identity)
             try:
-                storage.create(name, data)
+                written = write_chunk(storage, ContainerNames(self.container).chunk(identity), parts)
             except ChunkExists:
                 if not tries_left:
                     raise
             else:
-                return identity, name
+                crcs = tuple(crc for _, crc in written.passed)
+                return SessionChunk(identity, written.length, written.crc32c, crcs)
         raise AssertionError
 
 

@@ -23,14 +23,16 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.backup.files import open_stored_export
-from chunkstore.checksum import crc32c, crc32c_extend
+from chunkstore.blocks import Borders
+from chunkstore.buffers import joined
 from chunkstore.config import MIB
+from chunkstore.copy_ranges import compose_chunk, read_verified
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, Unsupported
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.names import Address, BackupNames, ContainerNames
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import CLOSED
-from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
+from chunkstore.storage import ChunkRange, ChunkStorage
 
 __all__ = ["Copier", "Copy", "copies", "named_copies", "without"]
 
@@ -182,60 +184,46 @@ class Copier:
 
     def _stream(self, item: Copy) -> int:
         """Copy one chunk, on the server or through memory; its bytes, or -1 where it was there."""
-        name, target = item.source.object, item.name(self._names)
-        server = self._server
+        target, server = item.name(self._names), self._server
         if server is not None and self._is_whole(item) and _SERVER_BYTES_MIN <= item.length <= _SERVER_BYTES_MAX:
             if self._target.exists(target):
                 return self._check_length(item, new=False)
             self._look_through(item)
             try:
-                server(name, target)
+                server(item.source.object, target)
                 return item.length
             except Unsupported:
                 self._server = None
         if item.length > _BATCH_BYTES:
-            return self._stream_pieces(item, name, target)
-        data = self._source.read(ChunkHandle(name, False), item.source.offset, item.length)
-        _check(item, name, len(data), crc32c(data))
-        if self._target.create_if_absent(target, data):
+            return self._stream_pieces(item, target)
+        if self._target.create_if_absent(target, joined(self._verified(item, _BATCH_BYTES))):
             return item.length
         return self._check_length(item, new=False)
 
+    def _verified(self, item: Copy, window_bytes: int) -> Iterator[bytes]:
+        borders = None if item.crc32c is None else Borders((0, item.length), (0, item.crc32c))
+        return read_verified(self._source, item.source, item.length, borders, window_bytes)
+
     def _look_through(self, item: Copy) -> None:
         """Compare a chunk with its record in place: a chunk that the server copies must not be damaged."""
-        name, _ = item.source
-        if not self._verify:
-            _check_long_enough(item, name, self._source.stat(name).length)
-            return
-        crc = position = 0
-        while position < item.length:
-            data = self._source.read(ChunkHandle(name, False), position, min(_PIECE_BYTES, item.length - position))
-            if not data:
-                break
-            crc, position = crc32c_extend(crc, data), position + len(data)
-        _check(item, name, position, crc)
+        if self._verify:
+            for _ in self._verified(item, _PIECE_BYTES):
+                pass
+        elif (length := self._source.stat(item.source.object).length) < item.length:
+            text = f"it is {length} bytes long, but {item.length} are recorded; run check"
+            raise Damaged(text, object=item.source.object, position=length)
 
-    def _stream_pieces(self, item: Copy, name: str, target: str) -> int:
+    def _stream_pieces(self, item: Copy, target: str) -> int:
         if self._target.exists(target):
             return self._check_length(item, new=False)
         made: list[ChunkRange] = []
-        crc = position = 0
         try:
-            while position < item.length:
-                data = self._source.read(
-                    ChunkHandle(name, False),
-                    item.source.offset + position,
-                    min(_PIECE_BYTES, item.length - position),
-                )
-                if not data:
-                    break
+            for data in self._verified(item, _PIECE_BYTES):
                 piece = self._names.temporary(runtime.token(16).hex())
                 made.append(ChunkRange(piece, 0, len(data)))
                 self._target.create_if_absent(piece, data)
-                crc, position = crc32c_extend(crc, data), position + len(data)
-            _check(item, name, position, crc)
             try:
-                self._target.compose(target, made)
+                compose_chunk(self._target, target, made)
             except ChunkExists:
                 return self._check_length(item, new=False)
             return item.length
@@ -254,17 +242,6 @@ class Copier:
         if not new:
             self._target.harden(target)
         return item.length if new else -1
-
-
-def _check_long_enough(item: Copy, name: str, length: int) -> None:
-    if length < item.length:
-        raise Damaged(f"{length} bytes long, but {item.length} are recorded; run check", object=name, position=length)
-
-
-def _check(item: Copy, name: str, length: int, crc: int) -> None:
-    _check_long_enough(item, name, length)
-    if item.crc32c is not None and crc != item.crc32c:
-        raise Damaged("it does not have the recorded CRC32C; run scrub", object=name)
 
 
 def _guarded(call: Callable[[], int]) -> Any:

@@ -20,6 +20,7 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
+from chunkstore.backup.copy_in import ChunkToCopy, ForeignChunk, Place, piece_bytes
 from chunkstore.backup.spool import Spool
 from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_behind
 from chunkstore.blocks import Borders
@@ -37,14 +38,6 @@ from chunkstore.metadata.keys import (
 from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.metadata.port import MetadataView
 from chunkstore.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_segment
-from chunkstore.operations.bring_chunks import (
-    ChunkToBring,
-    ForeignChunk,
-    Place,
-    bring_chunk,
-    piece_bytes,
-    side_by_side,
-)
 from chunkstore.records import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
 from chunkstore.storage import iter_listing
 
@@ -64,7 +57,7 @@ _by_key = itemgetter(0)
 
 
 class Chunks:
-    """What a survey found of the chunks, put aside until they are brought (``survey(keep=chunks.keep)``)."""
+    """What a survey found of the chunks, put aside until they are copied (``survey(keep=chunks.keep)``)."""
 
     def __init__(self) -> None:
         self._kept = Spool[_Kept]()
@@ -120,7 +113,7 @@ class State:
         self._ids = itertools.count((epoch << 32) + 1)
         self._tail = int.from_bytes(source.origin.hash[:4], "big")
         """Of the ids of chunks, in the place of chance: whoever takes in the same finds them."""
-        self._piece_bytes = piece_bytes(place)
+        self._piece_bytes = piece_bytes(place.storage)
         self._are_single = place.storage.capabilities.append
         self._former = self._find_former() if goes_on else {}
         self._files = ExitStack()
@@ -173,7 +166,7 @@ class State:
             fence = self._place.names.epoch(self._epoch + 1)
             if self._place.storage.exists(fence):
                 raise NotOwner(epoch=self._epoch, owner=self._epoch + 1)
-            for run, pieces in zip(runs, self._brought(runs), strict=True):
+            for run, pieces in zip(runs, self._copied(runs), strict=True):
                 if begun is None:
                     begun = _Begun(run.segment, run.id, self._epoch)
                 rows, extents, borders = begun.add(pieces, is_last=run.is_last)
@@ -218,7 +211,7 @@ class State:
                 self._writers.add([(writer_key(here, key[len(start) :]), row)])
 
     def _pages(self) -> Iterator[list[_Run]]:
-        """Everything that there is to bring, about so much at a time."""
+        """All chunks to copy, about so many at a time."""
         pages, page = self._chunks.pages(), list[_Kept]()
         runs: list[_Run] = []
         number, room = 1, _PAGE
@@ -252,13 +245,13 @@ class State:
     def _some_segments(self, after: str, view: MetadataView) -> list[SegmentRecord]:
         return list(itertools.islice(segments_behind(view, after, self._source.chosen), _PAGE))
 
-    # ---- bringing
+    # ---- copying
 
     def _pieces_of(self, item: _Kept) -> int:
         """How many chunks one becomes."""
         return 1 if item[1] <= self._piece_bytes else -(-item[1] // self._piece_bytes)
 
-    def _brought(self, runs: Sequence[_Run]) -> Iterator[list[_Piece]]:
+    def _copied(self, runs: Sequence[_Run]) -> Iterator[list[_Piece]]:
         jobs = list[tuple[_Run, int, _Kept]]()
         for run in runs:
             number = run.first
@@ -266,19 +259,18 @@ class State:
                 jobs.append((run, number, item))
                 number += self._pieces_of(item)
         size_bytes = sum(item[1] for _, _, item in jobs)
-        bring = partial(bring_chunk, self._place)
-        copies = iter(side_by_side(self._place, bring, [self._to_bring(job) for job in jobs], size_bytes))
+        copies = iter(self._place.copy_chunks([self._to_copy(job) for job in jobs], size_bytes))
         for run in runs:
             pieces: list[_Piece] = []
-            for brought in itertools.islice(copies, len(run.chunks)):
-                for identity, borders in brought.chunks:
+            for item, copied in zip(run.chunks, copies, strict=False):
+                for identity, borders in copied:
                     several = borders if len(borders.at) > 2 else None
-                    pieces.append((identity, borders.at[-1], borders.crcs[-1], brought.created_ms, several))
+                    pieces.append((identity, borders.at[-1], borders.crcs[-1], item[4], several))
             yield pieces
         if jobs:
             self._progress(size_bytes)
 
-    def _to_bring(self, job: tuple[_Run, int, _Kept]) -> ChunkToBring:
+    def _to_copy(self, job: tuple[_Run, int, _Kept]) -> ChunkToCopy:
         run, number, (place, length, at, crcs, created_ms, in_copy) = job
         copy = self._source.copy
         storage = copy if in_copy and copy is not None else self._source.storage
@@ -293,7 +285,7 @@ class State:
                 former = tuple(chunk_id(segment_id, epoch, item, self._tail) for item in numbers)
         fresh = tuple(chunk_id(run.id, self._epoch, item, self._tail) for item in numbers)
         chunk = ForeignChunk(Address(*place), length, borders, created_ms)
-        return ChunkToBring(run.segment.name, storage, chunk, fresh, former)
+        return ChunkToCopy(run.segment.name, storage, chunk, fresh, former)
 
     def _find_former(self) -> dict[int, int]:
         """The epochs of copies that were made by whoever came no further, by their numbers; of several the newest."""

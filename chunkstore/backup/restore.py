@@ -14,6 +14,7 @@ from chunkstore import parts
 from chunkstore.arguments import check_flags
 from chunkstore.assembly import check_patience
 from chunkstore.backup import runs
+from chunkstore.backup.copy_in import Place
 from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.salvage import Salvage, SalvageReport
 from chunkstore.backup.selection import NameFilter
@@ -24,7 +25,6 @@ from chunkstore.config import Settings
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
-from chunkstore.operations.bring_chunks import Place
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 

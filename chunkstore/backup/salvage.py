@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from chunkstore import parts, runtime
+from chunkstore.backup.copy_in import ForeignChunk
 from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.survey import FoundChunk, HistoryEnd, Origin, Source
 from chunkstore.blocks import Borders, Piece, merged_borders
@@ -23,7 +24,6 @@ from chunkstore.journal import RecordsPast
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataCache, MetadataView
 from chunkstore.names import Address, BackupNames, ContainerNames
-from chunkstore.operations.bring_chunks import ForeignChunk
 from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.records import FLAG_SEALED, SegmentRecord
 from chunkstore.storage import ChunkStorage, iter_listing

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
 from chunkstore import runtime
+from chunkstore.backup.copy_in import ForeignChunk
 from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.blocks import Borders, is_one_block
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
@@ -31,7 +32,6 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView, Position
 from chunkstore.names import NO_CHUNK, ContainerNames, check_segment_name
-from chunkstore.operations.bring_chunks import ForeignChunk
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage

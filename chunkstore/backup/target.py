@@ -7,44 +7,16 @@ anything is claimed. Leaves out: what a container is made of (``founding``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Self
 
-from chunkstore import parts, runtime
+from chunkstore import parts
+from chunkstore.backup.copy_in import Place
 from chunkstore.config import Settings
-from chunkstore.deadline import Deadline, until
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
-from chunkstore.operations.bring_chunks import Place
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["NewPlace", "make_container"]
-
-
-class NewPlace:
-    """The root where a container is made, as a place for chunks. A context manager that closes its pool; the storage stays the caller's."""
-
-    def __init__(self, storage: ChunkStorage, names: ContainerNames, settings: Settings) -> None:
-        self.storage = storage
-        self.names = names
-        self.pool: runtime.Pool = runtime.pool("chunkstore-import", settings.tuning.io_workers)
-        self.remote: bool = storage.capabilities.remote
-        self._deadline_s = settings.op_deadline_s
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.close()
-
-    def deadline(self) -> Deadline:
-        """As of an owner."""
-        return Deadline(self._deadline_s)
-
-    def bounded(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """As of an owner."""
-        return until(deadline.end_s) if self.remote else nullcontext()
+__all__ = ["make_container"]
 
 
 def make_container(
@@ -78,7 +50,7 @@ def make_container(
     else:
         format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
     wait_politely(storage, names, settings, patience_s)
-    place = NewPlace(storage, names, settings)
+    place = Place(storage, names, settings)
 
     def make(epoch: int, token: bytes) -> SnapshotLink:
         pages = rows(place, epoch, goes_on)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from chunkstore.blocks import crc_at_borders, is_one_block, may_pass_border
+from chunkstore.blocks import ChunkSum, is_one_block, may_pass_border
 from chunkstore.checksum import BytesLike, crc32c_extend, crc32c_of_bytes
 from chunkstore.deadline import Deadline
 from chunkstore.journal import OpCode
@@ -65,7 +65,7 @@ def plan_on_tail(
         after = segment.grown(segment.length + length, owned.epoch, now_ms)
         rows: dict[bytes, RowRecord] = {segment_key(segment.name): after}
         if may_pass_border(last.length, last.length + length):
-            tail, open_row = grow_chunk(owned, segment.last_chunk, last, open_row, data, rows)
+            tail, open_row = grow_chunk(owned, segment.last_chunk, last, open_row, _summed(last, data), rows)
         else:
             tail = last.grown(last.length + length, crc32c_extend(last.crc32c or 0, data))
             rows[chunk_key(segment.last_chunk)] = tail
@@ -117,19 +117,25 @@ def grow_chunk(
     identity: bytes,
     chunk: ChunkRecord,
     open_row: bytes,
-    data: BytesLike,
+    total: ChunkSum,
     rows: dict[bytes, RowRecord],
 ) -> tuple[ChunkRecord, bytes]:
-    """Put the rows of a chunk that ``data`` is added to into ``rows``; its record, and its last block row. ``open_row``: the value of that
+    """Put the rows of a chunk that grows to ``total`` into ``rows``; its record, and its last block row. ``open_row``: the value of that
     before, empty: the store's."""
-    crc, passed = crc_at_borders(chunk.crc32c or 0, chunk.length, data)
+    passed = total.passed
     if passed and not open_row and not is_one_block(chunk.length):
         raw = owned.store.get(last_row_key(identity, chunk.length))
         open_row = b"" if raw is None else decode_table("block row", raw).value
     blocks = add_borders(identity, open_row, passed)
     rows.update(blocks)
-    rows[chunk_key(identity)] = chunk = chunk.grown(chunk.length + len(data), crc)
+    rows[chunk_key(identity)] = chunk = chunk.grown(total.length, total.crc32c)
     return chunk, next(reversed(blocks.values())).value if blocks else open_row
+
+
+def _summed(chunk: ChunkRecord, data: BytesLike) -> ChunkSum:
+    total = ChunkSum(chunk.length, chunk.crc32c or 0)
+    total.add(data)
+    return total
 
 
 def _plan_rollover(
@@ -155,7 +161,7 @@ def _plan_rollover(
     for piece in pieces:
         part = view[piece.start : piece.stop]
         if tail is not None and not piece.new:
-            tail, open_row = grow_chunk(owned, identity, tail, open_row, part, rows)
+            tail, open_row = grow_chunk(owned, identity, tail, open_row, _summed(tail, part), rows)
             targets.append(last_name)
             continue
         previous, identity = identity, owned.new_chunk(segment.id)
@@ -174,7 +180,7 @@ def _plan_rollover(
             kind=KIND_OBJECT,
             created_ms=now_ms,
         )
-        tail, open_row = grow_chunk(owned, identity, empty, b"", part, rows)
+        tail, open_row = grow_chunk(owned, identity, empty, b"", _summed(empty, part), rows)
         targets.append(owned.names.chunk(identity))
         added.append((segment.length + piece.start, identity))
     assert tail is not None

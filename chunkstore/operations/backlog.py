@@ -1,13 +1,14 @@
-"""How much of each segment lies in the journal and waits to be spilled: counted, not looked up (protocol 3.10).
+"""Which extents of each segment wait to be spilled: the one count of them (protocol 3.10).
 
-Promises: never too little, for as long as it is there; what is counted too much is found to be nothing, twice. What enters the queue is
-counted before it is committed, and what a concat takes elsewhere counts for both segments, whatever becomes of it.
-Leaves out: spilling (``spill``).
+An operation is counted when the cache shows it, and before it is acknowledged. So a look at the rows finds all that was counted before
+it. After a spill of what a look has found, the count falls to what came since (``mark``, ``settle``): also where a truncation or another
+spill has taken extents away. A count may be too high until then, and is never too low.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.blocks import BLOCK_BYTES
@@ -15,14 +16,12 @@ from chunkstore.checksum import BytesLike
 from chunkstore.chunks import Capabilities
 from chunkstore.config import KIB, MIB, Settings
 
-__all__ = ["Backlog", "Waiting", "inline_limits"]
+__all__ = ["Backlog", "Mark", "Waiting", "inline_limits"]
 
 _INLINE_BYTES: Final = 64 * KIB
 _BEHIND_TIMES: Final = 4
 _BEHIND_BYTES: Final = 256 * MIB
 """So much may wait before spilling counts as behind, at least: the journal holds it, and spilling reads what memory no longer does."""
-_DOUBT_S: Final = 5.0
-"""Between two looks that find nothing of what is counted, at least: in between whatever was under way has been committed."""
 
 
 def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, int]:
@@ -35,16 +34,24 @@ def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, 
 
 
 class Waiting:
-    """What of a segment lies in the journal, about, and since when. ``missed_s``: when a look found nothing of it, and nothing has
-    come since."""
+    """What of a segment waits, and since when; ``came_extents`` and ``came_bytes`` are all that ever did."""
 
-    __slots__ = ("extents", "missed_s", "since_s", "size_bytes")
+    __slots__ = ("came_bytes", "came_extents", "extents", "since_s", "size_bytes")
 
-    def __init__(self, size_bytes: int, extents: int, since_s: float) -> None:
-        self.size_bytes: int = size_bytes
-        self.extents: int = extents
+    def __init__(self, since_s: float) -> None:
+        self.extents: int = 0
+        self.size_bytes: int = 0
         self.since_s: float = since_s
-        self.missed_s: float | None = None
+        self.came_extents: int = 0
+        self.came_bytes: int = 0
+
+
+class Mark(NamedTuple):
+    """What was counted of a segment at some time."""
+
+    held: Waiting
+    extents: int
+    size_bytes: int
 
 
 class Backlog:
@@ -59,70 +66,58 @@ class Backlog:
         self.size_bytes: int = 0
 
     def takes(self, data: BytesLike, length_max: int) -> bool:
-        """Whether an append may add to it: it is short, and spilling is not behind."""
+        """Whether an append may add to it: it is short, and spilling keeps up."""
         return len(data) <= length_max and self.extents < self._extents_max and self.size_bytes < self._bytes_max
 
-    def came(self, name: str, size_bytes: int, extents: int) -> None:
-        """So much more lies there."""
+    def came(self, name: str, size_bytes: int, extents: int, since_s: float = math.inf) -> None:
+        """So much more of a segment waits, since now or earlier."""
         with self._lock:
-            self.extents += extents
-            self.size_bytes += size_bytes
             held = self._held.get(name)
             if held is None:
-                self._held[name] = Waiting(size_bytes, extents, runtime.monotonic_s())
-            else:
-                held.size_bytes += size_bytes
-                held.extents += extents
-                held.missed_s = None
+                held = self._held[name] = Waiting(min(since_s, runtime.monotonic_s()))
+            elif since_s < held.since_s:
+                held.since_s = since_s
+            held.came_extents += extents
+            held.came_bytes += size_bytes
+            held.extents += extents
+            held.size_bytes += size_bytes
+            self.extents += extents
+            self.size_bytes += size_bytes
 
-    def spilled(self, name: str, size_bytes: int, extents: int) -> None:
-        """So much less; of what is left it is not known since when it lies there: since now."""
-        with self._lock:
-            held = self._held.pop(name, None)
-            if held is None:
-                return
-            left = max(0, held.extents - extents)
-            left_bytes = max(0, held.size_bytes - size_bytes) if left else 0
-            if left:
-                self._held[name] = Waiting(left_bytes, left, runtime.monotonic_s())
-            self.extents -= held.extents - left
-            self.size_bytes -= held.size_bytes - left_bytes
+    def moved(self, source: str, target: str) -> None:
+        """What one segment had is the other's."""
+        held = self._held.get(source)
+        if held is not None:
+            self.came(target, held.size_bytes, held.extents, held.since_s)
+            self.settle(source, self.mark(source))
 
-    def spliced(self, source: str, target: str) -> None:
-        """What one has is about to be the other's."""
+    def mark(self, name: str) -> Mark | None:
+        """What is counted of a segment now; None: nothing."""
         with self._lock:
-            held = self._held.get(source)
-            if held is None:
-                return
-            other = self._held.setdefault(target, Waiting(0, 0, held.since_s))
-            other.size_bytes += held.size_bytes
-            other.extents += held.extents
-            other.since_s = min(other.since_s, held.since_s)
-            other.missed_s = None
-            self.extents += held.extents
-            self.size_bytes += held.size_bytes
+            held = self._held.get(name)
+            return None if held is None else Mark(held, held.came_extents, held.came_bytes)
 
-    def missed(self, name: str) -> None:
-        """A look found nothing, or no such segment: it is forgotten if one before did, too."""
+    def settle(self, name: str, mark: Mark | None) -> None:
+        """What was counted at ``mark`` is in chunks by now, or gone. Of what is left it is not known since when: since now."""
         with self._lock:
-            held, now_s = self._held.get(name), runtime.monotonic_s()
-            if held is None:
+            if mark is None or self._held.get(name) is not mark.held:
                 return
-            if held.missed_s is None:
-                held.missed_s = now_s
-            if now_s - held.missed_s >= _DOUBT_S:
+            held = mark.held
+            # What came since is left, and less where another spill has settled more.
+            extents = min(held.extents, held.came_extents - mark.extents)
+            size_bytes = min(held.size_bytes, held.came_bytes - mark.size_bytes)
+            self.extents -= held.extents - extents
+            self.size_bytes -= held.size_bytes - size_bytes
+            held.extents, held.size_bytes, held.since_s = extents, size_bytes, runtime.monotonic_s()
+            if not (extents or size_bytes):
                 del self._held[name]
-                self.extents -= held.extents
-                self.size_bytes -= held.size_bytes
-            else:
-                held.since_s = now_s
 
     def total(self) -> tuple[int, int]:
-        """How many extents there are, about, and their bytes."""
+        """How many extents wait, and their bytes."""
         with self._lock:
             return self.extents, self.size_bytes
 
     def held(self) -> dict[str, Waiting]:
-        """All of it, as it is: what a segment has may grow while it is looked at."""
+        """All of it, as it is: the counts of a segment may change while they are read."""
         with self._lock:
             return dict(self._held)

@@ -10,7 +10,8 @@ Leaves out: the verbs, a file each; locks and commits (``commit_changes``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from chunkstore import runtime
 from chunkstore.blocks import BLOCK_BYTES
@@ -47,10 +48,8 @@ class ChangeSet:
         self.appends: list[tuple[PlannedAppend, BytesLike]] = []
         self.inline: list[tuple[bytes, bytes]] = []
         """Of appends whose bytes go into the record: the keys of their extents, and the bytes."""
-        self.inlined: list[tuple[str, int, int]] = []
-        """The same for those that count: names of segments, bytes, and how many extents more."""
-        self.spliced: list[tuple[str, str]] = []
-        """Sources and targets of concats: what waits to be spilled of the one is the other's."""
+        self.counts: list[Callable[[], None]] = []
+        """What the commit changes of the extents that wait to be spilled (``PendingOp``)."""
         self._extents: set[bytes] = set()
         self.inline_bytes: int = 0
         self._appended: dict[str, tuple[SegmentRecord, ChunkRecord, str, bool, bytes]] = {}
@@ -150,7 +149,7 @@ class ChangeSet:
         self._extents.add(planned.segment.last_chunk)
         self.inline.append((chunk_key(planned.segment.last_chunk), data))
         self.inline_bytes += len(data)
-        self.inlined.append((segment.name, len(data), not extends))
+        self.counts.append(partial(self.owned.backlog.came, segment.name, len(data), not extends))
         self.rows.update(planned.rows)
         self.headers.append(planned.header)
         self._appended[segment.name] = planned.segment, planned.tail, "", False, b""

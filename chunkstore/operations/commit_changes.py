@@ -119,7 +119,7 @@ def _plan_and_enter(
         headers, rows = changes.headers, changes.rows
         op = PendingOp(headers, rows, segments, tuple(sync_names), generation, changes.kind, changes.notes)
         op.garbage, op.table_keys, op.reshapes = changes.garbage, tuple(changes.table_keys), True
-        op.inline, op.inline_bytes = changes.inline, changes.inline_bytes
+        op.inline, op.inline_bytes, op.counts = changes.inline, changes.inline_bytes, changes.counts
         outcomes = [changes.outcome(state) for state in segments]
         for state in segments:
             state.unload()
@@ -135,8 +135,4 @@ def _plan_and_enter(
             raise
         for state, outcome in zip(segments, outcomes, strict=True):
             state.advance(*outcome, generation)
-        for name, size_bytes, extents in changes.inlined:
-            container.backlog.came(name, size_bytes, extents)
-        for source, target in changes.spliced:
-            container.backlog.spliced(source, target)
     return op, result

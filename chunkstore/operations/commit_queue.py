@@ -54,6 +54,8 @@ class CommitEnvironment(NamedTuple):
     """As ``build`` and ``append``, of a batch of lines, now."""
     apply: Callable[[Sequence[Commit]], bool]
     """False: a newer owner has the cache."""
+    applied: Callable[[Sequence[Pending]], None]
+    """Called with each batch once the cache shows it, before the acknowledgement. Must not raise."""
     committed: Callable[[int], None]
     """Called with each committed lsn, after the acknowledgement. Must not raise."""
     failed: Callable[[FailedBatch], None]
@@ -300,6 +302,7 @@ class CommitQueue:
             step = "apply"
             if not environment.apply((commit,)):
                 raise StorageUnavailable("the metadata cache does not match the journal; it is rebuilt")
+            environment.applied(batch)
             self.head = position
             with self._lock:
                 self._decide(batch, None, position.lsn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from chunkstore.errors import BadOffset, SegmentNotSealed, SegmentSealed, SegmentTruncated
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
@@ -59,6 +61,6 @@ def plan_concat(
     changes.rows[segment_key(source_name)] = None
     changes.end_segment(source.id)
     changes.headers.append((int(OpCode.CONCAT), target.id, target.length, source.id))
-    changes.spliced.append((source_name, target_name))
+    changes.counts.append(partial(changes.owned.backlog.moved, source_name, target_name))
     changes.restructure(target.id)
     changes.restructure(source.id)

@@ -171,6 +171,10 @@ class OwnedContainer:
         """Within this, calls to a remote storage end by the deadline."""
         return until(deadline.end_s) if self.remote else nullcontext()
 
+    def step(self) -> AbstractContextManager[None]:
+        """Within this, calls to a remote storage end by the deadline of an operation that begins now."""
+        return self.bounded(self.deadline())
+
     def alone(self, lock: runtime.Lock, what: str, call: Callable[[], T]) -> T:
         """Call with ``lock`` held. Raises ``DeadlineExceeded`` when another ``what`` does not end in time."""
         held = runtime.interruptible_lock(lock)

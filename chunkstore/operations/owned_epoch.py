@@ -26,6 +26,7 @@ from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
 from chunkstore.operations.pending import (
+    Pending,
     PendingLine,
     PendingOp,
     PendingSegment,
@@ -93,7 +94,7 @@ class OwnedEpoch:
         """By segment id, the one of them that another spill of that segment may write to, and where: the last write was committed, and
         nobody is at it. A spill grows no other segment's chunk, though a concat may have put one in front: it lies in another run."""
         self._tail = tail
-        self._backlog = backlog
+        self.backlog: Backlog = backlog
         self._random = b""
         builder = self._builder = RecordBuilder(
             lambda: self.store.head().digest, self.store.get, self.opened_s, self.opened_ms, lambda: self.journal.place
@@ -105,6 +106,7 @@ class OwnedEpoch:
             append=self._append,
             append_lines=self._append_lines,
             apply=partial(self.store.apply, verify=False),
+            applied=self.applied,
             committed=committed,
             failed=partial(failed, self),
             background=storage.capabilities.remote,
@@ -130,28 +132,34 @@ class OwnedEpoch:
         """One record of appends. Those of one segment go on in one extent, as far as one may be long."""
         if len(batch) > 1:
             batch = sorted(batch, key=_by_segment)
-        came = self._backlog.came
         lines: list[Line] = []
         pieces: list[bytes] = []
         run = run_id = crc = 0
         for op in batch:
             data, segment_id, (state,) = op.data, op.segment_id, op.segments
             length = len(data)
-            joined = segment_id == run_id and run + length <= state.extent_bytes_max
+            op.joined = joined = segment_id == run_id and run + length <= state.extent_bytes_max
             if joined:
                 run, crc = run + length, crc32c_of_more(crc, data)
             else:
                 run, crc, run_id = length, crc32c_of_bytes(data), segment_id
             pieces.append(data)
             lines.append(_make(Line, (segment_id, op.offset, length, crc, joined, state.encoded, op.event)))
-            # What is on its way is counted before it is committed.
-            came(state.name, length, not joined)
         self._builder.lined = True
         done = self.journal.append_lines(lines, pieces, self._builder.label(now_s))
         put = self._tail.put
         for op in batch:
             put(op.segment_id, op.offset, op.data)
         return done
+
+    def applied(self, batch: Sequence[Pending]) -> None:
+        """The cache shows these operations: count their extents. Not before: what is counted can be looked up."""
+        for op in batch:
+            if isinstance(op, PendingLine):
+                self.backlog.came(op.segments[0].name, len(op.data), not op.joined)
+            else:
+                for count in op.counts:
+                    count()
 
     # Rows and ids
 

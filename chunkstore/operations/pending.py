@@ -7,7 +7,7 @@ Leaves out: committing (``commit_queue``), loading from the committed rows (``ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -75,7 +75,7 @@ class PendingLine:
     """One append whose bytes the record takes along, between reservation and decision (``PendingOp``). ``event``: the writer's id, event
     number, and the CRC32C of ``data``."""
 
-    __slots__ = ("data", "decided", "error", "event", "generation", "lsn", "offset", "segment_id", "segments", "waiters")
+    __slots__ = ("data", "decided", "error", "event", "generation", "joined", "lsn", "offset", "segment_id", "segments", "waiters")
 
     kind: Final = RecordKind.OPS
     written: Final = True
@@ -95,6 +95,7 @@ class PendingLine:
         self.data = data
         self.event = event
         self.generation = generation
+        self.joined: bool = False  # whether it goes on with the extent of another line
         self.decided: bool = False
         self.error: ChunkstoreError | None = None
         self.lsn: int = 0
@@ -128,6 +129,8 @@ class PendingOp:
     """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one behind the other."""
     inline_bytes: int = 0
     """How many bytes that are."""
+    counts: Sequence[Callable[[], None]] = ()
+    """They count its extents (``backlog``)."""
     reshapes: bool = False
     """Whether its segments' lists of chunks may change by more than a longer last chunk."""
     decided: bool = False

@@ -206,6 +206,8 @@ class Recovery:
         doubt = ended.in_doubt
         if doubt is not None:
             happened = ownership.adopted.lsn >= doubt.lsn
+            if happened:
+                ended.applied(doubt.batch)
             ended.queue.decide(doubt.batch, None if happened else _reason(doubt.error), doubt.lsn)
             ended.in_doubt = None
         container.changed(0)

@@ -32,7 +32,7 @@ from chunkstore.operations.written_chunks import (
 from chunkstore.records import CLOSED, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
-__all__ = ["Run", "exchange", "find_run", "plan_replace", "replace"]
+__all__ = ["Run", "exchange", "find_run", "plan_replace", "relink", "replace"]
 
 
 def replace(container: OwnedContainer, change: Replace) -> None:
@@ -60,8 +60,6 @@ def plan_replace(look: Look, changes: ChangeSet, change: Replace) -> None:
             raise _conflict(segment, change.start, change.stop, expected.hex() or "no chunk", found.hex() or "no chunk")
     new = _new_chunks(changes, segment, change)
     require_fresh(look, changes, new, shared=change.session_id is not None)
-    if change.session_id is None and changes.owned.appendable:
-        changes.sync_names += [changes.owned.names.chunk(item.id) for item in new]
     exchange(changes, segment, run, new)
 
 
@@ -101,29 +99,38 @@ def find_run(changes: ChangeSet, segment: SegmentRecord, start: int, stop: int, 
 
 def exchange(changes: ChangeSet, segment: SegmentRecord, run: Run, new: Sequence[NewChunk]) -> None:
     """Plan ``new``, which have as many bytes, in the place of ``run``. Raises ``Conflict``, ``InvalidArgument`` (too many chunks)."""
-    is_first, is_last = run.ids[0] == segment.first_chunk, run.ids[-1] == segment.last_chunk
-    skip = segment.start_offset - run.start if is_first else segment.first_chunk_skip
-    if is_first and skip >= new[0].borders.at[-1]:
-        raise _conflict(segment, run.start, run.stop, "a start offset in the first new chunk", segment.start_offset)
-    before, after = run.records[0].previous, run.records[-1].next
-    added = link_chunks(changes, segment.id, new, run.start, before, after)
-    if not is_first:
-        changes.rows[chunk_key(before)] = changes.chunk(before)._replace(next=new[0].id, state=CLOSED)
-    if not is_last:
-        changes.rows[chunk_key(after)] = changes.chunk(after)._replace(previous=new[-1].id)
-    changes.put(
-        segment._replace(
-            first_chunk=new[0].id if is_first else segment.first_chunk,
-            last_chunk=new[-1].id if is_last else segment.last_chunk,
-            last_chunk_offset=added[-1][0] if is_last else segment.last_chunk_offset,
-            first_chunk_skip=skip,
-            chunk_count=segment.chunk_count - len(run.ids) + len(new),
-            modified_ms=changes.now_ms,
-        )
-    )
+    skip = segment.first_chunk_skip
+    if run.ids[0] == segment.first_chunk:
+        skip = segment.start_offset - run.start
+        if skip >= new[0].borders.at[-1]:
+            expected = "a start offset in the first new chunk"
+            raise _conflict(segment, run.start, run.stop, expected, segment.start_offset)
+    added = link_chunks(changes, segment.id, new, run.start, run.records[0].previous, run.records[-1].next)
+    after = relink(changes, segment, run, added, len(new))
+    changes.put(after._replace(first_chunk_skip=skip, modified_ms=changes.now_ms))
     changes.discard(run.ids[0], run.ids[-1], len(run.ids), run.stop - run.begin)
     changes.headers.append((int(OpCode.REPLACE), segment.id, run.start, run.stop, added))
     changes.restructure(segment.id)
+
+
+def relink(
+    changes: ChangeSet, segment: SegmentRecord, run: Run, new: Sequence[tuple[int, bytes]], count: int
+) -> SegmentRecord:
+    """Have the list lead to ``new``, offsets and chunks, instead of ``run``; ``count`` chunks more. Plans the neighbours' rows.
+    Returns the segment's."""
+    (_, first), (last_offset, last) = new[0], new[-1]
+    is_first, is_last = run.ids[0] == segment.first_chunk, run.ids[-1] == segment.last_chunk
+    before, after = run.records[0].previous, run.records[-1].next
+    if not is_first and before != first:
+        changes.rows[chunk_key(before)] = changes.chunk(before)._replace(next=first, state=CLOSED)
+    if not is_last:
+        changes.rows[chunk_key(after)] = changes.chunk(after)._replace(previous=last)
+    return segment._replace(
+        first_chunk=first if is_first else segment.first_chunk,
+        last_chunk=last if is_last else segment.last_chunk,
+        last_chunk_offset=last_offset if is_last else segment.last_chunk_offset,
+        chunk_count=segment.chunk_count - len(run.ids) + count,
+    )
 
 
 def _new_chunks(changes: ChangeSet, segment: SegmentRecord, change: Replace) -> Sequence[NewChunk]:

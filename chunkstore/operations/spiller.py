@@ -1,11 +1,9 @@
-"""When extents become bytes of chunks: how much of each segment lies in the journal, and the task that spills it (protocol 3.10).
+"""When extents become bytes of chunks: the keeper's task that spills them (protocol 3.10).
 
-Promises: nothing of it runs in an append, which only counts. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``;
-the oldest go first while the container has more than ``inline_rows_max``, or nearly more than memory holds: read from
-the journal, each extent would be a request. Where it falls behind, appends go to chunks until it has caught
-up. Where nothing goes inline any more, all that is left is due. What earlier owners left is found once, in the background. An extent
-that is damaged stays, and holds up no other one.
-Leaves out: the spill itself (``spill``).
+No append waits for it; ``backlog`` counts what waits. A segment is due when it has ``spill_bytes``, or has had any for ``spill_s``. The
+oldest go first while the container has more than ``inline_rows_max``, or nearly more than memory holds: read from the journal, each extent
+would be a request. Where spilling falls far back, appends go to chunks until it has caught up. Where nothing goes inline any more, all that
+is left is due. Extents of earlier owners are looked up once, in the background. A damaged extent stays, and holds up no other one.
 """
 
 from __future__ import annotations
@@ -82,31 +80,39 @@ class Spiller:
         with self._container.upkeep.run("spill") as done:
             self._spill_all(name, done, beside=beside)
 
-    def _spill_all(self, name: str, counts: dict[str, int], *, beside: bool = False) -> None:
+    def _spill_all(self, name: str, counts: dict[str, int], *, beside: bool) -> None:
+        mark, damaged = self._backlog.mark(name), dict[bytes, ChunkstoreError]()
+        try:
+            self._spill_found(name, counts, damaged, beside=beside)
+        except SegmentNotFound:
+            self._backlog.settle(name, mark)
+            raise
+        self._backlog.settle(name, mark)
+        if damaged:
+            self._backlog.came(name, 0, len(damaged))  # for the next try
+            raise next(iter(damaged.values()))
+
+    def _spill_found(
+        self, name: str, counts: dict[str, int], damaged: dict[bytes, ChunkstoreError], *, beside: bool
+    ) -> None:
         from chunkstore.operations.spill import spill
 
         tries, left = 0, self._container.look(partial(_count, name))
-        if not left:
-            self._backlog.missed(name)
-        damaged: dict[bytes, ChunkstoreError] = {}
         while left > 0:
             try:
                 done = spill(self._container, name, bytes_max=self._bytes, past=damaged, beside=beside)
             except Conflict:
                 still = self._container.look(partial(_count, name))
-                tries = tries + 1 if still >= left else 0  # who gets on, as another spill does, changes what is left
+                tries = tries + 1 if still >= left else 0  # another spill that succeeds leaves less
                 if tries == _TRIES:
                     raise
                 left = min(left, still)
                 continue
-            self._backlog.spilled(name, done.size_bytes, done.extents)
             counts["chunks"] = counts.get("chunks", 0) + done.extents
             counts["moved_bytes"] = counts.get("moved_bytes", 0) + done.size_bytes
             damaged.update(done.damaged)
             found = done.extents + len(done.damaged)
             left = left - found if found else 0
-        if damaged:
-            raise next(iter(damaged.values()))
 
     def spill_these(self, names: Sequence[str] = ()) -> None:
         """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill_all``."""
@@ -132,7 +138,7 @@ class Spiller:
 
     def sealed(self, name: str) -> None:
         """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
-        if not self._knows_all or name in self._backlog.held():
+        if not self._knows_all or self._backlog.mark(name) is not None:
             with suppress(ChunkstoreError):
                 self.spill_all(name)
 
@@ -161,9 +167,8 @@ class Spiller:
                 if self._stopped or container.closed or container.fence.error is not None:
                     return
                 try:
-                    self.spill_all(name, beside=True)
-                except SegmentNotFound:
-                    self._backlog.missed(name)
+                    with suppress(SegmentNotFound):
+                        self.spill_all(name, beside=True)
                 except StorageFull as error:
                     if not container.space.disk_low:  # else safe mode has said so
                         self._failed(error)

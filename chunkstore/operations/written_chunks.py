@@ -6,13 +6,21 @@ under the locks only rows are, and whether a collection has deleted one since. L
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from chunkstore.blocks import Borders, borders_inside
 from chunkstore.changes import NewChunk
-from chunkstore.errors import ChunkNotFound, Conflict, InvalidArgument
+from chunkstore.errors import (
+    ChunkNotFound,
+    ChunkstoreError,
+    Closed,
+    Conflict,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+)
 from chunkstore.journal import OpCode
 from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
@@ -24,7 +32,15 @@ from chunkstore.operations.looking import Look
 from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
-__all__ = ["chunks_of_session", "hang_chunks", "link_chunks", "looked_at", "require_fresh", "require_session"]
+__all__ = [
+    "chunks_of_session",
+    "deleted_unless_committed",
+    "hang_chunks",
+    "link_chunks",
+    "looked_at",
+    "require_fresh",
+    "require_session",
+]
 
 _BYTES_LIKE_A_CHUNK = 150
 """So many bytes of block rows count as one chunk more in a commit."""
@@ -81,6 +97,21 @@ def looked_at(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[Look]
         yield look
     finally:
         container.looks.remove(look)
+
+
+@contextmanager
+def deleted_unless_committed(container: OwnedContainer, ids: Collection[bytes]) -> Iterator[None]:
+    """Write the chunks ``ids`` and commit them inside. They are deleted where their commit certainly did not happen, and after
+    ``OutcomeUnknown`` never."""
+    try:
+        yield
+    except (OutcomeUnknown, NotOwner, Closed):
+        raise  # a commit may name them, or a newer owner decides that: the sweep finds them
+    except ChunkstoreError:
+        for identity in ids:
+            with suppress(ChunkstoreError), container.bounded(container.deadline()):
+                container.storage.delete(container.names.chunk(identity))
+        raise
 
 
 def require_fresh(look: Look, changes: ChangeSet, chunks: Sequence[NewChunk], *, shared: bool) -> None:

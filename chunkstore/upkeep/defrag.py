@@ -12,7 +12,6 @@ Leaves out: which chunks (``defrag_plan``), when (the caller), deleting the old 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -22,18 +21,9 @@ from chunkstore.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import LIMITS, DefragPolicy
+from chunkstore.copy_ranges import compose_chunk
 from chunkstore.deadline import Deadline
-from chunkstore.errors import (
-    ChunkNotFound,
-    ChunkstoreError,
-    Closed,
-    Conflict,
-    Damaged,
-    InvalidArgument,
-    NotOwner,
-    OutcomeUnknown,
-    SegmentNotFound,
-)
+from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.layout import ReadSlice
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.keys import chunk_key
@@ -45,9 +35,10 @@ from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.operations.replace import replace
+from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord, SegmentInfo, SegmentRecord
 from chunkstore.reports import DefragAction, DefragReport
-from chunkstore.storage import ChunkHandle, ChunkRange, Composed
+from chunkstore.storage import ChunkHandle, ChunkRange
 from chunkstore.upkeep.defrag_plan import READ_BACK_BYTES, DefragChunk, plan_runs, requests_of, undecided_from
 
 __all__ = [
@@ -219,7 +210,7 @@ def defrag_step(
             return DefragStep(tuple(done), tuple(refused), carried, False, run.action.start, ahead)
         container.check_owner()
         try:
-            carried += _carry_out(container, run, policy)
+            carried += _merge(container, run, policy)
         except (Conflict, ChunkNotFound) as error:
             start = run.action.start
             if isinstance(error, Conflict) or run not in plan_defrag_step(context, name, policy, start, wait=wait).runs:
@@ -233,7 +224,7 @@ def defrag_step(
     return DefragStep(tuple(done), tuple(refused), carried, False, following, ahead, settled)
 
 
-def _carry_out(container: OwnedContainer, run: _Planned, policy: DefragPolicy) -> int:
+def _merge(container: OwnedContainer, run: _Planned, policy: DefragPolicy) -> int:
     """Make the new chunk and commit it; how many bytes went through this client.
 
     Raises ``Conflict``, ``ChunkNotFound`` (both: the segment has changed), ``Damaged`` (what is stored is not what the metadata say), and
@@ -248,24 +239,15 @@ def _carry_out(container: OwnedContainer, run: _Planned, policy: DefragPolicy) -
     identity = container.serving(container.deadline()).new_chunk(segment_id)
     chunk = container.names.chunk(identity)
     ranges = [ChunkRange(source.address.object, source.start, source.stop - source.start) for source in sources]
-    try:
-        limit_s = container.settings.op_deadline_s * (1 + len(ranges) // _SOURCES_OF_A_DEADLINE)
+    limit_s = container.settings.op_deadline_s * (1 + len(ranges) // _SOURCES_OF_A_DEADLINE)
+    with deleted_unless_committed(container, (identity,)):
         with container.bounded(Deadline(limit_s)):
-            made = _compose(container, chunk, ranges)
-        if made.length != action.size_bytes:
-            text = f"the composed chunk has {made.length} bytes, not {action.size_bytes}"
-            raise Damaged(text, object=chunk, segment=action.segment, start=action.start, stop=action.stop)
+            carried_bytes = compose_chunk(container.storage, chunk, ranges)
         if policy.verify:
             _read_back(container, reader, chunk, action.start, borders)
         new = (NewChunk(identity, borders),)
         replace(container, Replace(action.segment, action.start, action.stop, run.ids, new))
-    except (OutcomeUnknown, NotOwner, Closed):
-        raise  # it may be wanted, or somebody else may decide that: the sweep finds it
-    except ChunkstoreError:
-        with suppress(ChunkstoreError), container.bounded(container.deadline()):
-            container.storage.delete(chunk)
-        raise
-    return made.carried_bytes
+    return carried_bytes
 
 
 def _sources(names: ContainerNames, run: _Planned, view: MetadataView) -> tuple[int, list[_Source]]:
@@ -325,13 +307,6 @@ def _pieces(container: OwnedContainer, reader: SliceReader, source: _Source) -> 
             crcs.append(crc32c_extend(crcs[-1], data))
             at.append(at[-1] + length)
         yield Piece(start, stop, Borders(at, crcs))
-
-
-def _compose(container: OwnedContainer, chunk: str, ranges: list[ChunkRange]) -> Composed:
-    try:
-        return container.storage.compose(chunk, ranges)
-    except InvalidArgument as error:
-        raise Damaged(f"a chunk is shorter than its record: {error}", object=chunk) from error
 
 
 def _read_back(container: OwnedContainer, reader: SliceReader, chunk: str, offset: int, borders: Borders) -> None:

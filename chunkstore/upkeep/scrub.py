@@ -14,22 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.blocks import Borders, Piece, merged_borders
-from chunkstore.buffers import joined
+from chunkstore.blocks import Borders
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.config import MIB
-from chunkstore.errors import (
-    ChunkstoreError,
-    Conflict,
-    Damaged,
-    InvalidArgument,
-    SegmentNotFound,
-)
+from chunkstore.copy_ranges import write_chunk
+from chunkstore.errors import Conflict, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.invariants import Finding, of_bytes
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
@@ -46,6 +39,7 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.replace import replace
 from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
 from chunkstore.operations.table_rows import plan_put_row
+from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records import CLOSED, SegmentRecord
 from chunkstore.reports import ScrubFinding, ScrubReport
 from chunkstore.storage import ChunkStorage
@@ -300,36 +294,32 @@ def _repair(container: OwnedContainer, context: ReadContext, copy: ChunkStorage,
         record = decode_found_chunk(names, part.identity, view.get(chunk_key(part.identity)))
         return find_borders(view, part.identity, record, max(0, segment.start_offset - part.offset), record.length)
 
-    new: list[NewChunk] = []
+    ids, new = list[bytes](), list[NewChunk]()
     try:
         borders = context.look(wanted)
         if borders is None:
             return "the CRC32C of its bytes is not known"
-        for stretch in whole_blocks(borders, _NEW_CHUNK_BYTES):
-            data = joined(_sound(places, window) for window in whole_blocks(stretch, WINDOW_BYTES))
-            identity = owned.new_chunk(part.segment.id)
-            with container.bounded(container.deadline()):
-                storage.create(names.chunk(identity), data)
-            new.append(NewChunk(identity, merged_borders([Piece(stretch.at[0], stretch.at[-1], stretch)])))
         start, stop = part.offset + borders.at[0], part.offset + borders.at[-1]
-        replace(container, Replace(part.segment.name, start, stop, (part.identity,), tuple(new)))
+        with deleted_unless_committed(container, ids):
+            for stretch in whole_blocks(borders, _NEW_CHUNK_BYTES):
+                ids.append(owned.new_chunk(part.segment.id))
+                windows = (_sound(places, window) for window in whole_blocks(stretch, WINDOW_BYTES))
+                written = write_chunk(storage, names.chunk(ids[-1]), windows, bounded=container.step)
+                new.append(NewChunk(ids[-1], written.borders()))
+            replace(container, Replace(part.segment.name, start, stop, (part.identity,), tuple(new)))
     except _NowhereSound:
-        # No commit has named them.
-        for item in new:
-            with suppress(ChunkstoreError):
-                storage.delete(names.chunk(item.id))
         return "bytes of it are sound neither here nor in the copy"
     except (Conflict, SegmentNotFound):
         return "the segment changed during the scrub; scrub again"
     return ""
 
 
-class _NowhereSound(Exception):
+class _NowhereSound(Damaged):
     """A block that neither side has."""
 
 
 def _sound(places: Places, borders: Borders) -> bytearray:
     data, found = sound_blocks(places, borders)
     if NOWHERE in found:
-        raise _NowhereSound
+        raise _NowhereSound("a block is sound nowhere", object=places[0][1].object, position=borders.at[0])
     return data

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup import founding, spool, survey
+from chunkstore.backup import copy_in, founding, spool, survey
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -24,7 +24,6 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.operations import bring_chunks
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern, problems, refused
 from tests.support.forwarding import Hooked
@@ -251,8 +250,8 @@ def test_it_goes_on_wherever_it_was_interrupted(
 ) -> None:
     """The storage fails once at the n-th call that changes anything, for every n; then the same call again, on another machine."""
     monkeypatch.setattr(founding, "_PAGE", 3)
-    monkeypatch.setattr(bring_chunks, "_WINDOW_BYTES", 70_000)
-    monkeypatch.setattr(bring_chunks, "_HELD_BYTES", 100_000)
+    monkeypatch.setattr(copy_in, "_WINDOW_BYTES", 70_000)
+    monkeypatch.setattr(copy_in, "_HELD_BYTES", 100_000)
     store = filled(world)
     lsn = store.pin("before").lsn
     expected = {name: found[:7] for name, found in described(store).items()}

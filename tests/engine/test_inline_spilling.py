@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -69,14 +70,15 @@ def test_what_happens_to_the_segment_meanwhile_wins(
     store.create("front")
     store.append("front", b"front")
 
-    def overtaken(write: Callable[..., None], *arguments: object) -> None:
-        write(*arguments)
+    def overtaken(write: Callable[..., Any], *arguments: object) -> Any:
+        written = write(*arguments)
         if meanwhile == "truncate":
             store.truncate("a", 15)
         elif meanwhile == "delete":
             store.delete("a")
         else:
             store.commit([Seal("a"), Concat("front", "a", 5)])
+        return written
 
     monkeypatch.setattr(spilling, "_write", partial(overtaken, spilling._write))
     with pytest.raises(Conflict if meanwhile == "truncate" else SegmentNotFound):

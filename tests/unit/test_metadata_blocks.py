@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chunkstore import blocks
-from chunkstore.blocks import Borders, crc_at_borders
+from chunkstore.blocks import Borders, ChunkSum
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata import blocks as rows
@@ -82,16 +82,18 @@ def test_any_pieces_make_the_rows_of_the_whole(data: st.DataObject) -> None:
         patch.setattr(blocks, "BLOCK_BYTES", 4)
         content = data.draw(st.binary(min_size=1, max_size=64)) * data.draw(st.integers(1, 80))
         found: dict[bytes, TableRecord] = {}
-        crc, length, row = 0, 0, b""
-        while length < len(content):
+        total, row = ChunkSum(), b""
+        while (length := total.length) < len(content):
             piece = content[length : length + data.draw(st.sampled_from((1, 2, 3, 4, 5, 31, 32, 1000, 10_000)))]
-            crc, passed = crc_at_borders(crc, length, piece)
-            added = add_borders(CHUNK, row, passed)
+            total = ChunkSum(length, total.crc32c)
+            total.add(piece)
+            added = add_borders(CHUNK, row, total.passed)
             found.update(added)
             row = next(reversed(added.values())).value if added else row
-            length += len(piece)
-        assert crc == value(content)
-        assert found == add_borders(CHUNK, b"", crc_at_borders(0, 0, content)[1])
+        assert total.crc32c == value(content)
+        whole = ChunkSum()
+        whole.add(content)
+        assert found == add_borders(CHUNK, b"", whole.passed)
         low = data.draw(st.integers(0, length - 1))
         high = data.draw(st.integers(low + 1, length))
         borders = find(found, record(content), low, high)
