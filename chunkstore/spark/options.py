@@ -1,8 +1,6 @@
 """The options of ``spark.read`` and ``spark.readStream`` of the format "chunkstore", checked before anything is opened.
 
-Promises: an unknown option is refused by name, so that a misspelt one cannot change an answer silently; names are
-case-insensitive, as Spark's are. Leaves out: whether container, segments and ledgers exist (``plan`` finds out).
-"""
+An unknown option is refused by name, so that a misspelt one cannot change an answer silently. Names are case-insensitive, as Spark's."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.registry import root_url
-from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
-from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS, TABLES
 from chunkstore.spark.runs import Sizing
 
 __all__ = [
@@ -41,28 +38,10 @@ __all__ = [
 ]
 
 _BOTH: Final = (
-    "path",
-    "container",
-    "topic",
-    "ledgers",
-    "segments",
-    "segmentsPattern",
-    "topicsPattern",
-    "columns",
-    "framing",
-    "maxRecordBytes",
-    "minPartitions",
-    "startingOffsets",
-    "failOnDataLoss",
+    *("path", "container", "topic", "ledgers", "segments", "segmentsPattern", "topicsPattern", "columns"),
+    *("framing", "maxRecordBytes", "minPartitions", "startingOffsets", "failOnDataLoss"),
 )
-OPTIONS: Final = (
-    *_BOTH,
-    "metadata",
-    "endingOffsets",
-    "lsnAsOf",
-    "timestampAsOf",
-    "mapFunction",
-)
+OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger")
 LINE_BYTES_MAX: Final = 16 * MIB

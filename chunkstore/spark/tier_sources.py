@@ -1,8 +1,4 @@
-"""The formats of Spark that read a tier without a broker: "pulsar-offload" and "kafka-tiered".
-
-Promises: an unknown option or column is refused by name. Errors keep their type and fields (``chunkstore.spark.errors``).
-Leaves out: options (``pulsar_plan``, ``kafka_plan``), planning and reading (``pulsar_runs``, ``kafka_runs``), writing, streams.
-"""
+"""The formats of Spark that read a tier without a broker: "pulsar-offload" and "kafka-tiered"."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
 from chunkstore.errors import InvalidArgument
-from chunkstore.spark.arrow_schema import arrow_schema
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.kafka_plan import TieredOptions, parse_tiered_options
+from chunkstore.spark.kafka_runs import TieredOptions, parse_tiered_options
+from chunkstore.spark.mapping import arrow_schema
 from chunkstore.spark.options import unknown_name
-from chunkstore.spark.pulsar_plan import OffloadOptions, parse_offload_options
+from chunkstore.spark.pulsar_runs import OffloadOptions, parse_offload_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

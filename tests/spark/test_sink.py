@@ -29,7 +29,7 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.registry import open_storage
-from chunkstore.spark import chunk_buffers, chunks_out, holders
+from chunkstore.spark import chunks_out, owners
 from chunkstore.spark.sink import BatchWriter, StreamWriter
 from tests.support.spark_tasks import _schema, home, store, told, write_batch, write_micro_batch
 
@@ -73,7 +73,7 @@ def test_rows_keep_their_order_and_are_attached_by_partition(
 def test_much_of_one_segment_does_not_keep_little_of_another_in_memory(
     store: chunkstore.ChunkedSegmentStorage, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk_buffers, "_HELD_BYTES", 5000)
+    monkeypatch.setattr(chunks_out, "_HELD_BYTES", 5000)
     tables = [rows(segment=["big"] * 9 + [f"n{number % 7}"], value=[b"v" * 500] * 10) for number in range(30)]
     write_batch(options(home, chunkBytes="5000"), pa.concat_tables(tables))
     assert store.info("big").length == 30 * 9 * 500
@@ -320,7 +320,7 @@ def test_holders_say_who_it_is(store: chunkstore.ChunkedSegmentStorage, home: Pa
     StreamWriter(options(home, segments="s", checkpointlocation="/c/orders"), schema, overwrite=False)
     StreamWriter(options(home, segments="s", txnAppId="ä" * 127, checkpointlocation="/c"), schema, overwrite=False)
     batch, stream, named = (session.holder for session in store.sessions())
-    long = [holders.foreach_holder("\N{DOUBLE-STRUCK CAPITAL C}" * 63 + end) for end in "ab"]
+    long = [owners.foreach_holder("\N{DOUBLE-STRUCK CAPITAL C}" * 63 + end) for end in "ab"]
     assert long[0] != long[1] and max(len(holder.encode()) for holder in long) < 255
     assert batch.startswith("spark batch nightly, ")
     assert f", {runtime.identity().host} " in batch

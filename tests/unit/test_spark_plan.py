@@ -342,5 +342,3 @@ def test_blocks_outside_the_segment_are_damage(ground: Ground) -> None:
         ledger_tasks(ground, LedgerRange("t", 7, 0, 9, "d", (Block(0, 900, 1001),), True))
     with pytest.raises(SegmentTruncated):
         ledger_tasks(ground, LedgerRange("t", 7, 0, 9, "d", (Block(0, 0, 200),), True))
-    with ground.replica() as replica, pytest.raises(Unsupported):
-        plan_read(replica, ground.options(topic="t"), None)

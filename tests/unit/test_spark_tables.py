@@ -15,7 +15,7 @@ from chunkstore.assembly import journal_records
 from chunkstore.config import KIB
 from chunkstore.errors import InvalidArgument, SegmentNotFound
 from chunkstore.records import GarbageRecord, LayoutChunk, SegmentInfo
-from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.columns import TABLES
 from chunkstore.spark.options import OPTIONS, parse_options
 from tests.support.settings import tuned
 

@@ -1,14 +1,9 @@
 """``jobs.offload``: files, or the rows of a frame, as ledgers of a topic (PIP-76 offload segments); executors write them.
 
-Promises: as of the sink, whose tasks and commit these are: bytes are the offload writer's, a part appears whole in one
-commit with the row that says so, and the owner is asked. Files go in parts of some GiB, each a commit: a job that was killed goes on
-behind the last part that is there, and one that is run again does nothing. What nobody committed the sweep takes.
-* ``lines``: each file is a ledger, each of its lines an entry, in the order of the files' names; ``files``: all files are one ledger, each
-  an entry.
-* A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions.
-Executors read the files themselves. What a job has done is compared with what it is asked for: files behind those are gone on with,
-anything else is refused. Leaves out: files that change meanwhile (refused by their length), several tasks for one file.
-"""
+Files go in parts of some GiB, each a commit: a job that was killed continues after the last stored part. What a job has done is compared
+with what it is asked for; anything but more files after those is refused.
+* ``lines``: each file is a ledger, each line an entry; ``files``: all files are one ledger, each an entry.
+* A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions."""
 
 from __future__ import annotations
 
@@ -27,11 +22,10 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.owner import Owner, end_session
 from chunkstore.registry import Root, root_url
-from chunkstore.spark.chunks_out import WritePlan, write_task
+from chunkstore.spark.chunks_out import Offloaded, WritePlan, write_task
 from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
-from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.once import NOTHING, Content, something_else
 from chunkstore.spark.owners import OwnerClient

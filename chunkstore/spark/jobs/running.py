@@ -1,10 +1,6 @@
-"""Tasks of a job: planned in the driver, are called on executors, and their results come back to it.
+"""Tasks of a job, called on executors with plain data; their results in the order of the tasks. Works through Spark Connect.
 
-Promises: plain data cross, never the bytes that a job moves; as many tasks as are planned, each once unless Spark repeats it; results in
-the order of the tasks. One action, and no shuffle behind it: nothing is called again by Spark's own planning. Works through Spark Connect.
-An interrupted driver cancels the tasks; one that was cancelled may write a second later, so what it writes must be nobody's.
-Leaves out: what is planned, called and committed (``offload``).
-"""
+An interrupted driver cancels the tasks. A cancelled task may write a second later, so what it writes must be in no commit."""
 
 from __future__ import annotations
 
