@@ -220,7 +220,7 @@ COMPOSERS = (
     "chunkstore.assembly",
     "chunkstore.backup.files",
     "chunkstore.backup.salvage",
-    "chunkstore.backup.target",
+    "chunkstore.backup.restore",
     "chunkstore.buckets",
     "chunkstore.parts",
     "chunkstore.registry",

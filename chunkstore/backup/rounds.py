@@ -7,11 +7,8 @@
     B5  put ``done/<run>`` once: the backup counts, or another run has withdrawn it
     B6  unpin, delete ``running/<run>``
 
-Promises: a backup counts only if every copy that it names is there; killed at any moment, a run leaves copies for the next one, a pin
-that ends by itself, and no backup. Runs may work side by side. The container is only read, but for the pin,
-and for what an owner spills before.
-Leaves out: what is dropped (``removing``), reading backups (``opened``).
-"""
+A backup counts only if every copy that it names is there. A killed run leaves copies for the next one, a pin that ends by itself, and no
+backup. Runs may work at the same time."""
 
 from __future__ import annotations
 
@@ -25,7 +22,16 @@ from chunkstore import parts, runtime
 from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
-from chunkstore.backup.exporting import FileSink, Pins, made_pin, pins_of, read_export, write_rows_of
+from chunkstore.backup.exporting import (
+    FileSink,
+    Pins,
+    Subject,
+    made_pin,
+    opened_to_read,
+    pins_of,
+    read_export,
+    write_rows_of,
+)
 from chunkstore.backup.files import (
     ExportHeader,
     container_uuid,
@@ -39,7 +45,6 @@ from chunkstore.backup.files import (
 )
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
-from chunkstore.backup.subjects import Subject, opened_to_read
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (

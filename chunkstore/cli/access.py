@@ -1,8 +1,6 @@
 """The options that verbs share, and with them opening a container: as a replica that never claims, or as its owner, politely.
 
-Promises: a verb that only reads follows the journal once and leaves no trace; a verb that changes refuses a container
-whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Leaves out: what the verb then does.
-"""
+A verb that changes refuses a container whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from typing import Any, Final, get_type_hints
 
 import chunkstore
 from chunkstore.cli import options
-from chunkstore.cli.output import print_facts, print_json, print_note, print_table, status
+from chunkstore.cli.output import print_each, print_facts, print_json, print_note, status
 from chunkstore.cli.verbs import ALIASES, FORMER, VERBS
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, InvalidArgument
@@ -62,21 +60,10 @@ class Reading:
             print_facts(facts)
 
     def show_each(
-        self,
-        items: Iterable[Any],
-        columns: Sequence[str],
-        row: Callable[[Any], Sequence[object]],
-        *,
-        right: Sequence[str] = (),
-        document: Callable[[Any], object] = lambda item: item,
-        none: str = "",
+        self, items: Iterable[Any], columns: Sequence[str], row: Callable[[Any], Sequence[object]], **more: Any
     ) -> None:
-        """A list: with ``--json`` the document of each item, else a table, or the note ``none`` where there is no item."""
-        if not self.as_json:
-            print_table(columns, map(row, items), right=right, none=none)
-            return
-        for item in items:
-            print_json(document(item))
+        """See ``print_each``."""
+        print_each(items, columns, row, as_json=self.as_json, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

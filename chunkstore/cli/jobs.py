@@ -1,9 +1,4 @@
-"""The verb that runs on Spark: ``spark offload``.
-
-Promises: ``--dry-run`` starts no Spark, asks nobody and changes nothing; Ctrl-C cancels
-the tasks, ends what was begun and leaves nothing half visible; the same command again goes on. Leaves out: the job
-(``chunkstore.spark.jobs``).
-"""
+"""``spark offload``, and ``demo``."""
 
 from __future__ import annotations
 
@@ -12,20 +7,18 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
 
-import typer
-
 from chunkstore.cli import options
-from chunkstore.cli.output import human_bytes, meter, print_json, print_table
+from chunkstore.cli.output import human_bytes, meter, print_each
 from chunkstore.errors import Unsupported
 
-__all__ = ["offload"]
+__all__ = ["demo", "offload"]
 
 Master = Annotated[
     str | None,
-    typer.Option(
+    options.option(
+        "URL",
+        "local[2], spark://HOST:PORT, sc://HOST (Spark Connect).",
         "--master",
-        metavar="URL",
-        help="local[2], spark://HOST:PORT, sc://HOST (Spark Connect).",
         show_default="as Spark is configured",
     ),
 ]
@@ -63,37 +56,23 @@ def _nowhere(*_: object) -> list[Any]:
 def offload(
     root: options.Root,
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Files and directories, or their URLs.", show_default=False)
+        list[str], options.argument("FILE...", "Files and directories, or their URLs.", show_default=False)
     ],
     *,
-    topic: Annotated[str, typer.Option("--topic", metavar="T", help="The topic.", show_default=False)],
-    ledger: Annotated[int, typer.Option("--ledger", metavar="L", help="The number of the first ledger.")] = 0,
+    topic: Annotated[str, options.option("T", "The topic.", "--topic", show_default=False)],
+    ledger: Annotated[int, options.option("L", "The number of the first ledger.", "--ledger")] = 0,
     entries: Annotated[
-        str,
-        typer.Option(
-            "--entries", metavar="KIND", help="lines: a ledger for each file; files: one ledger, an entry for each."
-        ),
+        str, options.option("KIND", "lines: a ledger for each file; files: one ledger, an entry for each.", "--entries")
     ] = "lines",
     segment_size: Annotated[
-        int,
-        typer.Option(
-            "--segment-size", parser=options.size, metavar="SIZE", help="An offload segment is completed at this size."
-        ),
+        int, options.size_option("An offload segment is completed at this size.", "--segment-size")
     ] = 64 << 20,
     part_size: Annotated[
-        int,
-        typer.Option(
-            "--part-size",
-            parser=options.size,
-            metavar="SIZE",
-            help="Approximate bytes that become visible with each commit.",
-        ),
+        int, options.size_option("Approximate bytes that become visible with each commit.", "--part-size")
     ] = 16 << 30,
     job: Annotated[
         str | None,
-        typer.Option(
-            "--job", metavar="NAME", help="Name of the job in the container.", show_default="made of the files"
-        ),
+        options.option("NAME", "Name of the job in the container.", "--job", show_default="made of the files"),
     ] = None,
     dry_run: options.DryRun = False,
     master: Master = None,
@@ -112,10 +91,27 @@ def offload(
         parts = offload_files(
             run, found, chosen, kind=entries, ledger=ledger, job=job, part_bytes=part_size, width=width, dry_run=dry_run
         )  # fmt: skip
-    if as_json:
-        for part in parts:
-            print_json(part)
-        return
     columns = ("part", "state", "files", "first ledger", "last ledger", "entries", "bytes", "segments")
-    rows = ((*part[:6], human_bytes(part.size_bytes or 0), part.segments) for part in parts)
-    print_table(columns, rows, right=tuple(name for name in columns if name != "state"))
+    print_each(
+        parts,
+        columns,
+        lambda part: (*part[:6], human_bytes(part.size_bytes or 0), part.segments),
+        as_json=as_json,
+        right=tuple(name for name in columns if name != "state"),
+    )
+
+
+def demo(
+    root: Annotated[str | None, options.argument("[ROOT]", "Default: a new temporary directory.")] = None,
+    *,
+    seed: Annotated[int | None, options.option("N", "Decides when the writer is killed.")] = None,
+    rows: Annotated[int | None, options.option("N", "Only the first N flights, 2000 or more.")] = None,
+    spark: Annotated[
+        bool, options.flag("Let Spark SQL count the events, too, where it can run.", "--spark/--no-spark")
+    ] = True,
+    as_json: options.AsJson = False,
+) -> None:
+    """Offload a year of real flights, kill the writer with SIGKILL, resume without its cache, and compare."""
+    from chunkstore import demo as demonstration
+
+    demonstration.run(root, seed=seed, as_json=as_json, rows=rows, spark=spark)

@@ -1,8 +1,7 @@
-"""The verb ``kafka serve``: an owner that brokers tier into, through their plug-in.
+"""``kafka serve``: an owner that brokers tier into, through their plug-in.
 
-Promises: claims, watches, does upkeep and ends as ``serve`` does; also ends, with exit code 1, as soon as a call of a broker meets another
-owner. It listens before it claims: an address that is in use fences no owner. Leaves out: the protocol (``chunkstore.kafka.server``).
-"""
+It listens before it claims: an address that is in use fences no owner. It ends as ``serve`` does, and with exit code 1 as soon as a call of
+a broker meets another owner."""
 
 from __future__ import annotations
 
@@ -10,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import NullHandler, getLogger, lastResort
 from typing import Annotated, Any
-
-import typer
 
 import chunkstore
 from chunkstore.cli import access, options
@@ -26,14 +23,14 @@ __all__ = ["need_kafka", "serve"]
 def serve(
     root: options.Root,
     *,
-    socket: Annotated[str | None, typer.Option(metavar="PATH", help="Unix socket for brokers of this machine.")] = None,
+    socket: Annotated[str | None, options.option("PATH", "Unix socket for brokers of this machine.")] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for brokers of other machines; not encrypted.")
+        str | None, options.option("HOST:PORT", "Address for brokers of other machines; not encrypted.")
     ] = None,
     token_file: Annotated[
-        str | None, typer.Option("--token-file", metavar="F", help="Secret of 16 bytes or more that brokers must know.")
+        str | None, options.option("F", "Secret of 16 bytes or more that brokers must know.", "--token-file")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the container if it does not exist.")] = False,
+    create: Annotated[bool, options.flag("Create the container if it does not exist.", "--create")] = False,
     here: access.Owning,
 ) -> None:
     """Own a container and let Kafka's brokers tier into it, until stopped."""

@@ -1,14 +1,8 @@
-"""Verbs about pins: ``pins ls``, ``pins add``, ``pins rm``.
-
-Promises: ``ls`` never claims; the others do, as every verb that changes. ``add`` answers once the pin is committed: what the metadata
-say at its ``lsn`` is restorable from then on. Leaves out: what a pin keeps (``operations.pins``).
-"""
+"""``pins ls``, ``pins add``, ``pins rm``. Only ``ls`` does not claim."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar
-
-import typer
 
 from chunkstore.arguments import check_pin
 from chunkstore.cli import access, options
@@ -19,7 +13,7 @@ from chunkstore.records import Pin
 
 __all__ = ["add", "ls", "rm"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.")]
+_Name = Annotated[str, options.argument("NAME", "Name of the pin.")]
 
 
 class NoSuchPin(ChunkstoreError):
@@ -50,12 +44,9 @@ def add(
     root: options.Root,
     name: _Name,
     *,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="Purpose of the pin.")] = "",
+    note: Annotated[str, options.option("TEXT", "Purpose of the pin.")] = "",
     expires_s: Annotated[
-        float | None,
-        typer.Option(
-            parser=options.age, metavar="AGE", help="It lasts at least this long.", show_default="until pins rm"
-        ),
+        float | None, options.age_option("It lasts at least this long.", show_default="until pins rm")
     ] = None,
     here: access.Asking,
 ) -> None:

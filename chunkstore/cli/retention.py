@@ -1,8 +1,4 @@
-"""The group ``retention``: the policies that say what of segments is kept, and applying them: ``ls``, ``set``, ``rm``, ``apply``.
-
-Promises: setting a policy deletes nothing; ``apply --dry-run`` looks through a replica and claims nothing.
-Leaves out: what is due (``chunkstore.upkeep.retention``).
-"""
+"""``retention ls``, ``set``, ``rm``, ``apply``. Setting a policy deletes nothing; ``apply --dry-run`` claims nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from chunkstore.upkeep.retention import RetentionReport
 
 __all__ = ["apply", "ls", "rm", "set_"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).")]
+_Name = Annotated[str, options.argument("NAME|PREFIX*", "A segment's name, or a prefix and '*' (quote it).")]
 
 
 class NoSuchPolicy(ChunkstoreError):
@@ -52,18 +48,9 @@ def set_(
     name: _Name,
     *,
     size: Annotated[
-        int | None,
-        typer.Option(
-            "--size-bytes-max",
-            parser=options.size,
-            metavar="SIZE",
-            help="Keep at most this many bytes, in whole chunks.",
-        ),
+        int | None, options.size_option("Keep at most this many bytes, in whole chunks.", "--size-bytes-max")
     ] = None,
-    age: Annotated[
-        float | None,
-        typer.Option("--age-s-max", parser=options.age, metavar="AGE", help="Keep at most this age, in whole chunks."),
-    ] = None,
+    age: Annotated[float | None, options.age_option("Keep at most this age, in whole chunks.", "--age-s-max")] = None,
     here: access.Owning,
 ) -> None:
     """Set the policy of a segment or of a prefix. Deletes nothing."""
@@ -97,8 +84,7 @@ def apply(
     *,
     dry_run: options.DryRun = False,
     ignore_times_after: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="Times of chunks after this one come from a wrong clock: ignore them."),
+        str | None, options.option("T", "Times of chunks after this one come from a wrong clock: ignore them.")
     ] = None,
     here: access.Owning,
 ) -> None:

@@ -1,8 +1,4 @@
-"""Verbs about sessions of writers outside the owner: ``sessions ls``, ``sessions end``.
-
-Promises: ``ls`` never claims, nor does ``end`` with ``--dry-run``, or where nothing is to be ended; only what is asked for is ended.
-Leaves out: what a session is (``chunkstore.sessions``), deleting what it has left (``gc --orphans``).
-"""
+"""Sessions of writers outside the owner: ``sessions ls``, ``sessions end``. Nothing is claimed where nothing is to be ended."""
 
 from __future__ import annotations
 
@@ -22,10 +18,7 @@ from chunkstore.sessions import check_session_id
 __all__ = ["end", "ls"]
 
 _OlderThan = Annotated[
-    float | None,
-    typer.Option(
-        "--older-than", parser=options.age, metavar="AGE", help="Sessions that were opened at least so long ago."
-    ),
+    float | None, options.age_option("Sessions that were opened at least so long ago.", "--older-than")
 ]
 
 
@@ -62,7 +55,7 @@ def ls(
 
 def end(
     root: options.Root,
-    session_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.")] = None,
+    session_ids: Annotated[list[int] | None, options.argument("[ID]...", "Ids of sessions.")] = None,
     *,
     older_than: _OlderThan = None,
     dry_run: options.DryRun = False,

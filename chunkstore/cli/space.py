@@ -1,23 +1,30 @@
-"""Verbs about space: ``gc``, ``defrag``.
-
-Promises: nothing is deleted that no removal has made garbage, but with ``--orphans --delete``; ``--dry-run`` claims nothing.
-Leaves out: what garbage and orphans are (``operations.collect``, ``upkeep.sweep``), which chunks are merged (``upkeep.defrag_plan``).
-"""
+"""``gc``, ``defrag``, ``usage``, ``quota``. Only ``--orphans --delete`` deletes what no removal made garbage."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
 from chunkstore import Asker, ChunkedSegmentStorage
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_note, print_table, shown
-from chunkstore.errors import InvalidArgument
+from chunkstore.cli.output import (
+    fields_of,
+    human_bytes,
+    human_time,
+    meter,
+    print_facts,
+    print_json,
+    print_note,
+    print_table,
+    shown,
+)
+from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.metadata.retention import encode_quota
 from chunkstore.upkeep.defrag import DefragAction, DefragReport
 from chunkstore.upkeep.sweep import SweepReport, SweptKind
 
-__all__ = ["defrag", "gc"]
+__all__ = ["defrag", "gc", "rm", "set_", "usage"]
 
 _DAY_S = 86_400.0
 _WAITING = (
@@ -30,28 +37,19 @@ def gc(
     root: options.Root,
     *,
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also search for orphans (chunks left by crashes); lists every chunk.")
+        bool, options.flag("Also search for orphans (chunks left by crashes); lists every chunk.", "--orphans")
     ] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="With --orphans: delete them.")] = False,
+    delete: Annotated[bool, options.flag("With --orphans: delete them.", "--delete")] = False,
     keep_in: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER", help="With --delete: first copy them into this folder of the container, such as 'lost'."
-        ),
+        options.option("FOLDER", "With --delete: first copy them into this folder of the container, such as 'lost'."),
     ] = None,
-    age_s: Annotated[
-        float,
-        typer.Option(parser=options.age, metavar="AGE", help="With --orphans: only orphans of at least this age."),
-    ] = _DAY_S,
+    age_s: Annotated[float, options.age_option("With --orphans: only orphans of at least this age.")] = _DAY_S,
     grace_s: Annotated[
         float | None,
-        typer.Option(
-            parser=options.age,
-            metavar="AGE",
-            help=(
-                "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
-                "Default 3600; 0 deletes them now."
-            ),
+        options.age_option(
+            "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
+            "Default 3600; 0 deletes them now."
         ),
     ] = None,
     dry_run: options.DryRun = False,
@@ -133,9 +131,7 @@ def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | Non
 
 def defrag(
     root: options.Root,
-    segment: Annotated[
-        str | None, typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.")
-    ] = None,
+    segment: Annotated[str | None, options.argument("[SEGMENT]", "Name of a segment; without it, all.")] = None,
     *,
     dry_run: options.DryRun = False,
     here: access.Asking,
@@ -189,3 +185,57 @@ def _show_defrag(here: access.Reading, report: DefragReport, *, dry_run: bool) -
             would: f"{human_bytes(report.bytes_moved)} by about {report.requests} requests",
         }
     )
+
+
+class NoQuota(ChunkstoreError):
+    """``quota rm``: no quota is stored. Python's ``set_quota`` answers False."""
+
+    fields: ClassVar[tuple[str, ...]] = ("container",)
+
+    def __init__(self, container: str) -> None:
+        super().__init__(f"container {container!r} stores no quota; usage shows what is in force")
+        self.container = container
+
+
+def set_(
+    root: options.Root,
+    quota_bytes: Annotated[int, options.argument("SIZE", "Chunks may take so much.", parser=options.size)],
+    *,
+    here: access.Owning,
+) -> None:
+    """Store the quota of a container, for all its owners. Deletes nothing; what does not fit is refused."""
+    encode_quota(quota_bytes)
+    with here.owner(root) as store:
+        store.set_quota(quota_bytes)
+    here.show({"quota_bytes": quota_bytes}, {"quota": human_bytes(quota_bytes)})
+
+
+def rm(root: options.Root, *, here: access.Owning) -> None:
+    """Remove the quota of a container."""
+    with here.owner(root) as store:
+        if not store.set_quota(None):
+            raise NoQuota(here.container)
+    here.show({"removed": True}, {"quota": "removed"})
+
+
+def usage(
+    root: options.Root,
+    segment: Annotated[str | None, options.argument("[SEGMENT]", "Only this segment.")] = None,
+    *,
+    here: access.Reading,
+) -> None:
+    """Show how much space is taken up, and by what."""
+    with here.replica(root) as store:
+        used = store.usage(segment)
+    if here.as_json:
+        print_json(used)
+        return
+    facts: dict[str, object] = {}
+    for name, value in fields_of(used).items():
+        if not isinstance(value, int):
+            continue  # not known here, or not of one segment
+        what, _, unit = name.rpartition("_")
+        shown = {"bytes": human_bytes, "ms": human_time}.get(unit, str)(value)
+        label = {"bytes": what, "ms": f"{what} at"}.get(unit, name)
+        facts[label.replace("_", " ")] = shown
+    print_facts(facts)

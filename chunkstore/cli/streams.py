@@ -1,11 +1,8 @@
-"""Standard output and standard error while a command runs: one place that knows what it means when they cannot be written; and the
-file, or standard input, that a verb reads.
+"""Standard output and standard error while a command runs, and the file, or standard input, that a verb reads.
 
-Promises: a failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whoever writes,
-also ``rich`` and ``typer``; a failed write to standard error raises nothing, because nobody can be told. After a failure the
-stream leads nowhere, so that Python's own flush at exit cannot fail. Streams that were closed before the start count as failed.
-Leaves out: exit codes (``app``).
-"""
+A failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whoever writes; a failed write to
+standard error raises nothing. After a failure the stream leads nowhere, so that Python's own flush at exit cannot fail. Streams that
+were closed before the start count as failed."""
 
 from __future__ import annotations
 

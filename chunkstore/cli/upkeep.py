@@ -1,9 +1,4 @@
-"""Verbs about health and history: ``check``, ``scrub``, ``journal``, ``snapshot``.
-
-Promises: ``check`` and ``journal`` read only; ``check`` exits 1 when it finds anything broken, also when the container
-cannot be followed at all, and ``scrub`` when something stays broken.
-Leaves out: what they find and do (``operations``).
-"""
+"""``check``, ``scrub``, ``journal``, ``snapshot``. ``check`` exits 1 also when the container cannot be followed at all."""
 
 from __future__ import annotations
 
@@ -41,11 +36,9 @@ class NoSuchEpoch(ChunkstoreError):
 def check(
     root: options.Root,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Metadata only (the default).")] = False,
-    exists: Annotated[
-        bool, typer.Option("--exists", help="Also check that every chunk exists and is long enough.")
-    ] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read every chunk and compare checksums.")] = False,
+    quick: Annotated[bool, options.flag("Metadata only (the default).", "--quick")] = False,
+    exists: Annotated[bool, options.flag("Also check that every chunk exists and is long enough.", "--exists")] = False,
+    deep: Annotated[bool, options.flag("Also read every chunk and compare checksums.", "--deep")] = False,
     here: access.Reading,
 ) -> None:
     """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
@@ -91,19 +84,13 @@ def scrub(
     *,
     repair_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="ROOT2",
-            help="A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk.",
+        options.option(
+            "ROOT2", "A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk."
         ),
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(parser=options.size, metavar="SIZE", help="Read at most this many bytes a second.")
-    ] = None,
+    rate: Annotated[float | None, options.size_option("Read at most this many bytes a second.")] = None,
     bytes_max: Annotated[
-        int | None,
-        typer.Option(
-            parser=options.size, metavar="SIZE", help="Stop after this many bytes; the next scrub continues there."
-        ),
+        int | None, options.size_option("Stop after this many bytes; the next scrub continues there.")
     ] = None,
     here: access.Owning,
 ) -> None:
@@ -142,7 +129,7 @@ def scrub(
 def journal(
     root: options.Root,
     *,
-    epoch: Annotated[int | None, typer.Option(metavar="E", help="Only this epoch's stream.")] = None,
+    epoch: Annotated[int | None, options.option("E", "Only this epoch's stream.")] = None,
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
@@ -185,7 +172,7 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Pin this state; pins rm removes the pin.")] = None,
+    name: Annotated[str | None, options.option("NAME", "Pin this state; pins rm removes the pin.")] = None,
     here: access.Asking,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""

@@ -1,8 +1,8 @@
 """Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
 docs/guide-spark-writing.md).
 
-Planners, readers and commits are plain modules that run without a JVM. Only ``source``, ``stream_source``, ``tasks``, ``mapping``, ``sink``,
-``tier_sources``, ``kafka_runs``, ``pulsar_runs`` and ``jobs`` know pyspark."""
+Planners, readers and commits are plain modules that run without a JVM. Only ``source``, ``stream_source``, ``tasks``, ``mapping``,
+``sink``, ``tier_sources``, ``kafka_runs``, ``pulsar_runs`` and ``jobs`` know pyspark."""
 
 from __future__ import annotations
 

@@ -3,12 +3,10 @@
     class TestMyStorage(ChunkStorageContract):
         def make_storage(self, folder): ...     # a fresh, empty storage
         def raw_read(self, name): ...           # the stored bytes, without going through the binding
-        def raw_write(self, name, data): ...    # store bytes behind the binding's back
+        def raw_write(self, name, data): ...    # store bytes without the binding
 
-Promises: what the binding writes is looked at with ``raw_read``, what it reads was put there with ``raw_write``, so that
-a pair of bugs that match cannot hide each other. Optional features are tested where ``capabilities`` claim them, and must
-be refused with ``Unsupported`` where not. Leaves out: durability against power cuts (no test in a process can see it).
-"""
+What the binding writes is read with ``raw_read``, what it reads was put there with ``raw_write``, so that a pair of matching bugs cannot
+hide each other. Optional features are tested where ``capabilities`` claim them, and must be refused with ``Unsupported`` where not."""
 
 from __future__ import annotations
 

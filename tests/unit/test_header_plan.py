@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chunkstore.codec.rolling_header import NUMBER_MAX, ChunkEntry, Header, decode_header, encode_header
 from chunkstore.errors import InvalidArgument
-from chunkstore.headers.plan import NO_LIMIT, PlannedChunk, check_file_name, plan_export, plan_import, rolling_of
+from chunkstore.headers.importing import NO_LIMIT, PlannedChunk, check_file_name, plan_export, plan_import, rolling_of
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 ABC = Header(100, (ChunkEntry(0, "a"), ChunkEntry(100, "b"), ChunkEntry(200, "c")))

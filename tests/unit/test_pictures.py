@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkstore.cli.pictures import Picture, gather, layout_lines, layout_svg
+from chunkstore.cli.look import Picture, gather, layout_lines, layout_svg
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 _SVG = "{http://www.w3.org/2000/svg}"
