@@ -13,7 +13,8 @@ import chunkstore
 from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
 from chunkstore.backup.selection import check_choice
-from chunkstore.cli import access, options
+from chunkstore.cli import access
+from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import (
     Meter,
     human_bytes,
@@ -33,29 +34,27 @@ __all__ = ["backup", "export"]
 
 NoPin = Annotated[
     bool,
-    options.flag("Claim and pin nothing. Chunks that are removed and collected later are then missing.", "--no-pin"),
+    flag("Claim and pin nothing. Chunks that are removed and collected later are then missing.", "--no-pin"),
 ]
 
 
 def export(
-    root: Annotated[
-        str | None, options.argument("ROOT", "Root of the container; with --verify: its present root.")
-    ] = None,
-    file: Annotated[str | None, options.argument("FILE", "The file to write.")] = None,
+    root: Annotated[str | None, argument("ROOT", "Root of the container; with --verify: its present root.")] = None,
+    file: Annotated[str | None, argument("FILE", "The file to write.")] = None,
     segments: Annotated[
-        list[str] | None, options.argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
+        list[str] | None, argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
     ] = None,
     *,
-    topic: Annotated[str | None, options.option("T", "The segments of a topic's ledgers.")] = None,
+    topic: Annotated[str | None, option("T", "The segments of a topic's ledgers.")] = None,
     no_pin: NoPin = False,
     expires_s: Annotated[
-        float | None, options.age_option("The pin lasts at least this long.", "--expires", show_default="until pins rm")
+        float | None, age_option("The pin lasts at least this long.", "--expires", show_default="until pins rm")
     ] = None,
-    listed: Annotated[str | None, options.option("FILE", "List the contents of an export.", "--list")] = None,
-    verified: Annotated[str | None, options.option("FILE", "Check that its chunks exist.", "--verify")] = None,
-    as_headers: Annotated[bool, options.flag("FILE is a folder: write header files there.", "--headers")] = False,
-    replaces: Annotated[bool, options.flag("With --headers: replace existing files.", "--replace")] = False,
-    deep: Annotated[bool, options.flag("With --verify: read every chunk and compare checksums.", "--deep")] = False,
+    listed: Annotated[str | None, option("FILE", "List the contents of an export.", "--list")] = None,
+    verified: Annotated[str | None, option("FILE", "Check that its chunks exist.", "--verify")] = None,
+    as_headers: Annotated[bool, flag("FILE is a folder: write header files there.", "--headers")] = False,
+    replaces: Annotated[bool, flag("With --headers: replace existing files.", "--replace")] = False,
+    deep: Annotated[bool, flag("With --verify: read every chunk and compare checksums.")] = False,
     here: access.Asking,
 ) -> None:
     """Write the metadata of all or some segments into a file, and pin the chunks.
@@ -175,23 +174,17 @@ def _show_verdict(
 
 
 def backup(
-    root: Annotated[
-        str, options.argument("ROOT|ls|verify|rm", "Root of the container, or ls, verify or rm, see below.")
-    ],
-    backup_root: Annotated[str, options.argument("BACKUPROOT", "A root of its own, of any kind.")],
-    dropped: Annotated[str | None, options.argument("[NAME]", "With rm: a name from 'backup ls'.")] = None,
+    root: Annotated[str, argument("ROOT|ls|verify|rm", "Root of the container, or ls, verify or rm, see below.")],
+    backup_root: Annotated[str, argument("BACKUPROOT", "A root of its own, of any kind.")],
+    dropped: Annotated[str | None, argument("[NAME]", "With rm: a name from 'backup ls'.")] = None,
     *,
     link: Annotated[
-        bool, options.flag("Hard links instead of copies, on one file system: they do not protect from rot.", "--link")
+        bool, flag("Hard links instead of copies, on one file system: they do not protect from rot.")
     ] = False,
     no_pin: NoPin = False,
-    no_verify: Annotated[
-        bool, options.flag("Do not read back chunks that the server copied between buckets.", "--no-verify")
-    ] = False,
-    dry_run: Annotated[bool, options.flag("With rm: show what would be removed; remove nothing.", "--dry-run")] = False,
-    metrics: Annotated[
-        bool, options.flag("With ls: age and number of backups, as Prometheus reads them.", "--metrics")
-    ] = False,
+    no_verify: Annotated[bool, flag("Do not read back chunks that the server copied between buckets.")] = False,
+    dry_run: Annotated[bool, flag("With rm: show what would be removed; remove nothing.")] = False,
+    metrics: Annotated[bool, flag("With ls: age and number of backups, as Prometheus reads them.")] = False,
     here: access.Asking,
 ) -> None:
     """Copy a container's new chunks into a backup root. 'backup ls BACKUPROOT' lists its backups.

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument
 from chunkstore.cli.output import human_bytes
 from chunkstore.errors import BadOffset, InvalidArgument
 from chunkstore.records import LayoutChunk, SegmentInfo
@@ -39,7 +40,7 @@ def _whole_chunks(chunks: Iterable[LayoutChunk], below: int) -> int:
 def truncate(
     root: options.Root,
     segment: options.Segment,
-    offset: Annotated[int, options.argument("OFFSET", "New first readable offset.", parser=options.size)],
+    offset: Annotated[int, argument("OFFSET", "New first readable offset.", parser=options.size)],
     *,
     dry_run: options.DryRun = False,
     here: access.Owning,
@@ -97,8 +98,8 @@ def rm(root: options.Root, segment: options.Segment, *, dry_run: options.DryRun 
 
 def concat(
     root: options.Root,
-    target: Annotated[str, options.argument("TARGET", "Segment that grows.")],
-    source: Annotated[str, options.argument("SOURCE", "Sealed segment that ends.")],
+    target: Annotated[str, argument("TARGET", "Segment that grows.")],
+    source: Annotated[str, argument("SOURCE", "Sealed segment that ends.")],
     *,
     here: access.Owning,
 ) -> None:

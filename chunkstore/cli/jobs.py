@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 from chunkstore.cli import options
+from chunkstore.cli.options import argument, flag, option, size_option
 from chunkstore.cli.output import human_bytes, meter, print_each
 from chunkstore.errors import Unsupported
 
@@ -15,7 +16,7 @@ __all__ = ["demo", "offload"]
 
 Master = Annotated[
     str | None,
-    options.option(
+    option(
         "URL",
         "local[2], spark://HOST:PORT, sc://HOST (Spark Connect).",
         "--master",
@@ -55,24 +56,17 @@ def _nowhere(*_: object) -> list[Any]:
 
 def offload(
     root: options.Root,
-    files: Annotated[
-        list[str], options.argument("FILE...", "Files and directories, or their URLs.", show_default=False)
-    ],
+    files: Annotated[list[str], argument("FILE...", "Files and directories, or their URLs.", show_default=False)],
     *,
-    topic: Annotated[str, options.option("T", "The topic.", "--topic", show_default=False)],
-    ledger: Annotated[int, options.option("L", "The number of the first ledger.", "--ledger")] = 0,
+    topic: Annotated[str, option("T", "The topic.", show_default=False)],
+    ledger: Annotated[int, option("L", "The number of the first ledger.")] = 0,
     entries: Annotated[
-        str, options.option("KIND", "lines: a ledger for each file; files: one ledger, an entry for each.", "--entries")
+        str, option("KIND", "lines: a ledger for each file; files: one ledger, an entry for each.")
     ] = "lines",
-    segment_size: Annotated[
-        int, options.size_option("An offload segment is completed at this size.", "--segment-size")
-    ] = 64 << 20,
-    part_size: Annotated[
-        int, options.size_option("Approximate bytes that become visible with each commit.", "--part-size")
-    ] = 16 << 30,
+    segment_size: Annotated[int, size_option("An offload segment is completed at this size.")] = 64 << 20,
+    part_size: Annotated[int, size_option("Approximate bytes that become visible with each commit.")] = 16 << 30,
     job: Annotated[
-        str | None,
-        options.option("NAME", "Name of the job in the container.", "--job", show_default="made of the files"),
+        str | None, option("NAME", "Name of the job in the container.", show_default="made of the files")
     ] = None,
     dry_run: options.DryRun = False,
     master: Master = None,
@@ -102,13 +96,11 @@ def offload(
 
 
 def demo(
-    root: Annotated[str | None, options.argument("[ROOT]", "Default: a new temporary directory.")] = None,
+    root: Annotated[str | None, argument("[ROOT]", "Default: a new temporary directory.")] = None,
     *,
-    seed: Annotated[int | None, options.option("N", "Decides when the writer is killed.")] = None,
-    rows: Annotated[int | None, options.option("N", "Only the first N flights, 2000 or more.")] = None,
-    spark: Annotated[
-        bool, options.flag("Let Spark SQL count the events, too, where it can run.", "--spark/--no-spark")
-    ] = True,
+    seed: Annotated[int | None, option("N", "Decides when the writer is killed.")] = None,
+    rows: Annotated[int | None, option("N", "Only the first N flights, 2000 or more.")] = None,
+    spark: Annotated[bool, flag("Let Spark SQL count the events, too, where it can run.", "--spark/--no-spark")] = True,
     as_json: options.AsJson = False,
 ) -> None:
     """Offload a year of real flights, kill the writer with SIGKILL, resume without its cache, and compare."""

@@ -18,6 +18,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.cli import access, options
 from chunkstore.cli.kafka_serve import need_kafka, serve
+from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.errors import InvalidArgument
@@ -25,16 +26,16 @@ from chunkstore.errors import InvalidArgument
 __all__ = ["attach", "ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
 
 _SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory."
-Source = Annotated[str, options.argument("SOURCE", _SOURCE)]
-Topic = Annotated[str | None, options.option("T", "Only this topic.")]
-Partition = Annotated[int | None, options.option("N", "Only this partition.")]
+Source = Annotated[str, argument("SOURCE", _SOURCE)]
+Topic = Annotated[str | None, option("T", "Only this topic.")]
+Partition = Annotated[int | None, option("N", "Only this partition.")]
 _LOG = "Log directory (or a copy) with __remote_log_metadata-N folders; it decides which segments are finished."
-MetadataLog = Annotated[str | None, options.option("DIR", _LOG, "--metadata-log")]
+MetadataLog = Annotated[str | None, option("DIR", _LOG, "--metadata-log")]
 _KEY = "RSA private key of an encrypted tier; repeatable, each is tried."
-Keys = Annotated[list[str] | None, options.option("FILE.pem", _KEY, "--key")]
-Prefix = Annotated[str, options.option("P", "Prefix of the keys below the URL, if it has no slash.")]
+Keys = Annotated[list[str] | None, option("FILE.pem", _KEY, "--key")]
+Prefix = Annotated[str, option("P", "Prefix of the keys below the URL, if it has no slash.")]
 _PATTERN = "Pattern of names: orders, 'web*'. Internal topics (__*) only if the pattern begins with __."
-Topics = Annotated[str | None, options.option("PATTERN", _PATTERN, "--topics")]
+Topics = Annotated[str | None, option("PATTERN", _PATTERN, "--topics")]
 _WATCH_S = 10.0
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
 
@@ -83,11 +84,11 @@ def read(
     *,
     topic: Topic = None,
     partition: Partition = None,
-    offset: Annotated[int, options.option("N", "First offset of each partition.")] = 0,
-    until: Annotated[int | None, options.option("N", "Offset to end before; default: all.")] = None,
+    offset: Annotated[int, option("N", "First offset of each partition.")] = 0,
+    until: Annotated[int | None, option("N", "Offset to end before; default: all.")] = None,
     isolation: Annotated[
         Literal["read_uncommitted", "read_committed"],
-        options.flag("read_committed: without aborted and undecided transactions."),
+        flag("read_committed: without aborted and undecided transactions."),
     ] = "read_uncommitted",
     metadata_log: MetadataLog = None,
     key: Keys = None,
@@ -141,7 +142,7 @@ def orphans(
     source: Source,
     *,
     older_than: Annotated[
-        float, options.age_option("Only objects of at least this age; the log must not be older.")
+        float, age_option("Only objects of at least this age; the log must not be older.")
     ] = 86_400.0,
     metadata_log: MetadataLog = None,
     prefix: Prefix = "",
@@ -155,13 +156,13 @@ def orphans(
 
 
 def tier(
-    log_dir: Annotated[str, options.argument("LOG_DIR", "A broker's log directory; the broker may run.")],
+    log_dir: Annotated[str, argument("LOG_DIR", "A broker's log directory; the broker may run.")],
     root: options.Root,
     *,
     topics: Topics = None,
-    watch: Annotated[bool, options.flag("Repeat every 10 s until interrupted.", "--watch")] = False,
+    watch: Annotated[bool, flag("Repeat every 10 s until interrupted.")] = False,
     whole: Annotated[
-        bool, options.flag("Of a stopped broker: everything it needs to start from a restored directory.", "--all")
+        bool, flag("Of a stopped broker: everything it needs to start from a restored directory.", "--all")
     ] = False,
     here: access.Owning,
 ) -> None:
@@ -184,12 +185,11 @@ def tier(
 
 def restore(
     root: options.Root,
-    log_dir: Annotated[str, options.argument("LOG_DIR", "Log directory of a stopped broker, or a new one.")],
+    log_dir: Annotated[str, argument("LOG_DIR", "Log directory of a stopped broker, or a new one.")],
     *,
     topics: Topics = None,
     keep_partition_metadata: Annotated[
-        bool,
-        options.flag("Replace the empty topics of a fresh cluster, but not their ids.", "--keep-partition-metadata"),
+        bool, flag("Replace the empty topics of a fresh cluster, but not their ids.")
     ] = False,
     here: access.Reading,
 ) -> None:
@@ -203,12 +203,10 @@ def restore(
 
 
 def why(
-    source: Annotated[str, options.argument("SOURCE", "A broker's log directory, or the ROOT of a container.")],
-    partition: Annotated[str, options.argument("TOPIC-PARTITION", "orders-3")],
+    source: Annotated[str, argument("SOURCE", "A broker's log directory, or the ROOT of a container.")],
+    partition: Annotated[str, argument("TOPIC-PARTITION", "orders-3")],
     *,
-    root: Annotated[
-        str | None, options.option("ROOT", "Container that the log directory is copied into.", "--root")
-    ] = None,
+    root: Annotated[str | None, option("ROOT", "Container that the log directory is copied into.")] = None,
     here: access.Reading,
 ) -> None:
     """Show for each segment why it is not copied, may not be deleted, or is kept. Changes nothing."""
@@ -230,13 +228,11 @@ def attach(
     *,
     topics: Topics = None,
     topic_id: Annotated[
-        list[str] | None, options.option("OLD=NEW", "A topic's id in the tier, and in the fresh cluster; repeatable.")
+        list[str] | None, option("OLD=NEW", "A topic's id in the tier, and in the fresh cluster; repeatable.")
     ] = None,
     log_dir: Annotated[
         str | None,
-        options.option(
-            "DIR", "Instead: log directory of a stopped broker of the fresh cluster, with its empty topics."
-        ),
+        option("DIR", "Instead: log directory of a stopped broker of the fresh cluster, with its empty topics."),
     ] = None,
     metadata_log: MetadataLog = None,
     key: Keys = None,

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import chunkstore
 from chunkstore.cli import access, options
+from chunkstore.cli.options import flag, option
 from chunkstore.cli.serve import _POLL_S, _Serving, _told_to_end
 from chunkstore.cli.streams import opened_input
 from chunkstore.config import OptimiserPolicy
@@ -23,14 +24,10 @@ __all__ = ["need_kafka", "serve"]
 def serve(
     root: options.Root,
     *,
-    socket: Annotated[str | None, options.option("PATH", "Unix socket for brokers of this machine.")] = None,
-    listen: Annotated[
-        str | None, options.option("HOST:PORT", "Address for brokers of other machines; not encrypted.")
-    ] = None,
-    token_file: Annotated[
-        str | None, options.option("F", "Secret of 16 bytes or more that brokers must know.", "--token-file")
-    ] = None,
-    create: Annotated[bool, options.flag("Create the container if it does not exist.", "--create")] = False,
+    socket: Annotated[str | None, option("PATH", "Unix socket for brokers of this machine.")] = None,
+    listen: Annotated[str | None, option("HOST:PORT", "Address for brokers of other machines; not encrypted.")] = None,
+    token_file: Annotated[str | None, option("F", "Secret of 16 bytes or more that brokers must know.")] = None,
+    create: Annotated[bool, flag("Create the container if it does not exist.")] = False,
     here: access.Owning,
 ) -> None:
     """Own a container and let Kafka's brokers tier into it, until stopped."""

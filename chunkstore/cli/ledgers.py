@@ -19,6 +19,7 @@ from typing import Annotated, Any, BinaryIO, Final, Literal
 from urllib.parse import unquote
 
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument, flag, option, size_option
 from chunkstore.cli.output import Meter, human_bytes, meter, print_facts, print_json, print_table
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
@@ -31,8 +32,8 @@ from chunkstore.framing import framed as framed_strictly
 
 __all__ = ["decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
 
-Topic = Annotated[str, options.option("T", "Name of the topic.", "--topic")]
-Ledger = Annotated[int, options.option("L", "Id of the ledger.", "--ledger")]
+Topic = Annotated[str, option("T", "Name of the topic.", "--topic")]
+Ledger = Annotated[int, option("L", "Id of the ledger.", "--ledger")]
 _PIECE_BYTES = 1 * MIB
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WITHOUT_SOURCE: Final = (None, None, "v2", False, False, 0)
@@ -51,30 +52,24 @@ def need_offload() -> None:
 
 def offload(
     root: options.Root,
-    file: Annotated[str | None, options.argument("[FILE]", "File with the entries; - is standard input.")] = None,
+    file: Annotated[str | None, argument("[FILE]", "File with the entries; - is standard input.")] = None,
     *,
     topic: Topic,
-    ledger: Annotated[int | None, options.option("L", "Id of the ledger of FILE.", "--ledger")] = None,
+    ledger: Annotated[int | None, option("L", "Id of the ledger of FILE.")] = None,
     source: Annotated[
-        str | None, options.option("DIR", "Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed.")
+        str | None, option("DIR", "Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed.")
     ] = None,
-    to: Annotated[str | None, options.option("LEDGER:ENTRY", "Only ledgers of DIR below this one.")] = None,
-    format: Annotated[Literal["v1", "v2"], options.flag("v1: objects in --bucket that a Pulsar broker serves.")] = "v2",
-    bucket: Annotated[str | None, options.option("URL", "Bucket of --format v1; default: ROOT.")] = None,
-    streaming: Annotated[
-        bool, options.flag("Write DIR's ledgers as one stream of offload segments.", "--streaming")
-    ] = False,
-    close: Annotated[bool, options.flag("Complete the last segment of the stream, too.", "--close")] = False,
-    permits: Annotated[int, options.size_option("Bytes of DIR read in a second; 0: no limit.")] = 0,
-    entries: Annotated[Framing, options.flag("A line each, or 4 bytes of length (big-endian) before each.")] = "lines",
-    append: Annotated[
-        bool, options.flag("Append the file's entries to the ledger's entries, which must exist.", "--append")
-    ] = False,
-    resume: Annotated[
-        bool, options.flag("The ledger holds the beginning of the file: skip it and continue.", "--resume")
-    ] = False,
-    block_size: Annotated[int, options.size_option("Entries are acknowledged in blocks of this size.")] = 1 * MIB,
-    segment_size: Annotated[int, options.size_option("An offload segment is completed at this size.")] = 64 * MIB,
+    to: Annotated[str | None, option("LEDGER:ENTRY", "Only ledgers of DIR below this one.")] = None,
+    format: Annotated[Literal["v1", "v2"], flag("v1: objects in --bucket that a Pulsar broker serves.")] = "v2",
+    bucket: Annotated[str | None, option("URL", "Bucket of --format v1; default: ROOT.")] = None,
+    streaming: Annotated[bool, flag("Write DIR's ledgers as one stream of offload segments.")] = False,
+    close: Annotated[bool, flag("Complete the last segment of the stream, too.")] = False,
+    permits: Annotated[int, size_option("Bytes of DIR read in a second; 0: no limit.")] = 0,
+    entries: Annotated[Framing, flag("A line each, or 4 bytes of length (big-endian) before each.")] = "lines",
+    append: Annotated[bool, flag("Append the file's entries to the ledger's entries, which must exist.")] = False,
+    resume: Annotated[bool, flag("The ledger holds the beginning of the file: skip it and continue.")] = False,
+    block_size: Annotated[int, size_option("Entries are acknowledged in blocks of this size.")] = 1 * MIB,
+    segment_size: Annotated[int, size_option("An offload segment is completed at this size.")] = 64 * MIB,
     here: access.Owning,
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
@@ -200,7 +195,7 @@ def _split(source: BinaryIO, name: str, framing: Framing, progress: Meter) -> It
 def ls(
     root: options.Root,
     *,
-    topic: Annotated[str | None, options.option("T", "Only this topic.")] = None,
+    topic: Annotated[str | None, option("T", "Only this topic.")] = None,
     here: access.Reading,
 ) -> None:
     """List ledgers, by topic."""
@@ -225,9 +220,9 @@ def read(
     *,
     topic: Topic,
     ledger: Ledger,
-    first: Annotated[int, options.option("N", "First entry.")] = 0,
-    last: Annotated[int | None, options.option("N", "Last entry; default: all.")] = None,
-    entries: Annotated[Framing, options.flag("How entries are written: see offload. Not with --json.")] = "lines",
+    first: Annotated[int, option("N", "First entry.")] = 0,
+    last: Annotated[int | None, option("N", "Last entry; default: all.")] = None,
+    entries: Annotated[Framing, flag("How entries are written: see offload. Not with --json.")] = "lines",
     here: access.Reading,
 ) -> None:
     """Write a ledger's entries to standard output."""
@@ -273,8 +268,8 @@ def rm(
 
 
 def decode(
-    data: Annotated[str, options.argument("DATA", "The data object: a file, or a URL (s3, hdfs, file).")],
-    index: Annotated[str, options.argument("INDEX", "Its index.")],
+    data: Annotated[str, argument("DATA", "The data object: a file, or a URL (s3, hdfs, file).")],
+    index: Annotated[str, argument("INDEX", "Its index.")],
     *,
     as_json: options.AsJson = False,
 ) -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from chunkstore import assembly
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument, flag
 from chunkstore.cli.output import (
     fields_of,
     human_bytes,
@@ -51,7 +52,7 @@ _SHOWN_AT_EACH_END = 50
 
 def ls(
     root: options.Root,
-    prefix: Annotated[str, options.argument("[PREFIX]", "Only names with this prefix.", show_default=False)] = "",
+    prefix: Annotated[str, argument("[PREFIX]", "Only names with this prefix.", show_default=False)] = "",
     *,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
@@ -96,7 +97,7 @@ def layout(
     segment: options.Segment,
     *,
     svg: options.Svg = None,
-    draw: Annotated[bool, options.flag("Only draw the chunks, to scale; also in a pipe.", "--draw")] = False,
+    draw: Annotated[bool, flag("Only draw the chunks, to scale; also in a pipe.")] = False,
     here: access.Reading,
 ) -> None:
     """Show the chunks a segment is stitched together from, in order."""

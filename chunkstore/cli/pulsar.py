@@ -14,26 +14,21 @@ import typer
 
 from chunkstore.cli import options
 from chunkstore.cli.ledgers import decode, framed, need_offload
+from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, print_note, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.framing import Framing
 
 __all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
 
-Url = Annotated[
-    str, options.argument("BUCKET", "s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH.")
-]
-Topic = Annotated[
-    str | None, options.option("T", "Only this topic: persistent://public/ns/T or public/ns/persistent/T.")
-]
-Ledger = Annotated[int | None, options.option("L", "Only this ledger.")]
+Url = Annotated[str, argument("BUCKET", "s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH.")]
+Topic = Annotated[str | None, option("T", "Only this topic: persistent://public/ns/T or public/ns/persistent/T.")]
+Ledger = Annotated[int | None, option("L", "Only this ledger.")]
 _LIVE = "Output of info-internal and stats-internal of a topic: FILE or TOPIC=FILE; repeatable."
-Live = Annotated[list[str] | None, options.option("FILE", _LIVE, "--live")]
-NeededLive = Annotated[list[str], options.option("FILE", _LIVE, "--live")]
-MoreLive = Annotated[list[str] | None, options.argument("[FILE]...", "More files for --live.")]
-Cluster = Annotated[
-    str | None, options.option("C", "The cluster of the --live files, if they name no complete offload.")
-]
+Live = Annotated[list[str] | None, option("FILE", _LIVE, "--live")]
+NeededLive = Annotated[list[str], option("FILE", _LIVE, "--live")]
+MoreLive = Annotated[list[str] | None, argument("[FILE]...", "More files for --live.")]
+Cluster = Annotated[str | None, option("C", "The cluster of the --live files, if they name no complete offload.")]
 _ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
 _NOTHING = "no ledger is in this bucket"
 _FINDING = ("kind", "object", "ledger", "entry", "position", "message")
@@ -61,7 +56,7 @@ def ls(
     url: Url,
     *,
     topic: Topic = None,
-    details: Annotated[bool, options.flag("Read each index: topics and entries.", "--details")] = False,
+    details: Annotated[bool, flag("Read each index: topics and entries.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """List the ledgers in a bucket."""
@@ -81,20 +76,16 @@ def read(
     *,
     topic: Topic = None,
     ledger: Ledger = None,
-    uuid: Annotated[str | None, options.option("UUID", "With --ledger: from this attempt only.")] = None,
-    first: Annotated[int, options.option("N", "With --ledger: first entry.")] = 0,
-    last: Annotated[int | None, options.option("N", "With --ledger: last entry; default: all.")] = None,
-    messages: Annotated[
-        bool, options.flag("Write the messages inside, as a consumer gets them.", "--messages")
-    ] = False,
+    uuid: Annotated[str | None, option("UUID", "With --ledger: from this attempt only.")] = None,
+    first: Annotated[int, option("N", "With --ledger: first entry.")] = 0,
+    last: Annotated[int | None, option("N", "With --ledger: last entry; default: all.")] = None,
+    messages: Annotated[bool, flag("Write the messages inside, as a consumer gets them.")] = False,
     transactions: Annotated[
-        Literal["committed", "all"], options.flag("With --messages: all shows aborted and open ones, too.")
+        Literal["committed", "all"], flag("With --messages: all shows aborted and open ones, too.")
     ] = "committed",
-    lenient: Annotated[
-        bool, options.flag("With --messages: write entries that are not messages unchanged.", "--lenient")
-    ] = False,
+    lenient: Annotated[bool, flag("With --messages: write entries that are not messages unchanged.")] = False,
     live: Live = None,
-    entries: Annotated[Framing, options.flag("How they are written: see offload. Not with --json.")] = "lines",
+    entries: Annotated[Framing, flag("How they are written: see offload. Not with --json.")] = "lines",
     as_json: options.AsJson = False,
 ) -> None:
     """Write the entries of a ledger or topic, or the messages inside, to standard output."""
@@ -157,7 +148,7 @@ def orphans(
     *,
     live: NeededLive,
     older_than: Annotated[
-        float, options.age_option("Only objects of at least this age; the files must not be older.")
+        float, age_option("Only objects of at least this age; the files must not be older.")
     ] = 86_400.0,
     cluster: Cluster = None,
     as_json: options.AsJson = False,
@@ -181,13 +172,11 @@ def rm(
     url: Url,
     more: MoreLive = None,
     *,
-    rows: Annotated[str, options.option("FILE", "Output of 'pulsar orphans --json'.", "--from")],
+    rows: Annotated[str, option("FILE", "Output of 'pulsar orphans --json'.", "--from")],
     live: NeededLive,
-    gone_topic: Annotated[
-        list[str] | None, options.option("T", "A topic that no longer exists; repeatable.", "--gone-topic")
-    ] = None,
+    gone_topic: Annotated[list[str] | None, option("T", "A topic that no longer exists; repeatable.")] = None,
     cluster: Cluster = None,
-    dry_run: Annotated[bool, options.flag("Show what would be deleted; delete nothing.", "--dry-run")] = False,
+    dry_run: Annotated[bool, flag("Show what would be deleted; delete nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Delete orphans that still are orphans, and print each."""

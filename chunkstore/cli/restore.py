@@ -13,6 +13,7 @@ from chunkstore import backup as backups
 from chunkstore.backup import RestoreReport, SalvageReport
 from chunkstore.backup import restore as restore_container
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument, flag, option
 from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table
 from chunkstore.errors import InvalidArgument
 
@@ -20,35 +21,32 @@ __all__ = ["export_headers", "import_", "import_headers", "restore", "show_repor
 
 
 def restore(
-    root: Annotated[str, options.argument("SOURCE", "Root of a container or of backups, or an export file.")],
-    new_root: Annotated[str, options.argument("NEWROOT", "Root of the new container.")],
+    root: Annotated[str, argument("SOURCE", "Root of a container or of backups, or an export file.")],
+    new_root: Annotated[str, argument("NEWROOT", "Root of the new container.")],
     *,
     segments: Annotated[
-        list[str] | None,
-        options.option("SEGMENT", "Only this one, or this prefix ('orders-*'); again for more.", "--segments"),
+        list[str] | None, option("SEGMENT", "Only this one, or this prefix ('orders-*'); again for more.")
     ] = None,
     from_: Annotated[
         str | None,
-        options.option(
+        option(
             "ROOT2",
             "Of an export: where its container is. With --salvage: backups, or a copy, of what has rotted.",
             "--from",
         ),
     ] = None,
-    lsn: Annotated[int | None, options.option("N", "The state after the record with this number.")] = None,
+    lsn: Annotated[int | None, option("N", "The state after the record with this number.")] = None,
     time: Annotated[
         str | None,
-        options.option(
+        option(
             "T",
             "The state after the newest record up to this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
         ),
     ] = None,
-    snapshot: Annotated[str | None, options.option("NAME", "The state of this pin.")] = None,
-    new_container: Annotated[
-        str | None, options.option("NAME", "Name of the new container.", show_default="the same")
-    ] = None,
+    snapshot: Annotated[str | None, option("NAME", "The state of this pin.")] = None,
+    new_container: Annotated[str | None, option("NAME", "Name of the new container.", show_default="the same")] = None,
     salvage: Annotated[
-        bool, options.flag("Of a damaged container: its last good state, and all bytes that are sound.", "--salvage")
+        bool, flag("Of a damaged container: its last good state, and all bytes that are sound.")
     ] = False,
     dry_run: options.DryRun = False,
     here: access.Claiming,
@@ -117,26 +115,22 @@ def _show_salvaged(salvaged: SalvageReport) -> None:
         print_table(("segment", "start", "stop", "chunk", "continues as"), salvaged.lost, right=("start", "stop"))
 
 
-Root = Annotated[str, options.argument("ROOT", "Root of the new container; with --headers: also of one that is there.")]
-Source = Annotated[str, options.argument("FILE", "An export file, or a root of backups or of a container.")]
+Root = Annotated[str, argument("ROOT", "Root of the new container; with --headers: also of one that is there.")]
+Source = Annotated[str, argument("FILE", "An export file, or a root of backups or of a container.")]
 Segments = Annotated[
-    list[str] | None, options.argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
+    list[str] | None, argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
 ]
 SourceRoot = Annotated[
     str | None,
-    options.option("SOURCEROOT", "Of an export: where its container is.", "--from", show_default="as it says"),
+    option("SOURCEROOT", "Of an export: where its container is.", "--from", show_default="as it says"),
 ]
-Lsn = Annotated[int | None, options.option("N", "Of a root: as of this record.", "--lsn", show_default="newest")]
+Lsn = Annotated[int | None, option("N", "Of a root: as of this record.", "--lsn", show_default="newest")]
 Time = Annotated[
     str | None,
-    options.option(
-        "T", "Of a root: as it was then: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.", "--time"
-    ),
+    option("T", "Of a root: as it was then: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.", "--time"),
 ]
-AsHeaders = Annotated[
-    bool, options.flag("FILE is a folder: copy the segments that its header files list.", "--headers")
-]
-Name = Annotated[str | None, options.option("NAME", "Name of the new container.", "--as", show_default="--container")]
+AsHeaders = Annotated[bool, flag("FILE is a folder: copy the segments that its header files list.", "--headers")]
+Name = Annotated[str | None, option("NAME", "Name of the new container.", "--as", show_default="--container")]
 
 
 def import_(

@@ -19,6 +19,7 @@ import typer
 import chunkstore
 from chunkstore import assembly, runtime
 from chunkstore.cli import access, options
+from chunkstore.cli.options import age_option, flag, option, size_option
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
 from chunkstore.errors import (
@@ -51,19 +52,13 @@ _AWAY: Final = (StorageUnavailable, StorageFull, DeadlineExceeded, OutcomeUnknow
 def serve(
     root: options.Root,
     *,
-    idle_s: Annotated[float | None, options.age_option("End after so long without work.")] = None,
-    stand_by: Annotated[
-        bool, options.flag("Wait while another owner is alive; claim when its lease stops.", "--stand-by")
-    ] = False,
-    metrics_port: Annotated[
-        int | None, options.option("P", "Show Prometheus metrics at 127.0.0.1:P; 0: any port.")
-    ] = None,
-    defrag: Annotated[bool, options.flag("Also merge small chunks.", "--defrag")] = False,
+    idle_s: Annotated[float | None, age_option("End after so long without work.")] = None,
+    stand_by: Annotated[bool, flag("Wait while another owner is alive; claim when its lease stops.")] = False,
+    metrics_port: Annotated[int | None, option("P", "Show Prometheus metrics at 127.0.0.1:P; 0: any port.")] = None,
+    defrag: Annotated[bool, flag("Also merge small chunks.")] = False,
     scrub_bytes_s: Annotated[
         int | None,
-        options.size_option(
-            "Also read all chunks once a day, at this many bytes a second, and report damage.", "--scrub"
-        ),
+        size_option("Also read all chunks once a day, at this many bytes a second, and report damage.", "--scrub"),
     ] = None,
     here: access.Owning,
 ) -> None:

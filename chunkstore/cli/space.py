@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
 from chunkstore import Asker, ChunkedSegmentStorage
 from chunkstore.cli import access, options
+from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import (
     fields_of,
     human_bytes,
@@ -19,7 +20,8 @@ from chunkstore.cli.output import (
     print_table,
     shown,
 )
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.cli.streams import VerbFailed
+from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.retention import encode_quota
 from chunkstore.upkeep.defrag import DefragAction, DefragReport
 from chunkstore.upkeep.sweep import SweepReport, SweptKind
@@ -36,18 +38,16 @@ _WAITING = (
 def gc(
     root: options.Root,
     *,
-    orphans: Annotated[
-        bool, options.flag("Also search for orphans (chunks left by crashes); lists every chunk.", "--orphans")
-    ] = False,
-    delete: Annotated[bool, options.flag("With --orphans: delete them.", "--delete")] = False,
+    orphans: Annotated[bool, flag("Also search for orphans (chunks left by crashes); lists every chunk.")] = False,
+    delete: Annotated[bool, flag("With --orphans: delete them.")] = False,
     keep_in: Annotated[
         str | None,
-        options.option("FOLDER", "With --delete: first copy them into this folder of the container, such as 'lost'."),
+        option("FOLDER", "With --delete: first copy them into this folder of the container, such as 'lost'."),
     ] = None,
-    age_s: Annotated[float, options.age_option("With --orphans: only orphans of at least this age.")] = _DAY_S,
+    age_s: Annotated[float, age_option("With --orphans: only orphans of at least this age.")] = _DAY_S,
     grace_s: Annotated[
         float | None,
-        options.age_option(
+        age_option(
             "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
             "Default 3600; 0 deletes them now."
         ),
@@ -131,7 +131,7 @@ def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | Non
 
 def defrag(
     root: options.Root,
-    segment: Annotated[str | None, options.argument("[SEGMENT]", "Name of a segment; without it, all.")] = None,
+    segment: Annotated[str | None, argument("[SEGMENT]", "Name of a segment; without it, all.")] = None,
     *,
     dry_run: options.DryRun = False,
     here: access.Asking,
@@ -187,19 +187,15 @@ def _show_defrag(here: access.Reading, report: DefragReport, *, dry_run: bool) -
     )
 
 
-class NoQuota(ChunkstoreError):
+class NoQuota(VerbFailed):
     """``quota rm``: no quota is stored. Python's ``set_quota`` answers False."""
 
-    fields: ClassVar[tuple[str, ...]] = ("container",)
-
-    def __init__(self, container: str) -> None:
-        super().__init__(f"container {container!r} stores no quota; usage shows what is in force")
-        self.container = container
+    fields = ("container",)
 
 
 def set_(
     root: options.Root,
-    quota_bytes: Annotated[int, options.argument("SIZE", "Chunks may take so much.", parser=options.size)],
+    quota_bytes: Annotated[int, argument("SIZE", "Chunks may take so much.", parser=options.size)],
     *,
     here: access.Owning,
 ) -> None:
@@ -214,13 +210,13 @@ def rm(root: options.Root, *, here: access.Owning) -> None:
     """Remove the quota of a container."""
     with here.owner(root) as store:
         if not store.set_quota(None):
-            raise NoQuota(here.container)
+            raise NoQuota(here.container, f"container {here.container!r} stores no quota; usage shows what is in force")
     here.show({"removed": True}, {"quota": "removed"})
 
 
 def usage(
     root: options.Root,
-    segment: Annotated[str | None, options.argument("[SEGMENT]", "Only this segment.")] = None,
+    segment: Annotated[str | None, argument("[SEGMENT]", "Only this segment.")] = None,
     *,
     here: access.Reading,
 ) -> None:

@@ -19,8 +19,9 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import Append, Create, Seal, TablePut
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument, flag, option, size_option
 from chunkstore.cli.output import Meter, human_bytes, meter
-from chunkstore.cli.streams import opened_input, write_all
+from chunkstore.cli.streams import VerbFailed, opened_input, write_all
 from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
@@ -58,14 +59,10 @@ class ContentDiffers(ChunkstoreError):
         self.offset = offset
 
 
-class FileUnreadable(ChunkstoreError):
+class FileUnreadable(VerbFailed):
     """The local file could not be read; what was appended before stays."""
 
-    fields: ClassVar[tuple[str, ...]] = ("file",)
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"cannot read {file}: {reason}")
-        self.file = file
+    fields = ("file",)
 
 
 class _Source:
@@ -86,7 +83,7 @@ class _Source:
             try:
                 got = self._file.readinto(self._buffer[have:wanted])  # type: ignore[attr-defined]
             except OSError as error:
-                raise FileUnreadable(self.name, error.strerror or str(error)) from error
+                raise FileUnreadable(self.name, f"cannot read {self.name}: {error.strerror or error}") from error
             if not got:
                 break
             have += got
@@ -96,15 +93,14 @@ class _Source:
 def put(
     root: options.Root,
     segment: options.Segment,
-    file: Annotated[str, options.argument("FILE", "File to store; - is standard input.")],
+    file: Annotated[str, argument("FILE", "File to store; - is standard input.")],
     *,
-    append: Annotated[bool, options.flag("Append to a segment, which must exist.", "--append")] = False,
+    append: Annotated[bool, flag("Append to a segment, which must exist.")] = False,
     resume: Annotated[
-        bool,
-        options.flag("Compare the stored bytes with the beginning of the file, then continue after them.", "--resume"),
+        bool, flag("Compare the stored bytes with the beginning of the file, then continue after them.")
     ] = False,
-    seal: Annotated[bool, options.flag("Seal the segment when everything is stored.", "--seal")] = False,
-    chunk_size: Annotated[int | None, options.size_option("A new segment's chunks grow to this size.")] = None,
+    seal: Annotated[bool, flag("Seal the segment when everything is stored.")] = False,
+    chunk_size: Annotated[int | None, size_option("A new segment's chunks grow to this size.")] = None,
     here: access.Asking,
 ) -> None:
     """Store a file as a segment, durably.
@@ -264,14 +260,14 @@ def cat(
     root: options.Root,
     segment: options.Segment,
     *,
-    offset: Annotated[int | None, options.size_option("First byte; default: the start.")] = None,
-    length: Annotated[int | None, options.size_option("Largest number of bytes; default: all.")] = None,
-    follow: Annotated[bool, options.flag("Wait for more bytes until the segment is sealed.", "--follow")] = False,
+    offset: Annotated[int | None, size_option("First byte; default: the start.")] = None,
+    length: Annotated[int | None, size_option("Largest number of bytes; default: all.")] = None,
+    follow: Annotated[bool, flag("Wait for more bytes until the segment is sealed.")] = False,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
-    as_json: Annotated[bool, options.flag("Errors as JSON; the bytes stay bytes.", "--json")] = False,
+    as_json: Annotated[bool, flag("Errors as JSON; the bytes stay bytes.", "--json")] = False,
 ) -> None:
     """Write a segment's bytes to standard output, up to the first block that is damaged."""
     for name, value in (("--offset", offset), ("--length", length)):
@@ -313,23 +309,19 @@ def copy_out(
         out.flush()
 
 
-class FileUnwritable(ChunkstoreError):
+class FileUnwritable(VerbFailed):
     """``get``: the local file could not be written; none was made."""
 
-    fields: ClassVar[tuple[str, ...]] = ("file",)
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"cannot write {file}: {reason}; nothing was made, choose another FILE or make room")
-        self.file = file
+    fields = ("file",)
 
 
 def tail(
     root: options.Root,
     segment: options.Segment,
     *,
-    lines: Annotated[int | None, options.option("LINES", "So many lines; default: 10.", "--lines", "-n", min=0)] = None,
-    size: Annotated[int | None, options.size_option("So many bytes.", "--bytes")] = None,
-    follow: Annotated[bool, options.flag("Wait for more bytes until the segment is sealed.", "--follow")] = False,
+    lines: Annotated[int | None, option("LINES", "So many lines; default: 10.", "--lines", "-n", min=0)] = None,
+    size: Annotated[int | None, size_option("So many bytes.", "--bytes")] = None,
+    follow: Annotated[bool, flag("Wait for more bytes until the segment is sealed.")] = False,
     here: access.Reading,
 ) -> None:
     """Write the end of a segment to standard output: its last lines, or bytes. With --json only errors are JSON."""
@@ -367,9 +359,9 @@ def _start_of_lines(store: ReadableContainer, segment: str, low: int, high: int,
 def get(
     root: options.Root,
     segment: options.Segment,
-    file: Annotated[str, options.argument("FILE", "The file to make.")],
+    file: Annotated[str, argument("FILE", "The file to make.")],
     *,
-    force: Annotated[bool, options.flag("Replace FILE if it exists.", "--force")] = False,
+    force: Annotated[bool, flag("Replace FILE if it exists.")] = False,
     here: access.Reading,
 ) -> None:
     """Download a segment into a new file, all of it or nothing. Bytes that were truncated away are left out."""
@@ -389,7 +381,8 @@ def get(
                     os.fsync(out.fileno())
                 _publish(part, file, folder, force=force)
             except OSError as error:
-                raise FileUnwritable(file, error.strerror or str(error)) from error
+                text = f"cannot write {file}: {error.strerror or error}; nothing was made, choose another FILE or make room"
+                raise FileUnwritable(file, text) from error
             finally:
                 with suppress(OSError):
                     os.unlink(part)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
 from chunkstore import assembly, parts
 from chunkstore.cli import access, options
+from chunkstore.cli.options import flag, option, size_option
 from chunkstore.cli.output import human_bytes, human_time, meter, print_json, print_table, shown
-from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
+from chunkstore.cli.streams import VerbFailed
+from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.names import check_segment_name
 from chunkstore.parts import open_copy
@@ -23,22 +25,18 @@ _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size
 _REPLACE = "chunkstore: 'chunkstore scrub ROOT --repair-from BACKUPROOT' replaces damaged chunks by a backup's copies"
 
 
-class NoSuchEpoch(ChunkstoreError):
+class NoSuchEpoch(VerbFailed):
     """``journal --epoch``: history has no stream of this epoch. No misuse: a container is found or not found, too."""
 
-    fields: ClassVar[tuple[str, ...]] = ("epoch",)
-
-    def __init__(self, epoch: int, message: str) -> None:
-        super().__init__(message)
-        self.epoch = epoch
+    fields = ("epoch",)
 
 
 def check(
     root: options.Root,
     *,
-    quick: Annotated[bool, options.flag("Metadata only (the default).", "--quick")] = False,
-    exists: Annotated[bool, options.flag("Also check that every chunk exists and is long enough.", "--exists")] = False,
-    deep: Annotated[bool, options.flag("Also read every chunk and compare checksums.", "--deep")] = False,
+    quick: Annotated[bool, flag("Metadata only (the default).")] = False,
+    exists: Annotated[bool, flag("Also check that every chunk exists and is long enough.")] = False,
+    deep: Annotated[bool, flag("Also read every chunk and compare checksums.")] = False,
     here: access.Reading,
 ) -> None:
     """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
@@ -84,14 +82,12 @@ def scrub(
     *,
     repair_from: Annotated[
         str | None,
-        options.option(
+        option(
             "ROOT2", "A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk."
         ),
     ] = None,
-    rate: Annotated[float | None, options.size_option("Read at most this many bytes a second.")] = None,
-    bytes_max: Annotated[
-        int | None, options.size_option("Stop after this many bytes; the next scrub continues there.")
-    ] = None,
+    rate: Annotated[float | None, size_option("Read at most this many bytes a second.")] = None,
+    bytes_max: Annotated[int | None, size_option("Stop after this many bytes; the next scrub continues there.")] = None,
     here: access.Owning,
 ) -> None:
     """Read every chunk and compare its checksums, from the position of the last scrub. Exit code 1: damage remains."""
@@ -129,7 +125,7 @@ def scrub(
 def journal(
     root: options.Root,
     *,
-    epoch: Annotated[int | None, options.option("E", "Only this epoch's stream.")] = None,
+    epoch: Annotated[int | None, option("E", "Only this epoch's stream.")] = None,
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
@@ -172,7 +168,7 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
-    name: Annotated[str | None, options.option("NAME", "Pin this state; pins rm removes the pin.")] = None,
+    name: Annotated[str | None, option("NAME", "Pin this state; pins rm removes the pin.")] = None,
     here: access.Asking,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""

@@ -73,11 +73,21 @@ def write_task(
             check_place(storage, container=options.container, uuid=plan.container_uuid)
             writer = SessionWriter(options.container, plan.session_id, attempt_id << 32)
             buffers = ChunkBuffers(storage, writer, options.chunk_bytes)
-            out = (LedgersOut if plan.columns.ledgers else _Out)(buffers, options, plan.columns)
-            content = Content()
-            names = [*filter(None, [plan.columns.segment]), *(LEDGER_KINDS if plan.columns.ledgers else ["value"])]
+            out = (LedgersOut if plan.columns.ledgers else _Out)(buffers, options)
+            content, kinds, routed = (
+                Content(),
+                list(LEDGER_KINDS if plan.columns.ledgers else ["value"]),
+                plan.columns.segment,
+            )
+            names = kinds if routed is None else [routed, *kinds]
             for batch in batches:
-                out.add(batch)
+                if batch.num_rows == 0:
+                    continue
+                check_no_nulls(batch, names)
+                columns = [batch.column(name) for name in kinds]
+                whole = [(options.target, columns)]
+                for target, rows in whole if routed is None else grouped(batch.column(routed), columns):
+                    out.take(target, *rows)
                 content = content.plus(content_of(batch, names, options.target))
             return [*out.finish(), content]
         except UnicodeDecodeError as error:  # Spark casts binary to string without a look
@@ -90,22 +100,12 @@ def write_task(
 class _Out:
     """One task."""
 
-    def __init__(self, buffers: ChunkBuffers, options: WriteOptions, columns: Columns) -> None:
+    def __init__(self, buffers: ChunkBuffers, options: WriteOptions) -> None:
         self._buffers = buffers
         self._options = options
-        self._columns = columns
         self._segments = dict[str, None]()
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        routed = self._columns.segment
-        check_no_nulls(batch, ["value", *([] if routed is None else [routed])])
-        columns, target = [batch.column("value")], self._options.target
-        for segment, rows in [(target, columns)] if routed is None else grouped(batch.column(routed), columns):
-            self._take(segment, *rows)
-
-    def _take(self, segment: str, values: pa.Array) -> None:
+    def take(self, segment: str, values: pa.Array) -> None:
         if segment not in self._segments:
             check_segment_name(segment, "segment")
             if len(self._segments) >= LIMITS.batch_ops_max:
@@ -280,28 +280,17 @@ class Offloaded(NamedTuple):
 class LedgersOut:
     """One task. Raises ``InvalidArgument`` (a row), and as ``ChunkBuffers``."""
 
-    def __init__(self, buffers: ChunkBuffers, options: WriteOptions, columns: Columns) -> None:
+    def __init__(self, buffers: ChunkBuffers, options: WriteOptions) -> None:
         self._buffers = buffers
-        self._options = options
-        self._columns = columns
+        self._chunk_bytes = options.chunk_bytes
         self._topics: dict[str, _Topic] = {}
         self._uncut_bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take these rows."""
-        if batch.num_rows == 0:
-            return
-        routed = self._columns.segment
-        check_no_nulls(batch, [*LEDGER_KINDS, *([] if routed is None else [routed])])
-        columns = [batch.column(name) for name in LEDGER_KINDS]
-        target = self._options.target
-        for topic, rows in [(target, columns)] if routed is None else grouped(batch.column(routed), columns):
-            self._add(topic, *rows)
-
-    def _add(self, name: str, ledgers: pa.Array, entries: pa.Array, payloads: pa.Array) -> None:
+    def take(self, name: str, ledgers: pa.Array, entries: pa.Array, payloads: pa.Array) -> None:
+        """Take these rows of a topic."""
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = _Topic(name, self._buffers, self._options.chunk_bytes)
+            topic = self._topics[name] = _Topic(name, self._buffers, self._chunk_bytes)
         before = topic.filler.pending_bytes
         for ledger, (ids, values) in grouped(ledgers, [entries, payloads]):
             last = topic.filler.last_added(ledger)

@@ -30,6 +30,7 @@ from chunkstore.spark.options import (
     numbers_of,
     one_of,
     path_option,
+    refused,
     whole_number,
 )
 from chunkstore.spark.runs import Sizing
@@ -203,5 +204,5 @@ def _offsets(values: Mapping[str, str], name: str, default: str) -> tuple[int, M
         found = {}
     if not found or not all(type(offset) is int and 0 <= offset <= _OFFSET_MAX for offset in found.values()):
         example = 'earliest, latest, or offsets (-2: earliest, -1: latest), such as {"orders": {"0": 23}}'
-        raise InvalidArgument(f"option {name!r} is {example}; not {text[:200]!r}", argument=name)
+        raise refused(name, f"is {example}; not {text[:200]!r}")
     return _WORDS[default], found

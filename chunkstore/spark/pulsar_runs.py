@@ -24,12 +24,12 @@ from chunkstore.codec.pulsar.message_entries import (
 )
 from chunkstore.codec.pulsar.message_metadata import TxnId, parse_head
 from chunkstore.config import MIB
-from chunkstore.errors import Damaged, InvalidArgument
+from chunkstore.errors import Damaged
 from chunkstore.pulsar.bucket import PlannedLedger, PulsarBucket
 from chunkstore.pulsar.contexts import LedgerNotFound
 from chunkstore.registry import root_url
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.options import items_of, known_values, numbers_of, one_of, path_option, whole_number
+from chunkstore.spark.options import items_of, known_values, numbers_of, one_of, path_option, refused, whole_number
 from chunkstore.spark.tasks import settle_process
 
 __all__ = [
@@ -37,7 +37,6 @@ __all__ = [
     "OffloadOptions",
     "OffloadReader",
     "Run",
-    "RunPartition",
     "parse_offload_options",
     "partitions_of",
     "plan_runs",
@@ -61,14 +60,6 @@ def plan_runs(options: OffloadOptions, schema: pa.Schema) -> OffloadReader:
     return OffloadReader(options, schema, planned, partitions_of(blocks, options.partition_bytes))
 
 
-class RunPartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, runs: list[Run]) -> None:
-        super().__init__(runs)
-        self.runs = runs
-
-
 class OffloadReader(DataSourceReader):
     """Planned already, reads on executors; plain data, so that it can be pickled."""
 
@@ -87,15 +78,15 @@ class OffloadReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each run of blocks; small ledgers share one."""
-        return list(map(RunPartition, self._partitions))
+        return list(map(InputPartition, self._partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``ReadHandle.read_batches`` and ``message_batches``."""
-        if not isinstance(partition, RunPartition):
+        if not partition.value:
             return  # Spark asks for one nameless partition where there are none
         settle_process()
         with PulsarBucket(self._options.url) as bucket:
-            for run in partition.runs:
+            for run in partition.value:
                 planned = self._planned[run.number]
                 with (
                     annotated(topic=planned.topic or "", ledger=planned.ledger),
@@ -158,7 +149,7 @@ def parse_offload_options(given: Mapping[str, str]) -> OffloadOptions:
     messages = one_of(values, "messages", ("false", "true")) == "true"
     for name in () if messages else ("transactions", "lenient"):
         if name in values:
-            raise InvalidArgument(f"option {name!r} needs messages=true", argument=name)
+            raise refused(name, "needs messages=true")
     columns = tuple(map(str, items_of(values, "columns"))) if "columns" in values else None
     return OffloadOptions(
         url=root_url(path, "path"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -46,23 +47,16 @@ _LOG: Final = logging.getLogger("chunkstore.spark")
 _GIVING_UP_S: Final = 30.0
 
 
+@dataclass
 class Message(WriterCommitMessage):
     """What a task tells the driver. ``query``, ``run`` and ``batch``: of the micro-batch, as the task was told; None in a batch write."""
 
-    def __init__(
-        self,
-        plan: WritePlan,
-        outputs: Sequence[Output | Offloaded | Content],
-        query: str | None,
-        run: str,
-        batch: int | None,
-    ) -> None:
-        self.container_uuid: bytes = plan.container_uuid
-        self.session_id: int = plan.session_id
-        self.outputs: tuple[Output | Offloaded | Content, ...] = tuple(outputs)
-        self.query = query
-        self.run = run
-        self.batch = batch
+    container_uuid: bytes
+    session_id: int
+    outputs: tuple[Output | Offloaded | Content, ...] = ()
+    query: str | None = None
+    run: str = ""
+    batch: int | None = None
 
 
 def run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
@@ -73,8 +67,9 @@ def run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
     batch = context.getLocalProperty("streaming.sql.batchId")
     query = context.getLocalProperty("sql.streaming.queryId")
     run = context.getLocalProperty("spark.jobGroup.id") or ""
-    outputs = write_task(batches, plan, context.taskAttemptId())
-    return Message(plan, outputs, query, run, None if batch is None else int(batch))
+    outputs = tuple(write_task(batches, plan, context.taskAttemptId()))
+    number = None if batch is None else int(batch)
+    return Message(plan.container_uuid, plan.session_id, outputs, query, run, number)
 
 
 def columns_of(schema: StructType, options: WriteOptions) -> Columns:
@@ -148,7 +143,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task. Raises as ``write_task``. Rows of the version that was written last are read again, those of older ones are not."""
-        return Message(self._plan, (), None, "", None) if self._is_older else run_task(iterator, self._plan)
+        if self._is_older:
+            return Message(self._plan.container_uuid, self._plan.session_id)
+        return run_task(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all of it, once. Raises as ``commit_job``; then Spark calls ``abort``."""

@@ -10,7 +10,7 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.pulsar.contexts import check_topic
 from chunkstore.registry import root_url
-from chunkstore.spark.options import known_values, one_of, path_option, unknown_name, whole_number
+from chunkstore.spark.options import known_values, one_of, path_option, refused, unknown_name, whole_number
 
 __all__ = ["WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
 
@@ -131,5 +131,5 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
 def _name(values: Mapping[str, str], name: str) -> str | None:
     text = values.get(name)
     if text is not None and not 1 <= utf8_bytes(text) <= 255:
-        raise InvalidArgument(f"option {name!r} must be 1 to 255 bytes of UTF-8", argument=name)
+        raise refused(name, "must be 1 to 255 bytes of UTF-8")
     return text

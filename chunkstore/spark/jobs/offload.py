@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.owner import Owner, end_session
 from chunkstore.registry import Root, root_url
-from chunkstore.spark.chunks_out import Offloaded, WritePlan, write_task
+from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
 from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
@@ -61,6 +61,10 @@ class OffloadedPart(NamedTuple):
     segments: int | None
 
 
+_Written: TypeAlias = tuple[Output | Offloaded | Content, ...]
+"""What a task returns."""
+
+
 class _Item(NamedTuple):
     """A file, and where its entries go."""
 
@@ -82,12 +86,6 @@ class _Task(NamedTuple):
     plan: WritePlan
     kind: str
     items: tuple[_Item, ...]
-
-
-class _Written(NamedTuple):
-    """What a task tells."""
-
-    outputs: tuple[Any, ...]
 
 
 def offload(
@@ -247,10 +245,10 @@ def _planned(number: int, kind: str, items: Sequence[_Item], chunk_bytes: int) -
 
 
 def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int | None) -> OffloadedPart:
-    outputs = [item for one in written for item in one.outputs if isinstance(item, Offloaded)]
+    outputs = [item for one in written for item in one if isinstance(item, Offloaded)]
     ledgers = sorted(entries.ledger for item in outputs for entries in item.context.ranges)
     first, last = (ledgers[0], ledgers[-1]) if ledgers else (None, None)
-    count = sum(item.rows for one in written for item in one.outputs if isinstance(item, Content))
+    count = sum(item.rows for one in written for item in one if isinstance(item, Content))
     return OffloadedPart(number, "done", files, first, last, count, size_bytes, len(outputs))
 
 
@@ -266,8 +264,7 @@ def _commit(
     session_id = session_of(owner, f"spark {blake2b(known, digest_size=16).hexdigest()}")
     try:
         written = write(WritePlan(options, Columns(None, ledgers=True), owner.uuid, session_id))
-        outputs = tuple(one.outputs for one in written)
-        commit_job(owner, name, number, Job(session_id, outputs), before=before, after=after)
+        commit_job(owner, name, number, Job(session_id, tuple(written)), before=before, after=after)
     except BaseException:
         _give_up(owner, session_id)
         raise
@@ -285,7 +282,7 @@ def _give_up(owner: Owner, session_id: int) -> None:
 def _write_files(task: _Task, attempt: Attempt) -> _Written:
     """On an executor. Raises as ``write_task``, and what reading a file raises."""
     batches = (batch for item in task.items for batch in _entries_of(item, task.kind))
-    return _Written(tuple(write_task(batches, task.plan, attempt.id)))
+    return tuple(write_task(batches, task.plan, attempt.id))
 
 
 def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
@@ -399,7 +396,7 @@ def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.
     """On an executor. Raises as ``write_task``."""
     attempt = this_attempt()
     rows = batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition)
-    return _Written(tuple(write_task(rows, plan, attempt.id)))
+    return tuple(write_task(rows, plan, attempt.id))
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:
