@@ -154,7 +154,7 @@ def _list(here: access.Reading, path: str) -> None:
 
 def _verify(here: access.Reading, path: str, root: str | None, *, deep: bool) -> None:
     with meter("verifying", None, as_json=here.as_json) as bar:
-        found = backups.verify(path, root, deep=deep, settings=here.settings, progress=bar.advance)
+        found = backups.verify(path, root, deep=deep, settings=here.settings, progress=bar)
     size = f"{'deep, ' if deep else ''}{found.chunks} chunks, {human_bytes(found.chunk_bytes)}"
     _show_verdict(here, found, path, f"{size}, at {found.root}")
 
@@ -249,7 +249,7 @@ def _progress(
             bars.append(stack.enter_context(meter(f"to {verb}", plan.size_bytes, as_json=as_json)))
 
         def progress(size_bytes: int) -> None:
-            bars[0].advance(size_bytes)
+            bars[0](size_bytes)
 
         yield before, progress
 

@@ -46,7 +46,7 @@ def _runner(title: str, master: str | None, *, dry_run: bool, as_json: bool) -> 
     from chunkstore.spark.jobs.running import OnSpark, session_on
 
     with session_on(master) as spark, meter(title, None, as_json=as_json) as progress:
-        run = OnSpark(spark, f"chunkstore {title}", progress.advance)
+        run = OnSpark(spark, f"chunkstore {title}", progress)
         yield run, run.width
 
 

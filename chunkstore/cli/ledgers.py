@@ -187,7 +187,7 @@ def _split(source: BinaryIO, name: str, framing: Framing, progress: Meter) -> It
     """The entries in the file. Raises ``Damaged`` where one is longer than an entry may be, or cut off."""
     splitter = RecordSplitter(name, framing, 0, ENTRY_BYTES_MAX)
     while piece := source.read(_PIECE_BYTES):
-        progress.advance(len(piece))
+        progress(len(piece))
         yield from splitter.feed(piece).values
     yield from splitter.end().values
 

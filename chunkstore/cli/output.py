@@ -14,7 +14,7 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from rich import box
 from rich.cells import cell_len
@@ -25,7 +25,6 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -242,27 +241,8 @@ def write_picture(path: str, text: str, *, as_json: bool) -> bool:
     return True
 
 
-class Meter(Protocol):
-    """Shows progress in bytes."""
-
-    def advance(self, size_bytes: int) -> None:
-        """``size_bytes`` more are done."""
-
-
-class _Silent:
-    def advance(self, size_bytes: int) -> None:
-        pass
-
-
-class _Bar:
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def advance(self, size_bytes: int) -> None:
-        self._progress.update(self._task, advance=size_bytes)
-
-
+Meter: TypeAlias = Callable[[int], None]
+"""Shows that so many bytes more are done."""
 _bars: list[Progress] = []
 """On the screen: two that move the cursor leave lines of each other."""
 
@@ -288,7 +268,7 @@ def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Met
     """A progress bar on stderr while the block runs; silent in a pipe and with ``--json``."""
     console = Console(stderr=True)
     if as_json or not console.is_terminal:
-        yield _Silent()
+        yield lambda _: None
         return
     columns = (
         TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
@@ -300,6 +280,7 @@ def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Met
     with Progress(*columns, console=console, transient=True, expand=True) as progress:
         _bars.append(progress)
         try:
-            yield _Bar(progress, progress.add_task(shown(title), total=total_bytes))
+            task = progress.add_task(shown(title), total=total_bytes)
+            yield lambda size_bytes: progress.update(task, advance=size_bytes)
         finally:
             _bars.remove(progress)

@@ -68,7 +68,7 @@ def restore(
             take_over=here.take_over,
             dry_run=dry_run,
             new_container=new_container,
-            progress=progress.advance,
+            progress=progress,
         )
     show_report(here, report, "restored")
 
@@ -170,7 +170,7 @@ def import_(
             settings=here.settings,
             take_over=here.take_over,
             dry_run=dry_run,
-            progress=progress.advance,
+            progress=progress,
         )
     show_report(here, report, "imported")
 

@@ -151,7 +151,7 @@ def defrag(
             if isinstance(store, Asker):
                 report = store.defrag(segment)
             else:
-                report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
+                report = store.defrag(segment, progress=lambda action: bar(action.size_bytes))
     _show_defrag(here, report, dry_run=dry_run)
     if report.refused:
         raise typer.Exit(1)

@@ -177,7 +177,7 @@ class _Copy:
             piece = self.source.read()
             store.commit([Create(self.segment, self.rolling), Append(self.segment, piece, offset)])
             offset += len(piece)
-            self.progress.advance(len(piece))
+            self.progress(len(piece))
         ways = deque[tuple[Future[int], int]]()
         with store.writer(self.segment, flush_bytes=PIECE_BYTES, expected_offset=offset) as writer:
             while piece := self.source.read():
@@ -202,7 +202,7 @@ class _Copy:
             number += 1
             at = asker.append(self.segment, piece, writer_id=token, event_number=number, expected_offset=offset)
             offset, length = at + len(piece), length + len(piece)
-            self.progress.advance(len(piece))
+            self.progress(len(piece))
         replica.refresh()
         if seal and not replica.info(self.segment).sealed:
             self._commit(asker, Seal(self.segment), token)
@@ -222,7 +222,7 @@ class _Copy:
     def _arrived(self, future: Future[int], length: int) -> None:
         """Wait until a piece is durable. Raises why it is not."""
         future.result()
-        self.progress.advance(length)
+        self.progress(length)
 
     def _compare(self, store: ReadableContainer) -> None:
         """Read ``source`` up to the segment's length, comparing it with every byte that is still stored."""
@@ -242,7 +242,7 @@ class _Copy:
                     differ = offset + _first_difference(stored[:got], piece)
                     raise ContentDiffers(segment, file=source.name, offset=differ)
             self.compared += len(piece)
-            self.progress.advance(len(piece))
+            self.progress(len(piece))
 
 
 def _first_difference(left: memoryview, right: memoryview) -> int:
@@ -305,7 +305,7 @@ def copy_out(
             write_all(out, data)
             if follow:
                 out.flush()
-            progress.advance(len(data))
+            progress(len(data))
         out.flush()
 
 

@@ -47,7 +47,7 @@ def check(
         with here.replica(root) as store:
             read_bytes = store.usage().live_bytes if deep else None
             with meter(f"checking {here.container}", read_bytes, as_json=here.as_json or not deep) as bar:
-                findings = store.check(level, progress=bar.advance)
+                findings = store.check(level, progress=bar)
     except Damaged as error:
         findings = [_unreadable(error)]
     findings.sort(key=lambda finding: _SEVERITIES.get(finding.severity, 0))
@@ -101,7 +101,7 @@ def scrub(
         live_bytes = store.usage().live_bytes
         most = live_bytes if bytes_max is None else min(live_bytes, bytes_max)
         with meter(f"scrubbing {here.container}", most, as_json=here.as_json) as bar:
-            report = store.scrub(rate_bytes_s=rate, repair_from=repair_from, bytes_max=bytes_max, progress=bar.advance)
+            report = store.scrub(rate_bytes_s=rate, repair_from=repair_from, bytes_max=bytes_max, progress=bar)
     if here.as_json:
         print_json({"ok": report.ok, **report._asdict()})
     else:

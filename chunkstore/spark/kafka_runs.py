@@ -16,6 +16,7 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from chunkstore.codec.kafka.record_batches import RECORD_SCHEMA
 from chunkstore.codec.kafka.records import Transactions
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, InvalidArgument, SegmentNotFound
@@ -36,7 +37,7 @@ from chunkstore.spark.options import (
 from chunkstore.spark.runs import Sizing
 from chunkstore.spark.tasks import settle_process
 
-__all__ = ["TieredOptions", "TieredReader", "parse_tiered_options", "plan_runs"]
+__all__ = ["TieredOptions", "TieredReader", "every_column", "parse_options", "plan_runs"]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 
@@ -59,6 +60,11 @@ def _opened(options: TieredOptions) -> Iterator[KafkaBucket]:
         finally:
             for note in bucket.notes:
                 _LOG.warning("kafka-tiered: %r", note)
+
+
+def every_column(_options: TieredOptions) -> pa.Schema:
+    """Every column that a read can give."""
+    return RECORD_SCHEMA
 
 
 def plan_runs(options: TieredOptions, schema: pa.Schema) -> TieredReader:
@@ -164,7 +170,7 @@ class TieredOptions:
     min_partitions: int
 
 
-def parse_tiered_options(given: Mapping[str, str]) -> TieredOptions:
+def parse_options(given: Mapping[str, str]) -> TieredOptions:
     """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
     values = known_values(given, OPTIONS)
     path = path_option(values, "a tier, a container's root or a log directory, for example s3://bucket/prefix")

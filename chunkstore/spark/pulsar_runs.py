@@ -12,8 +12,9 @@ from typing import Final, Literal, NamedTuple
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from chunkstore.codec.pulsar.arrow import SCHEMA
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.message_batches import MessageBatches
+from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA, MessageBatches
 from chunkstore.codec.pulsar.message_entries import (
     EntryOpener,
     RawEntry,
@@ -37,11 +38,17 @@ __all__ = [
     "OffloadOptions",
     "OffloadReader",
     "Run",
-    "parse_offload_options",
+    "every_column",
+    "parse_options",
     "partitions_of",
     "plan_runs",
     "run_messages",
 ]
+
+
+def every_column(options: OffloadOptions) -> pa.Schema:
+    """Every column that a read with these options can give."""
+    return pa.schema([pa.field("topic", pa.string()), *(MESSAGE_SCHEMA if options.messages else SCHEMA)])
 
 
 def plan_runs(options: OffloadOptions, schema: pa.Schema) -> OffloadReader:
@@ -142,7 +149,7 @@ class OffloadOptions:
     partition_bytes: int
 
 
-def parse_offload_options(given: Mapping[str, str]) -> OffloadOptions:
+def parse_options(given: Mapping[str, str]) -> OffloadOptions:
     """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
     values = known_values(given, OPTIONS)
     path = path_option(values, "the bucket, for example s3://bucket")
