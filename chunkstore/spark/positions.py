@@ -10,8 +10,6 @@ was sealed, and that is all; ``from``: where this batch begins, where that is no
 first batch. Of a topic: the offload segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``:
 it is complete, and that is all.
 ``lost`` counts what was gone before it was read, where that is allowed. ``topics`` and ``lost`` are left out where there are none.
-
-Promises: what was encoded is decoded to the same; anything else is a typed error. Leaves out: what positions mean (``stream``).
 """
 
 from __future__ import annotations

@@ -67,56 +67,51 @@ def plan_runs(options: OffloadOptions, schema: pa.Schema) -> OffloadReader:
     return OffloadReader(options, schema, planned, partitions_of(blocks, options.partition_bytes))
 
 
+@dataclass
 class OffloadReader(DataSourceReader):
-    """Planned already, reads on executors; plain data, so that it can be pickled."""
+    """Planned already, reads on executors; plain data, so that it can be pickled.
 
-    def __init__(
-        self,
-        options: OffloadOptions,
-        schema: pa.Schema,
-        planned: Sequence[PlannedLedger],
-        partitions: Sequence[list[Run]],
-    ) -> None:
-        """``planned``: by topic, then by ledger; a task reads on in them, where transactions and chunks reach beyond its run."""
-        self._options = options
-        self._schema = schema
-        self._planned = planned
-        self._partitions = partitions
+    ``planned``: by topic, then by ledger; a task reads on in them, where transactions and chunks reach beyond its run."""
+
+    options: OffloadOptions
+    schema: pa.Schema
+    planned: Sequence[PlannedLedger]
+    runs: Sequence[list[Run]]
 
     def partitions(self) -> Sequence[InputPartition]:
         """A partition for each run of blocks; small ledgers share one."""
-        return list(map(InputPartition, self._partitions))
+        return list(map(InputPartition, self.runs))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``ReadHandle.read_batches`` and ``message_batches``."""
         if not partition.value:
             return  # Spark asks for one nameless partition where there are none
         settle_process()
-        with PulsarBucket(self._options.url) as bucket:
+        with PulsarBucket(self.options.url) as bucket:
             for run in partition.value:
-                planned = self._planned[run.number]
+                planned = self.planned[run.number]
                 with (
                     annotated(topic=planned.topic or "", ledger=planned.ledger),
                     bucket.open_planned(planned) as ledger,
                 ):
                     entries = ledger.read_batches(run.first, run.last)
-                    batches = self._messages(bucket, run, list(entries)) if self._options.messages else entries
+                    batches = self._messages(bucket, run, list(entries)) if self.options.messages else entries
                     for batch in batches:
                         yield self._with_topic(batch, planned.topic)
 
     def _messages(self, bucket: PulsarBucket, run: Run, own: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def later() -> Iterator[Entry]:
-            topic = self._planned[run.number].topic
-            for number in range(run.number, len(self._planned)):
-                if self._planned[number].topic != topic:
+            topic = self.planned[run.number].topic
+            for number in range(run.number, len(self.planned)):
+                if self.planned[number].topic != topic:
                     return
-                with bucket.open_planned(self._planned[number]) as ledger:
+                with bucket.open_planned(self.planned[number]) as ledger:
                     first = run.last + 1 if number == run.number else 0
                     if first <= ledger.last_add_confirmed:
                         yield from ledger.iter_entries(first)
 
-        options = self._options
-        columns = [name for name in self._schema.names if name != "topic"] or ["ledger"]
+        options = self.options
+        columns = [name for name in self.schema.names if name != "topic"] or ["ledger"]
         mode: Literal["strict", "lenient"] = "lenient" if options.lenient else "strict"
         return run_messages(own, later, columns=columns, transactions=options.transactions, messages=mode)
 
@@ -125,9 +120,9 @@ class OffloadReader(DataSourceReader):
             pa.repeat(pa.scalar(topic, field.type), batch.num_rows)
             if field.name == "topic"
             else batch.column(field.name).cast(field.type)
-            for field in self._schema
+            for field in self.schema
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 OPTIONS: Final = ("path", "topic", "ledgers", "messages", "transactions", "lenient", "columns", "maxBytesPerPartition")

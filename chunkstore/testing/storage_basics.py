@@ -160,16 +160,8 @@ class StorageBasics(ABC):
         assert storage.create_if_absent(name, data)
         storage.harden(name)
         handle = storage.open_read(name)
-        for offset, length in (
-            (0, 0),
-            (0, 1),
-            (4095, 2),
-            (65_535, 70_000),
-            (1, 149_999),
-            (149_999, 5),
-            (150_000, 1),
-            (1 << 40, 1),
-        ):
+        bounds = ((0, 0), (0, 1), (4095, 2), (65_535, 70_000), (1, 149_999), (149_999, 5), (150_000, 1), (1 << 40, 1))
+        for offset, length in bounds:
             assert storage.read_uncached(handle, offset, length) == data[offset : offset + length]
         with pytest.raises(ChunkNotFound):
             storage.read_uncached(ChunkHandle(self.name("none"), False), 0, 1)

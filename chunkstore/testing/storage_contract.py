@@ -175,27 +175,10 @@ class ChunkStorageContract(StorageComposing):
         assert everything.next_after is None
         for limit in (1, 2, 3, len(names) - 1, len(names), len(names) + 1):
             assert list(self.all_pages(storage, self.prefix, limit)) == names
-        for prefix in [
-            "",
-            self.prefix,
-            self.name("a"),
-            self.name("a/"),
-            self.name("a/x"),
-            self.name("b/1"),
-            self.name("zz"),
-        ]:
+        for prefix in ["", *map(self.name, ("", "a", "a/", "a/x", "b/1", "zz"))]:
             expected = [name for name in names if name.startswith(prefix)]
             assert [item.name for item in storage.list(prefix).items] == expected
-            for after in [
-                "",
-                names[0],
-                names[4],
-                self.name("a"),
-                self.name("a/"),
-                self.name("a/y"),
-                self.name("zzz"),
-                "\U0010ffff",
-            ]:
+            for after in ["", names[0], names[4], *map(self.name, ("a", "a/", "a/y", "zzz")), "\U0010ffff"]:
                 page = storage.list(prefix, after=after)
                 assert [item.name for item in page.items] == [name for name in expected if name > after]
 

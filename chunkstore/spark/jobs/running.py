@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
@@ -90,23 +91,23 @@ class OnSpark:
         return [found[number] for number in range(len(tasks))]
 
 
+@dataclass
 class _Meter:
     """From tasks that are done to bytes, about; all of them at the end."""
 
-    def __init__(self, progress: Progress | None, total_bytes: int, tasks: int) -> None:
-        self._progress = progress
-        self._total_bytes = total_bytes
-        self._tasks = tasks
-        self._told_bytes = 0
+    progress: Progress | None
+    total_bytes: int
+    tasks: int
+    told_bytes: int = 0
 
     def __call__(self, done: int) -> None:
-        due_bytes = self._total_bytes * min(done, self._tasks) // self._tasks
-        if self._progress is not None and due_bytes > self._told_bytes:
-            self._progress(due_bytes - self._told_bytes)
-            self._told_bytes = due_bytes
+        due_bytes = self.total_bytes * min(done, self.tasks) // self.tasks
+        if self.progress is not None and due_bytes > self.told_bytes:
+            self.progress(due_bytes - self.told_bytes)
+            self.told_bytes = due_bytes
 
     def finish(self) -> None:
-        self(self._tasks)
+        self(self.tasks)
 
 
 def _called(
