@@ -157,7 +157,6 @@ ROOMS = {
     "fsspec": ("chunkstore.fs",),
     "google": ("chunkstore.codec.pulsar.offload_metadata", "chunkstore.codec.pulsar.protobuf"),
     "google_crc32c": ("chunkstore.checksum",),
-    "hypothesis": ("chunkstore.testing",),
     "lmdb": ("chunkstore.metadata.lmdb",),
     "lz4": ("chunkstore.codec.kafka.compression", "chunkstore.codec.pulsar.compression"),
     "numpy": ("chunkstore.codec.kafka.record_batches", "chunkstore.codec.pulsar"),

@@ -17,9 +17,9 @@ from chunkstore.cli import options
 from chunkstore.cli.output import print_each, print_facts, print_json, print_note, status
 from chunkstore.cli.verbs import ALIASES, FORMER, VERBS
 from chunkstore.config import Settings
-from chunkstore.errors import ContainerBusy, InvalidArgument
+from chunkstore.errors import ContainerBusy, InvalidArgument, Unsupported
 
-__all__ = ["Asking", "Claiming", "Owning", "Reading", "require_lasting", "with_options"]
+__all__ = ["Asking", "Claiming", "Owning", "Reading", "needs", "require_lasting", "with_options"]
 
 _ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
 """Of the shared options in ``--help``."""
@@ -128,6 +128,16 @@ class Asking(Owning):
                 opened = stack.enter_context(asker)
                 stack.enter_context(status(f"asking the owner of {self.container}", as_json=self.as_json))
             yield opened
+
+
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Raise ``Unsupported`` where a package of the extra is missing for what is imported in the block."""
+    try:
+        yield
+    except ImportError as error:
+        text = f"{what} need the extra {extra!r} ({error.name} is missing): pip install 'chunkstore-engine[{extra}]'"
+        raise Unsupported(text, feature=extra) from error
 
 
 def require_lasting(root: str) -> None:

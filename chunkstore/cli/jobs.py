@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
 
-from chunkstore.cli import options
+from chunkstore.cli import access, options
 from chunkstore.cli.options import argument, flag, option, size_option
 from chunkstore.cli.output import human_bytes, meter, print_each
-from chunkstore.errors import Unsupported
 
 __all__ = ["demo", "offload"]
 
@@ -24,17 +23,6 @@ Master = Annotated[
     ),
 ]
 _NEEDED: Final = ("pyarrow", "pandas", "pyspark", "google.protobuf")
-
-
-def _need() -> None:
-    for package in _NEEDED:
-        try:
-            import_module(package)
-        except ImportError as error:
-            text = (
-                f"jobs on Spark need the extra 'spark' ({package} is missing): pip install 'chunkstore-engine[spark]'"
-            )
-            raise Unsupported(text, feature="spark") from error
 
 
 @contextmanager
@@ -74,7 +62,9 @@ def offload(
     as_json: options.AsJson = False,
 ) -> None:
     """Write files to ledgers of a topic. Its owner commits; the same command again continues, or does nothing."""
-    _need()
+    with access.needs("spark", "jobs on Spark"):
+        for package in _NEEDED:
+            import_module(package)
     from chunkstore.spark.jobs.offload import offload_files
     from chunkstore.spark.jobs.source_files import find_files
     from chunkstore.spark.write_options import parse_write_options

@@ -9,6 +9,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ import typer
 import chunkstore
 from chunkstore import runtime
 from chunkstore.cli import access, options
-from chunkstore.cli.kafka_serve import need_kafka, serve
+from chunkstore.cli.kafka_serve import serve
 from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, shown
 from chunkstore.cli.streams import opened_input, write_all
@@ -37,13 +38,14 @@ Prefix = Annotated[str, option("P", "Prefix of the keys below the URL, if it has
 _PATTERN = "Pattern of names: orders, 'web*'. Internal topics (__*) only if the pattern begins with __."
 Topics = Annotated[str | None, option("PATTERN", _PATTERN, "--topics")]
 _WATCH_S = 10.0
+_needed = partial(access.needs, "kafka", "Kafka's tiers")
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
 
 
 @contextmanager
 def _tier(source: str, metadata_log: str | None, keys: list[str] | None, prefix: str) -> Iterator[Any]:
     """The tier or log directory; its notes go to stderr at the end, also of a failure."""
-    with need_kafka():
+    with _needed():
         kind = import_module("chunkstore.kafka.bucket").KafkaBucket
     pems = []
     for name in keys or ():
@@ -167,7 +169,7 @@ def tier(
     here: access.Owning,
 ) -> None:
     """Copy a broker's rolled segments into a container, which is created if it does not exist."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.tier import Tiered, tier
 
     def show(done: Tiered) -> None:
@@ -194,7 +196,7 @@ def restore(
     here: access.Reading,
 ) -> None:
     """Restore partitions as folders of a log directory; list what else a broker needs."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.tier import restore
 
     with here.replica(root) as replica:
@@ -210,7 +212,7 @@ def why(
     here: access.Reading,
 ) -> None:
     """Show for each segment why it is not copied, may not be deleted, or is kept. Changes nothing."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.sources import LogDirectory
         from chunkstore.kafka.tasks import why
     log_dir, tier = (source, root) if LogDirectory.is_at(source) else (None, source)
@@ -240,7 +242,7 @@ def attach(
     here: access.Owning,
 ) -> None:
     """Copy a tier that lost its cluster into a container, from which the brokers of a fresh cluster serve it."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.attach import attach
 
     pairs = [each.partition("=") for each in topic_id or ()]

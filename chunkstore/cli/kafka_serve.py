@@ -5,8 +5,6 @@ a broker meets another owner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from logging import NullHandler, getLogger, lastResort
 from typing import Annotated, Any
 
@@ -16,9 +14,9 @@ from chunkstore.cli.options import flag, option
 from chunkstore.cli.serve import _POLL_S, _Serving, _told_to_end
 from chunkstore.cli.streams import opened_input
 from chunkstore.config import OptimiserPolicy
-from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.errors import ContainerNotFound
 
-__all__ = ["need_kafka", "serve"]
+__all__ = ["serve"]
 
 
 def serve(
@@ -31,7 +29,7 @@ def serve(
     here: access.Owning,
 ) -> None:
     """Own a container and let Kafka's brokers tier into it, until stopped."""
-    with need_kafka():
+    with access.needs("kafka", "Kafka's tiers"):
         from chunkstore.kafka.server import listening
 
     getLogger("chunkstore.kafka").addHandler(lastResort or NullHandler())  # warnings of the server go to standard error
@@ -48,16 +46,6 @@ def serve(
         server.place = {"socket": socket, "listen": listen, "token": token, "listener": listener}
         reason = server.claim_and_serve(stand_by=False, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
-
-
-@contextmanager
-def need_kafka() -> Iterator[None]:
-    """Raise ``Unsupported`` where the packages of the extra are missing."""
-    try:
-        yield
-    except ImportError as error:
-        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
-        raise Unsupported(text, feature="kafka") from error
 
 
 class _KafkaServing(_Serving):

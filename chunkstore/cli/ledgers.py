@@ -42,12 +42,8 @@ _DECODED = ("ledger", "entry", "length", "sha256")
 
 def need_offload() -> None:
     """Raise ``Unsupported`` where the packages that ledgers need are missing."""
-    try:
+    with access.needs("offload", "ledgers"):
         import_module("chunkstore.pulsar")
-    except ImportError as error:
-        raise Unsupported(
-            "ledgers need the extra 'offload': pip install 'chunkstore-engine[offload]'", feature="offload"
-        ) from error
 
 
 def offload(

@@ -18,11 +18,11 @@ from chunkstore.metadata import cachedir
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment
 from chunkstore.metadata.port import GENESIS, MetadataCache
 from chunkstore.metadata.rows import sealed
-from chunkstore.testing.metadata_basics import compare
-from chunkstore.testing.metadata_contract import MetadataStoreContract
-from chunkstore.testing.metadata_history import History, World
 from tests.faults.disks import small_disk
 from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, lmdb_of, made_current, state_file, token_directories
+from tests.support.metadata_basics import compare
+from tests.support.metadata_contract import MetadataStoreContract
+from tests.support.metadata_history import History, World
 from tests.support.scripts import run_script
 
 
@@ -114,7 +114,7 @@ def test_little_address_space(tmp_path: Path) -> None:
     script = f"""
 import resource
 from chunkstore.metadata.lmdb import LmdbMetadataCache
-from chunkstore.testing.metadata_history import History
+from tests.support.metadata_history import History
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 store = LmdbMetadataCache({str(tmp_path)!r}, bytes(16), "here").create()
 history = History()

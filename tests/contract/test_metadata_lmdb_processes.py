@@ -21,9 +21,9 @@ from chunkstore.config import MIB, Settings, Tuning
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.testing.metadata_history import History
 from tests.support.forked import in_forked_child
 from tests.support.lmdb_caches import CONTAINER, environment_of, made_current, state_file, token_directories
+from tests.support.metadata_history import History
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
 
@@ -130,7 +130,7 @@ def test_kill_in_the_middle_of_applies_leaves_the_end_that_was_seen(folder: str,
     script = f"""
 import sys
 from chunkstore.metadata.lmdb import LmdbMetadataCache
-from chunkstore.testing.metadata_history import History
+from tests.support.metadata_history import History
 cache = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here")
 store, history = cache.create(), History()
 cache.make_current(store)
@@ -197,7 +197,9 @@ def test_beside_a_process_that_was_stopped(cache: LmdbMetadataCache, folder: str
         again = cache.open_current()
         assert again is not None
         assert again.get(b"Sa") == b"on"
-        assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted((left, environment_of(again).path))
+        assert sorted(os.path.join(cache.path, name) for name in token_directories(cache)) == sorted(
+            (left, environment_of(again).path)
+        )
         again.close(clean=True)
     cache.discard(cache.create())
     assert len(token_directories(cache)) == 1, "what the stopped process held is swept"

@@ -9,8 +9,8 @@ import pytest
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, memory_store
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.testing.metadata_contract import MetadataStoreContract
-from chunkstore.testing.metadata_history import History
+from tests.support.metadata_contract import MetadataStoreContract
+from tests.support.metadata_history import History
 
 
 class TestMemoryStore(MetadataStoreContract):

@@ -14,9 +14,9 @@ from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataStore
 from chunkstore.metadata.write_buffer import WriteBuffer
-from chunkstore.testing.metadata_basics import compare
-from chunkstore.testing.metadata_history import History, World
 from tests.support.lmdb_caches import CONTAINER, lmdb_of
+from tests.support.metadata_basics import compare
+from tests.support.metadata_history import History, World
 
 
 @pytest.fixture

@@ -12,9 +12,18 @@ from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.lmdb.environment import Environment
 from chunkstore.metadata.port import Commit, MetadataStore
 from chunkstore.metadata.store import RowStore
-from chunkstore.testing.metadata_history import History
+from tests.support.metadata_history import History
 
-__all__ = ["CONTAINER", "SMALL", "big_commit", "environment_of", "lmdb_of", "made_current", "state_file", "token_directories"]
+__all__ = [
+    "CONTAINER",
+    "SMALL",
+    "big_commit",
+    "environment_of",
+    "lmdb_of",
+    "made_current",
+    "state_file",
+    "token_directories",
+]
 
 CONTAINER = bytes(range(16))
 SMALL = Settings(tuning=Tuning(lmdb_map_bytes=64 * KIB))

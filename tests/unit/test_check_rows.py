@@ -18,7 +18,7 @@ from chunkstore.metadata.port import Head, MetadataView, Position
 from chunkstore.names import ContainerNames, chunk_id
 from chunkstore.operations import check as module
 from chunkstore.records import ChunkRecord, GarbageRecord
-from chunkstore.testing.metadata_basics import EVERYTHING, run_script
+from tests.support.metadata_basics import EVERYTHING, run_script
 
 NAMES = ContainerNames("default")
 CONTEXT: Any = SimpleNamespace(names=NAMES)

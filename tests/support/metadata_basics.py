@@ -18,7 +18,7 @@ from chunkstore.metadata.inline_index import all_extents, inline_chunks
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Totals
 from chunkstore.metadata.totals import recount
 from chunkstore.records import ACTIVE, CLOSED
-from chunkstore.testing.metadata_history import History, Segment, World
+from tests.support.metadata_history import History, Segment, World
 
 __all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]
 

@@ -14,8 +14,8 @@ import pytest
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, InvalidArgument
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, Position
-from chunkstore.testing.metadata_basics import EVERYTHING, MetadataBasics, compare
-from chunkstore.testing.metadata_history import History, World
+from tests.support.metadata_basics import EVERYTHING, MetadataBasics, compare
+from tests.support.metadata_history import History, World
 
 __all__ = ["MetadataStoreContract"]
 
