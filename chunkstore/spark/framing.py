@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple, NoReturn
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.arguments import SegmentHandle
 from chunkstore.reading import ReadableContainer
 from chunkstore.spark.pieces import Span
 from chunkstore.spark.runs import ROW_BYTES, Cut
