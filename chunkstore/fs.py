@@ -1,10 +1,8 @@
 """``ChunkstoreFileSystem``: segments as files of fsspec, ``chunkstore://SEGMENT``, for libraries that read or append files.
 
-Promises: reading never claims the container; the first file that is opened for writing does. All file systems of one container in a process
-share one store, because fsspec makes many objects (one for each thread, one for each call of pandas). In a forked child they are closed.
-Errors are those of chunkstore, but for ``FileNotFoundError`` and ``FileExistsError``, which callers of fsspec expect.
-Leaves out: overwriting, deleting and renaming; fsspec's transactions; following a tail. Needs the extra ``fsspec``.
-"""
+Reading never claims the container; the first file that is opened for writing does. All file systems of one container in a process share
+one store, because fsspec makes many objects; in a forked child they are closed. Errors are those of chunkstore, but for
+``FileNotFoundError`` and ``FileExistsError``. Overwriting, deleting and renaming are refused. Needs the extra ``fsspec``."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Exports: what a container's metadata say at one point of history, in one file.
 
-Promises: the file appears under its name whole, durable and read back, or not at all; only its owner may read it. Unless that is
-switched off, a pin is made *before* the rows are read and stays, so that every chunk the file names stays with it. ``verify`` believes
-neither the file nor the root.
-Leaves out: the bytes that chunks hold (``backup``), reading an export into a container.
-"""
+A pin is made *before* the rows are read and stays, so that every chunk the file names stays with it. ``verify`` believes neither the file
+nor the root."""
 
 from __future__ import annotations
 
@@ -15,10 +12,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.arguments import check_flags, check_pin
+from chunkstore.assembly import open_store
 from chunkstore.backup.files import (
     Export,
     ExportHeader,
@@ -28,7 +26,6 @@ from chunkstore.backup.files import (
     write_export,
 )
 from chunkstore.backup.selection import Choice, Selection, check_choice
-from chunkstore.backup.subjects import Subject, opened_to_read
 from chunkstore.blocks import Borders
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
@@ -40,6 +37,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore.following import open_replica
 from chunkstore.invariants import Finding, of_bytes
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT
@@ -59,9 +57,11 @@ __all__ = [
     "ExportVerification",
     "FileSink",
     "Pins",
+    "Subject",
     "check_path",
     "export",
     "made_pin",
+    "opened_to_read",
     "pins_of",
     "read_export",
     "read_segments",
@@ -434,3 +434,33 @@ def _chunk_findings(
     faults = chunk_faults(storage, address, 0, record.length, borders)
     number = of_bytes(address)
     return record.length, [Finding(number, "damage", "", name, name, item.position, item.message) for item in faults]
+
+
+Subject: TypeAlias = ChunkedSegmentStorage | Replica | Root
+
+
+@contextmanager
+def opened_to_read(
+    subject: Subject,
+    *,
+    pins: bool,
+    container: str,
+    settings: Settings | None,
+    wait_s: float | None,
+    take_over: bool,
+) -> Iterator[ChunkedSegmentStorage | Replica]:
+    """``subject`` itself; of a root an owner where ``pins`` are to be made, else a replica. Raises ``InvalidArgument``, and as
+    opening these."""
+    if isinstance(subject, ChunkedSegmentStorage | Replica):
+        yield subject
+        return
+    if not isinstance(subject, str | os.PathLike):
+        text = f"give an owner, a replica, or a root, not {type(subject).__name__}"
+        raise InvalidArgument(text, argument="store")
+    opened: ChunkedSegmentStorage | Replica = (
+        open_store(subject, container=container, create=False, settings=settings, wait_s=wait_s, take_over=take_over)
+        if pins
+        else open_replica(subject, container=container, settings=settings)
+    )
+    with opened:
+        yield opened

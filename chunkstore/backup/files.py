@@ -1,9 +1,7 @@
 """Bytes of exports (FORMAT.md next to this file): a header of their own, then rows in the frames of snapshots.
 
-Promises: one pass and bounded memory, whatever a file claims; nothing is believed before its checksum, and ``verified`` says that the end
-was reached and right. A file holds rows of segments, chunks and tables, and nothing else. What an export names is checked before it
-is used as a name. Leaves out: which rows (``selection``), where files are (``export``, ``rounds``).
-"""
+One pass and bounded memory, whatever a file claims; nothing is believed before its checksum, and ``verified`` says that the end was
+reached and right. What an export names is checked before it is used as a name."""
 
 from __future__ import annotations
 

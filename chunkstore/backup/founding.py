@@ -1,30 +1,29 @@
 """The state that a new container begins with: what is imported, with ids of its own.
 
-Promises: one pass; rows and index entries come in ascending order, as a snapshot wants them, in memory that does not grow with them. Ids
-are counted under the epoch of the claim, in the order of the lists, so that a chunk's neighbours are known before they come. What a
-snapshot holds is whole by itself: chunks are there, and durable, before their rows are handed on. Offsets, attributes, seals, labels of
-time, writers' last events and rows of tables stay. Garbage, sessions, pins and the position of scrubbing stay behind: they speak of the
-other history. Whoever comes after a try that died finds its copies by their ids, which are counted alike, reads and compares them, and
-makes only the rest. Leaves out: what is looked at before (``survey``), the claim and the OPEN (``backup.target``).
-"""
+Rows and index entries come in ascending order, as a snapshot wants them, in bounded memory. Ids are counted under the epoch of the claim,
+in the order of the lists, so that a chunk's neighbours are known before they come, and so that the copies of a try that died are found
+by their ids, compared, and used. Chunks are durable before their rows are handed on. Garbage, sessions, pins and the position of
+scrubbing are left out: they speak of the other history."""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import marshal
+import tempfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from heapq import merge
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from chunkstore.backup.copy_in import ChunkToCopy, ForeignChunk, Place, piece_bytes
-from chunkstore.backup.spool import Spool
 from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_behind
 from chunkstore.blocks import Borders
-from chunkstore.errors import Damaged, NotOwner
+from chunkstore.errors import Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
 from chunkstore.metadata.index import extent_entries, run_entry
@@ -41,7 +40,7 @@ from chunkstore.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_seg
 from chunkstore.records import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
 from chunkstore.storage import iter_listing
 
-__all__ = ["Chunks", "State"]
+__all__ = ["Chunks", "Spool", "State"]
 
 Pair: TypeAlias = tuple[bytes, bytes]
 _Kept: TypeAlias = tuple[tuple[str, int], int, tuple[int, ...] | None, tuple[int, ...] | int, int, bool]
@@ -375,3 +374,62 @@ class _Begun:
             owner_epoch=self._epoch,
             chunk_count=self._count,
         )
+
+
+T = TypeVar("T")
+_SPOOL_PAGE: Final = 2_048
+_LENGTH_BYTES: Final = 8
+
+
+class Spool(Generic[T]):
+    """Items of numbers, text, bytes, None and tuples of these. Not thread-safe. Raises ``StorageFull`` and ``StorageUnavailable`` of the
+    local disk."""
+
+    def __init__(self) -> None:
+        self._page: list[T] = []
+        with _translated():
+            self._file = tempfile.TemporaryFile(prefix="chunkstore-import-")  # noqa: SIM115  (closed by ``close``)
+
+    def add(self, items: list[T]) -> None:
+        """Put more behind what is there."""
+        self._page += items
+        if len(self._page) >= _SPOOL_PAGE:
+            self._write()
+
+    def _write(self) -> None:
+        data = marshal.dumps(self._page)
+        with _translated():
+            self._file.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
+            self._file.write(data)
+        self._page = []
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self.pages())
+
+    def pages(self) -> Iterator[list[T]]:
+        """Everything from the beginning. Nothing is added meanwhile, and there is one reader at a time."""
+        with _translated():
+            self._file.seek(0)
+        while True:
+            with _translated():
+                size = int.from_bytes(self._file.read(_LENGTH_BYTES), "big")
+                data = self._file.read(size)
+            if not data:
+                break
+            yield marshal.loads(data)  # noqa: S302  (a file without a name, which only we have open)
+        yield self._page
+
+    def close(self) -> None:
+        """Give the space back. Safe to repeat."""
+        self._file.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        text = f"the folder for temporary files, {tempfile.gettempdir()}, cannot be used: {error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(text) from error
+        raise StorageUnavailable(text) from error

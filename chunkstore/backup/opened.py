@@ -1,10 +1,7 @@
 """A backup root that is read like a container's: what a replica follows there (``Replica``, ``JournalFollower``).
 
-Promises: what is shown is the newest backup that counts, whole; a new one is taken up at the next ``catch_up``. Where a moment is named
-it is the backup of that lsn, or the newest that was made by that time, and stays. Rows are loaded into a
-metadata cache of their own and their offset index is derived; nothing is believed before the whole export was verified. Nothing is
-written to the backup root. Leaves out: states between two backups, changing anything.
-"""
+What is shown is the newest backup that counts, or that of a named moment. Rows are loaded into a metadata cache of their own; nothing is
+believed before the whole export was verified."""
 
 from __future__ import annotations
 

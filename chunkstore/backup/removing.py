@@ -9,12 +9,8 @@
 
 Why no copy goes that is needed: a chunk that was live at a backup's lsn and not at a later one's was removed in between, and is never
 live again; so no backup of a still later state names it. A run that began before relies on its base, and names nothing else that lies
-below it. So what the newest backup named goes when a later one counts, with the next backup that is dropped.
-
-Promises: what is deleted is named by no backup that counts, now or later, however late a deletion comes. Copies of runs that never counted
-stay. Assumes that a LIST shows what was put before it (S3, HDFS and disks do): it is the only thing that knows of others. Leaves out:
-making backups.
-"""
+below it. So what the newest backup named goes when a later one counts, with the next backup that is dropped. Assumes that a LIST shows
+what was put before it (S3, HDFS and disks do)."""
 
 from __future__ import annotations
 

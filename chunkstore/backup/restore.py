@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chunkstore import parts
 from chunkstore.arguments import check_flags
@@ -19,16 +19,15 @@ from chunkstore.backup.founding import Chunks, State
 from chunkstore.backup.salvage import Salvage, SalvageReport
 from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.sources import Caches, Moment, is_export, open_source
-from chunkstore.backup.survey import MissingChunk, Source, require_complete, survey
-from chunkstore.backup.target import make_container
+from chunkstore.backup.survey import MissingChunk, require_complete, survey
 from chunkstore.config import Settings
-from chunkstore.errors import InvalidArgument
+from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.names import ContainerNames
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 
-__all__ = ["RestoreReport", "import_", "restore"]
+__all__ = ["RestoreReport", "import_", "make_container", "restore"]
 
 
 class RestoreReport(NamedTuple):
@@ -118,73 +117,10 @@ def restore(
             salvage=salvage,
         ) as source,
         parts.storage_of(new_root, chosen) as new,
+        closing(Chunks()) as chunks,
     ):
         target = source.names.container if new_container is None else new_container
         runs.require_apart(source.storage, source.names.container, new, target, "new_root")
-        return into_new(
-            source,
-            new,
-            container=target,
-            settings=chosen,
-            patience_s=patience_s,
-            dry_run=dry_run,
-            salvage=salvage,
-            progress=progress,
-            cache=None if caches is None or dry_run else caches("owner"),
-        )
-
-
-def import_(
-    new_root: Root,
-    source: Root,
-    segments: Sequence[str] = (),
-    *,
-    from_: Root | None = None,
-    source_container: str = "default",
-    lsn: int | None = None,
-    time: datetime | int | None = None,
-    container: str | None = None,
-    settings: Settings | None = None,
-    wait_s: float | None = None,
-    take_over: bool = False,
-    dry_run: bool = False,
-    progress: Callable[[int], object] | None = None,
-) -> RestoreReport:
-    """As ``restore``, with the new root first. ``source_container``: of a root; ``container``: the name of the new one, else as there."""
-    if is_export(new_root):
-        text = f"{new_root!r} is an export file: say first the root of the new container, then the file"
-        raise InvalidArgument(text, argument="new_root")
-    return restore(
-        source,
-        new_root,
-        segments,
-        from_=from_,
-        lsn=lsn,
-        time=time,
-        container=source_container,
-        new_container=container,
-        settings=settings,
-        wait_s=wait_s,
-        take_over=take_over,
-        dry_run=dry_run,
-        progress=progress,
-    )
-
-
-def into_new(
-    source: Source,
-    new: ChunkStorage,
-    *,
-    container: str,
-    settings: Settings,
-    patience_s: float | None,
-    dry_run: bool = False,
-    salvage: bool = False,
-    progress: Callable[[int], object] | None = None,
-    cache: MetadataCache | None = None,
-) -> RestoreReport:
-    """Look at every chunk of ``source``, then make the new container of it; see ``restore``."""
-    with closing(Chunks()) as chunks:
         keep = None if dry_run else chunks.keep
         salvaged: SalvageReport | None = None
         if salvage:
@@ -200,5 +136,89 @@ def into_new(
             def rows(place: Place, epoch: int, goes_on: bool) -> Iterator[list[tuple[bytes, bytes]]]:
                 return State(source, chunks, place, epoch=epoch, goes_on=goes_on, progress=progress).pages()
 
-            make_container(new, container=container, settings=settings, rows=rows, patience_s=patience_s, cache=cache)
-    return RestoreReport(container, source.origin.lsn, *found, dry_run=dry_run, salvaged=salvaged)
+            cache = None if caches is None else caches("owner")
+            make_container(new, container=target, settings=chosen, rows=rows, patience_s=patience_s, cache=cache)
+        return RestoreReport(target, source.origin.lsn, *found, dry_run=dry_run, salvaged=salvaged)
+
+
+def import_(
+    new_root: Root,
+    source: Root,
+    segments: Sequence[str] = (),
+    *,
+    source_container: str = "default",
+    container: str | None = None,
+    **options: Any,
+) -> RestoreReport:
+    """As ``restore``, with its ``options``, and the new root first. ``source_container``: of a root; ``container``: the name of the new
+    one, else as there."""
+    if is_export(new_root):
+        text = f"{new_root!r} is an export file: say first the root of the new container, then the file"
+        raise InvalidArgument(text, argument="new_root")
+    return restore(source, new_root, segments, container=source_container, new_container=container, **options)
+
+
+def make_container(
+    storage: ChunkStorage,
+    *,
+    container: str,
+    settings: Settings,
+    rows: Callable[[Place, int, bool], Iterator[list[tuple[bytes, bytes]]]],
+    patience_s: float | None,
+    cache: MetadataCache | None = None,
+) -> None:
+    """Make a container that begins with these ``rows``, given the place, the epoch, and whether somebody may have tried before. The storage
+    stays the caller's, and nobody owns the container then.
+
+    Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what ``rows`` raises. Retry: safe.
+    """
+    from chunkstore_bindings.wrappers.probe import confirm_storage, probe_storage
+    from chunkstore_bindings.wrappers.wrapping import guarded
+    from chunkstore_journal.container import create_container, find_format
+    from chunkstore_journal.lease import wait_politely
+    from chunkstore_journal.objects import encode_format
+    from chunkstore_journal.payloads import SnapshotLink
+    from chunkstore_journal.service import ContainerJournal
+    from chunkstore_journal.snapshot import write_base
+
+    names, storage = ContainerNames(container), guarded(storage)
+    format_ = find_format(storage, names)
+    if goes_on := format_ is not None:
+        _require_nothing(storage, names)
+        confirm_storage(storage, names.format, encode_format(format_), format_.probe, names.temporary(""))
+    else:
+        format_ = create_container(storage, names, settings, probe=probe_storage, imports=True)
+    wait_politely(storage, names, settings, patience_s)
+    place = Place(storage, names, settings)
+
+    def make(epoch: int, token: bytes) -> SnapshotLink:
+        pages = rows(place, epoch, goes_on)
+        return write_base(storage, names, container=format_.uuid, epoch=epoch, token=token, pages=pages)
+
+    own = parts.cache_of(storage, format_.uuid, settings, "owner") if cache is None else cache
+    try:
+        ContainerJournal(storage, names, format_, own, settings).found(make)
+    except Conflict as error:
+        raise _there_already(names) from error
+    finally:
+        place.pool.close()
+        if cache is None:
+            own.close()
+
+
+def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
+    """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it.
+
+    Changes nothing. Raises, too: ``ContainerNotFound`` (nobody has begun one), ``Damaged``, and what the storage does. Retry: safe.
+    """
+    from chunkstore_bindings.wrappers.wrapping import guarded
+    from chunkstore_journal.history import open_streams
+    from chunkstore_journal.walk import newest_opened
+
+    if newest_opened(open_streams(guarded(storage), names)):
+        raise _there_already(names)
+
+
+def _there_already(names: ContainerNames) -> InvalidArgument:
+    text = f"there is a container {names.container!r} already (whole, if an import made it): name another one, or another root"
+    return InvalidArgument(text, argument="new_root")

@@ -7,11 +7,8 @@
     B5  put ``done/<run>`` once: the backup counts, or another run has withdrawn it
     B6  unpin, delete ``running/<run>``
 
-Promises: a backup counts only if every copy that it names is there; killed at any moment, a run leaves copies for the next one, a pin
-that ends by itself, and no backup. Runs may work side by side. The container is only read, but for the pin,
-and for what an owner spills before.
-Leaves out: what is dropped (``removing``), reading backups (``opened``).
-"""
+A backup counts only if every copy that it names is there. A killed run leaves copies for the next one, a pin that ends by itself, and no
+backup. Runs may work at the same time."""
 
 from __future__ import annotations
 
@@ -19,13 +16,23 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 from chunkstore import parts, runtime
 from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
-from chunkstore.backup.exporting import FileSink, Pins, made_pin, pins_of, read_export, write_rows_of
+from chunkstore.backup.exporting import (
+    FileSink,
+    Pins,
+    Subject,
+    made_pin,
+    opened_to_read,
+    pins_of,
+    read_export,
+    write_rows_of,
+)
 from chunkstore.backup.files import (
     ExportHeader,
     container_uuid,
@@ -39,7 +46,6 @@ from chunkstore.backup.files import (
 )
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
-from chunkstore.backup.subjects import Subject, opened_to_read
 from chunkstore.config import MIB, Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import (
@@ -180,34 +186,24 @@ def backup_figures(
     return figures | ({"age_s": max(0, now_ms - max(believed_ms)) / 1000} if believed_ms else {})
 
 
+@dataclass
 class _Run:
     """One attempt; see the module."""
 
-    def __init__(
-        self,
-        store: ChunkedSegmentStorage | Replica,
-        target: ChunkStorage,
-        names: BackupNames,
-        pool: runtime.Pool,
-        maker: Pins | None,
-        progress: Callable[[int], object],
-        *,
-        link: bool,
-        verify: bool,
-    ) -> None:
-        self._link = link
-        self._verify = verify
-        self._store = store
-        self._target = target
-        self._names = names
-        self._own = ContainerNames(names.container)
-        self._pool = pool
-        self._maker = maker
-        self._progress = progress
-        self._run = runtime.token(16).hex()
-        self._began_ms = runtime.now_ms()
-        self._seen_s = runtime.monotonic_s()
-        self._has_copied = False
+    store: ChunkedSegmentStorage | Replica
+    target: ChunkStorage
+    names: BackupNames
+    pool: runtime.Pool
+    maker: Pins | None
+    progress: Callable[[int], object]
+    _: KW_ONLY
+    link: bool
+    verify: bool
+    run: str = field(default_factory=lambda: runtime.token(16).hex())
+    began_ms: int = field(default_factory=runtime.now_ms)
+    seen_s: float = field(default_factory=runtime.monotonic_s)
+    has_copied: bool = False
+    base_lsn: int = 0
 
     def make(self, before: Callable[[BackupPlan], object]) -> BackupReport:
         base = self._begin()
@@ -218,10 +214,10 @@ class _Run:
                 self._check_order(header, base)
                 copier = self._copy(path, header, base, before)
                 found = BackupInfo(
-                    self._run,
+                    self.run,
                     header.position.lsn,
                     header.position.hash,
-                    self._began_ms,
+                    self.began_ms,
                     selection.segments,
                     selection.chunks,
                     selection.chunk_bytes,
@@ -230,16 +226,16 @@ class _Run:
                 )
                 self._store_export(path, header, found)
                 # Behind this everything that the export names is there, and stays as long as it counts.
-                runs.decide(self._target, self._names, found)
+                runs.decide(self.target, self.names, found)
         except OutcomeUnknown:
             raise  # what is there may count
         except BaseException as error:
             given_up = None
             with suppress(ChunkstoreError):
-                given_up = runs.why_given_up(self._target, self._names, self._run)
-                runs.void(self._target, self._names, self._run)
-                if not self._has_copied:
-                    runs.forget(self._target, self._names, self._run)
+                given_up = runs.why_given_up(self.target, self.names, self.run)
+                runs.void(self.target, self.names, self.run)
+                if not self.has_copied:
+                    runs.forget(self.target, self.names, self.run)
             if given_up is not None and isinstance(error, ChunkstoreError):
                 raise given_up from error
             if isinstance(error, Damaged | ChunkNotFound) and self._is_given_up(base):
@@ -251,36 +247,36 @@ class _Run:
     def _begin(self) -> BackupInfo | None:
         """B1: in this order, so that a run that withdraws a backup sees our use of it, or we see the withdrawal."""
         for _ in range(_BASES_MAX):
-            base = runs.newest_known(self._target, self._names)
-            runs.note_running(self._target, self._names, self._run, 0 if base is None else base.lsn)
-            if base is None or runs.find_done(self._target, self._names, base.run) is not None:
-                self._base_lsn = 0 if base is None else base.lsn
+            base = runs.newest_known(self.target, self.names)
+            runs.note_running(self.target, self.names, self.run, 0 if base is None else base.lsn)
+            if base is None or runs.find_done(self.target, self.names, base.run) is not None:
+                self.base_lsn = 0 if base is None else base.lsn
                 return base
         raise _base_gone(f"{_BASES_MAX} that were withdrawn during the run")
 
     def _is_given_up(self, base: BackupInfo | None) -> bool:
         with suppress(ChunkstoreError):
-            return base is not None and runs.find_done(self._target, self._names, base.run) is None
+            return base is not None and runs.find_done(self.target, self.names, base.run) is None
         return False
 
     def _end(self) -> None:
         """B6. A hint and a marker: nothing relies on them."""
         with suppress(ChunkstoreError):
-            runs.note_newest(self._target, self._names, self._run)
-            runs.forget(self._target, self._names, self._run)
-            if self._has_copied:
-                runs.under_way(self._target, self._names, f"run {self._run}")
+            runs.note_newest(self.target, self.names, self.run)
+            runs.forget(self.target, self.names, self.run)
+            if self.has_copied:
+                runs.under_way(self.target, self.names, f"run {self.run}")
 
     @contextmanager
     def _pinned(self) -> Iterator[Callable[[str], tuple[ExportHeader, Selection]]]:
         """B2: the pin is below the state that is read, and ends with the copying."""
-        name = f"backup-{self._run}"
-        pin = made_pin(self._store, self._maker, name, "backup", _PIN_S)
+        name = f"backup-{self.run}"
+        pin = made_pin(self.store, self.maker, name, "backup", _PIN_S)
 
         def rows(path: str) -> tuple[ExportHeader, Selection]:
             sink = FileSink(path)
             try:
-                header, selection, _ = write_rows_of(self._store, sink, Choice(), None, path)
+                header, selection, _ = write_rows_of(self.store, sink, Choice(), None, path)
             finally:
                 sink.close()
             return header, selection
@@ -288,31 +284,31 @@ class _Run:
         try:
             yield rows
         finally:
-            if pin is not None and self._maker is not None:
+            if pin is not None and self.maker is not None:
                 # The pin also expires; the first error matters more.
                 with suppress(ChunkstoreError):
-                    self._maker.unpin(name)
+                    self.maker.unpin(name)
 
     def _check_order(self, header: ExportHeader, base: BackupInfo | None) -> None:
         lsn, identity, epoch = header.position[:3]
         if base is None:
             return
-        if lsn < base.lsn and isinstance(self._store, Replica):
+        if lsn < base.lsn and isinstance(self.store, Replica):
             # What an owner has acknowledged a replica may not be able to believe yet.
             raise StorageUnavailable(
                 f"its backup {base.run} is of lsn {base.lsn}, but this replica is at lsn {lsn}; run it again. If this "
                 "repeats, the root was rolled back or copied; use another root for its backups",
-                object=base.stored(self._names),
+                object=base.stored(self.names),
             )
         seen_epoch = 0
         with suppress(Damaged, ChunkNotFound):  # copying says so
-            seen_epoch = open_stored_export(self._target, base.stored(self._names)).header.position.epoch
+            seen_epoch = open_stored_export(self.target, base.stored(self.names)).header.position.epoch
         # A history that continues after a rollback may have passed the base's lsn, but hardly its epoch.
         if lsn < base.lsn or epoch < seen_epoch or (lsn == base.lsn and identity != base.hash):
             raise RolledBack(
                 f"its backup {base.run} is of lsn {base.lsn} and epoch {seen_epoch}, this state of lsn {lsn} and "
                 f"epoch {epoch}: the root was rolled back or copied. Use another root for its backups",
-                object=base.stored(self._names),
+                object=base.stored(self.names),
                 lsn_seen=base.lsn,
                 lsn_now=lsn,
             )
@@ -323,8 +319,10 @@ class _Run:
         """B3."""
 
         def missing() -> Iterator[Copy]:
-            wanted = copies(read_export(path).of_kind(CHUNK), self._own, header.position.epoch)
-            there = iter(()) if base is None else named_copies(self._target, self._names, base.lsn, base.run)
+            wanted = copies(
+                read_export(path).of_kind(CHUNK), ContainerNames(self.names.container), header.position.epoch
+            )
+            there = iter(()) if base is None else named_copies(self.target, self.names, base.lsn, base.run)
             return without(wanted, there)
 
         chunks = size_bytes = requests = 0
@@ -332,19 +330,19 @@ class _Run:
             chunks, size_bytes = chunks + 1, size_bytes + item.length
             requests += 2 + 2 * (item.length // _REQUEST_BYTES)
         before(BackupPlan(0 if base is None else base.lsn, header.position.lsn, chunks, size_bytes, requests))
-        source = context_of(self._store).storage
+        source = context_of(self.store).storage
         copier = Copier(
             source,
-            self._target,
-            self._names,
-            self._pool,
-            link=linker(source, self._target) if self._link else None,
-            server=server_copier(source, self._target),
-            verify=self._verify,
+            self.target,
+            self.names,
+            self.pool,
+            link=linker(source, self.target) if self.link else None,
+            server=server_copier(source, self.target),
+            verify=self.verify,
             on_step=self._step,
         )
         if chunks:
-            self._has_copied = True
+            self.has_copied = True
             try:
                 copier.copy(missing(), self._present())
             except ChunkNotFound as error:
@@ -352,7 +350,7 @@ class _Run:
         return copier
 
     def _gone(self, error: ChunkNotFound) -> ChunkstoreError:
-        if self._maker is not None:
+        if self.maker is not None:
             return Damaged("absent from the storage; run check --exists", object=error.chunk)
         return Conflict(
             f"chunk {error.chunk}", expected="to stay until it is copied", found="it collected: run it again"
@@ -360,32 +358,32 @@ class _Run:
 
     def _present(self) -> Callable[[Copy], bool]:
         """Copies of unfinished runs; without such a run nothing is listed."""
-        others = [other for other in runs.iter_running(self._target, self._names) if other.run != self._run]
+        others = [other for other in runs.iter_running(self.target, self.names) if other.run != self.run]
         there = dict[tuple[bytes, int], int]()
-        for prefix in (self._names.copies_prefix(), self._names.growing_prefix()) if others else ():
-            for info in iter_listing(self._target, prefix):
-                found = self._names.parse_copy(info.name)
+        for prefix in (self.names.copies_prefix(), self.names.growing_prefix()) if others else ():
+            for info in iter_listing(self.target, prefix):
+                found = self.names.parse_copy(info.name)
                 if found is not None:
                     there[found[0], -1 if found[1] is None else found[1]] = info.length
         return lambda item: there.get(item[:2], -1) >= item.length
 
     def _step(self, size_bytes: int) -> None:
-        self._progress(size_bytes)
-        if runtime.monotonic_s() - self._seen_s >= _REFRESH_S:
-            self._seen_s = runtime.monotonic_s()
-            runs.note_running(self._target, self._names, self._run, self._base_lsn)
+        self.progress(size_bytes)
+        if runtime.monotonic_s() - self.seen_s >= _REFRESH_S:
+            self.seen_s = runtime.monotonic_s()
+            runs.note_running(self.target, self.names, self.run, self.base_lsn)
 
     def _store_export(self, path: str, header: ExportHeader, info: BackupInfo) -> None:
         """B4."""
-        name = info.stored(self._names)
+        name = info.stored(self.names)
         try:
-            rows = write_export(stored_sink(self._target, name), header, read_export(path), name)
-            reread = open_stored_export(self._target, name)
+            rows = write_export(stored_sink(self.target, name), header, read_export(path), name)
+            reread = open_stored_export(self.target, name)
             if reread.header != header or sum(1 for _ in reread) != rows:
                 raise Damaged("the export that was read back is not the one written", object=name)
         except BaseException:
             with suppress(ChunkstoreError):
-                delete_export(self._target, name)
+                delete_export(self.target, name)
             raise
 
 

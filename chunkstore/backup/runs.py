@@ -1,10 +1,7 @@
 """What a backup root says of its runs: which container it is of, which runs are under way, which backups count.
 
 A run is one attempt to make a backup. It counts once the object ``done/<run>`` says so, which is put once: by the run, when its export
-has been written and read back, or by another run, to say that it never will. So it is decided for ever, whatever wakes up later.
-
-Promises: read-only but for the few calls that say what they put. Leaves out: copying (``copies``), what is dropped (``removing``).
-"""
+has been written and read back, or by another run, to say that it never will. So it is decided for ever."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""A state that can be imported: its segments, the chunks of their lists, the rows of tables that go with them, as a filter chooses.
+"""A state that can be imported: its segments, the chunks of their lists, the rows of tables that a filter chooses.
 
-Promises: everything is read from views that show one point of history, page by page, so that memory does not grow with the state; what its
-rows say is believed as far as it adds up. Nothing is changed, and no chunk is read. Leaves out: where states come from (``sources``), the
-new container (``founding``).
-"""
+Everything is read from views of one point of history, page by page, in bounded memory, and believed as far as it adds up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an export of a topic holds: the segments of its ledgers, and the rows that say what those are.
-
-Promises: a row comes along only with all the segments that it speaks of. Leaves out: rows of anything else (``selection``).
-"""
+"""What an export of a topic holds: the segments of its ledgers, and the rows that speak of these segments alone."""
 
 from __future__ import annotations
 

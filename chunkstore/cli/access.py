@@ -1,8 +1,6 @@
 """The options that verbs share, and with them opening a container: as a replica that never claims, or as its owner, politely.
 
-Promises: a verb that only reads follows the journal once and leaves no trace; a verb that changes refuses a container
-whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given. Leaves out: what the verb then does.
-"""
+A verb that changes refuses a container whose owner looks alive (``ContainerBusy``) unless ``--take-over`` is given."""
 
 from __future__ import annotations
 
@@ -12,16 +10,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import chunkstore
 from chunkstore.cli import options
-from chunkstore.cli.output import print_facts, print_json, print_note, print_table, status
+from chunkstore.cli.output import print_each, print_facts, print_json, print_note, status
 from chunkstore.cli.verbs import ALIASES, FORMER, VERBS
 from chunkstore.config import Settings
-from chunkstore.errors import ContainerBusy, InvalidArgument
+from chunkstore.errors import ContainerBusy, InvalidArgument, Unsupported
 
-__all__ = ["Asking", "Claiming", "Owning", "Reading", "require_lasting", "with_options"]
+__all__ = ["Asking", "Claiming", "Owning", "Reading", "needs", "require_lasting", "with_options"]
 
 _ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir", "as_json")
 """Of the shared options in ``--help``."""
@@ -62,21 +60,10 @@ class Reading:
             print_facts(facts)
 
     def show_each(
-        self,
-        items: Iterable[Any],
-        columns: Sequence[str],
-        row: Callable[[Any], Sequence[object]],
-        *,
-        right: Sequence[str] = (),
-        document: Callable[[Any], object] = lambda item: item,
-        none: str = "",
+        self, items: Iterable[Any], columns: Sequence[str], row: Callable[[Any], Sequence[object]], **more: Any
     ) -> None:
-        """A list: with ``--json`` the document of each item, else a table, or the note ``none`` where there is no item."""
-        if not self.as_json:
-            print_table(columns, map(row, items), right=right, none=none)
-            return
-        for item in items:
-            print_json(document(item))
+        """See ``print_each``."""
+        print_each(items, columns, row, as_json=self.as_json, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +130,16 @@ class Asking(Owning):
             yield opened
 
 
+@contextmanager
+def needs(extra: str, what: str) -> Iterator[None]:
+    """Raise ``Unsupported`` where a package of the extra is missing for what is imported in the block."""
+    try:
+        yield
+    except ImportError as error:
+        text = f"{what} need the extra {extra!r} ({error.name} is missing): pip install 'chunkstore-engine[{extra}]'"
+        raise Unsupported(text, feature=extra) from error
+
+
 def require_lasting(root: str) -> None:
     """Raise ``InvalidArgument`` for a root in memory: what a command writes there ends with the command; and for the word of a
     verb that names no folder."""
@@ -156,18 +153,26 @@ def require_lasting(root: str) -> None:
 
 
 def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """``verb``, with an option for each field of its parameter ``here``, as ``typer`` wants to see them."""
+    """``verb``, with an option for each field of its parameter ``here``, as ``typer`` wants to see them; a switch has no ``--no-`` form."""
     parameters = dict(signature(verb, eval_str=True).parameters)
+    for name, item in parameters.items():
+        if get_origin(item.annotation) is Annotated:
+            kind, *more = get_args(item.annotation)
+            if kind is bool and more[0].default is ...:
+                more[0].default = f"--{name.replace('_', '-')}"  # where typer looks for the first name
     here = parameters.pop("here", None)
-    if here is None:
-        return verb
-    hints = get_type_hints(here.annotation, include_extras=True)
-    defaults = {item.name: item.default for item in fields(here.annotation)}
+    hints: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    if here is not None:
+        hints = get_type_hints(here.annotation, include_extras=True)
+        defaults = {item.name: item.default for item in fields(here.annotation)}
     shared = [name for name in _ORDER if name in defaults]
 
     @wraps(verb)
     def call(**given: Any) -> None:
-        verb(here=here.annotation(**{name: given.pop(name) for name in shared}), **given)
+        if here is not None:
+            given["here"] = here.annotation(**{name: given.pop(name) for name in shared})
+        verb(**given)
 
     parameters |= {
         name: Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hints[name]) for name in shared

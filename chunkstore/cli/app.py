@@ -1,9 +1,7 @@
 """The verbs as one command, and the one place where errors become exit codes.
 
-Promises: 0 done, 1 damaged or failed, 2 misuse, 130 interrupted, 141 output closed by its reader; a failure is one
-line on stderr (with ``--json`` one object ``{error, message, fields}``), never a traceback for a condition that has a
-name. Leaves out: the verbs themselves.
-"""
+0 done, 1 damaged or failed, 2 misuse, 130 interrupted, 141 output closed by its reader. A failure is one line on stderr (with ``--json``
+one object ``{error, message, fields}``), never a traceback for a condition that has a name."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Verbs about backups: ``export``, ``backup``.
-
-Promises: both claim the container for their pin, or with ``--ask`` ask its live owner, and with ``--no-pin`` claim nothing; ``--list``,
-``--verify``, ``backup ls`` and ``backup verify`` only read, ``backup rm`` looks at the backup root alone. Arguments are looked at before
-anybody is fenced.
-Leaves out: what exports and backups are (``chunkstore.backup``).
-"""
+"""``export`` and ``backup``. Both claim the container for their pin, or ask its live owner, or with ``--no-pin`` claim nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +13,8 @@ import chunkstore
 from chunkstore import backup as backups
 from chunkstore.arguments import check_pin
 from chunkstore.backup.selection import check_choice
-from chunkstore.cli import access, options
-from chunkstore.cli.headers import export_headers
+from chunkstore.cli import access
+from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import (
     Meter,
     human_bytes,
@@ -31,6 +25,7 @@ from chunkstore.cli.output import (
     print_note,
     print_table,
 )
+from chunkstore.cli.restore import export_headers
 from chunkstore.errors import InvalidArgument
 from chunkstore.invariants import Finding
 from chunkstore.metrics import backup_collector, exposition
@@ -39,45 +34,27 @@ __all__ = ["backup", "export"]
 
 NoPin = Annotated[
     bool,
-    typer.Option(
-        "--no-pin", help="Claim and pin nothing. Chunks that are removed and collected later are then missing."
-    )
-]  # fmt: skip
+    flag("Claim and pin nothing. Chunks that are removed and collected later are then missing.", "--no-pin"),
+]
 
 
 def export(
-    root: Annotated[
-        str | None, typer.Argument(metavar="ROOT", help="Root of the container; with --verify: its present root.")
-    ] = None,
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="The file to write.")] = None,
+    root: Annotated[str | None, argument("ROOT", "Root of the container; with --verify: its present root.")] = None,
+    file: Annotated[str | None, argument("FILE", "The file to write.")] = None,
     segments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SEGMENT]...", help="Segments, or prefixes ('orders-*'); none: everything."),
+        list[str] | None, argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
     ] = None,
     *,
-    topic: Annotated[str | None, typer.Option(metavar="T", help="The segments of a topic's ledgers.")] = None,
+    topic: Annotated[str | None, option("T", "The segments of a topic's ledgers.")] = None,
     no_pin: NoPin = False,
     expires_s: Annotated[
-        float | None,
-        typer.Option(
-            "--expires",
-            parser=options.age,
-            metavar="AGE",
-            help="The pin lasts at least this long.",
-            show_default="until pins rm",
-        ),
+        float | None, age_option("The pin lasts at least this long.", "--expires", show_default="until pins rm")
     ] = None,
-    listed: Annotated[
-        str | None, typer.Option("--list", metavar="FILE", help="List the contents of an export.")
-    ] = None,
-    verified: Annotated[
-        str | None, typer.Option("--verify", metavar="FILE", help="Check that its chunks exist.")
-    ] = None,
-    as_headers: Annotated[bool, typer.Option("--headers", help="FILE is a folder: write header files there.")] = False,
-    replaces: Annotated[bool, typer.Option("--replace", help="With --headers: replace existing files.")] = False,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="With --verify: read every chunk and compare checksums.")
-    ] = False,
+    listed: Annotated[str | None, option("FILE", "List the contents of an export.", "--list")] = None,
+    verified: Annotated[str | None, option("FILE", "Check that its chunks exist.", "--verify")] = None,
+    as_headers: Annotated[bool, flag("FILE is a folder: write header files there.", "--headers")] = False,
+    replaces: Annotated[bool, flag("With --headers: replace existing files.", "--replace")] = False,
+    deep: Annotated[bool, flag("With --verify: read every chunk and compare checksums.")] = False,
     here: access.Asking,
 ) -> None:
     """Write the metadata of all or some segments into a file, and pin the chunks.
@@ -177,39 +154,37 @@ def _list(here: access.Reading, path: str) -> None:
 
 def _verify(here: access.Reading, path: str, root: str | None, *, deep: bool) -> None:
     with meter("verifying", None, as_json=here.as_json) as bar:
-        found = backups.verify(path, root, deep=deep, settings=here.settings, progress=bar.advance)
+        found = backups.verify(path, root, deep=deep, settings=here.settings, progress=bar)
+    size = f"{'deep, ' if deep else ''}{found.chunks} chunks, {human_bytes(found.chunk_bytes)}"
+    _show_verdict(here, found, path, f"{size}, at {found.root}")
+
+
+def _show_verdict(
+    here: access.Reading, found: backups.ExportVerification | backups.Verified, what: str, size: str
+) -> None:
+    """What a check found; exit code 1 where something is damaged."""
     if here.as_json:
         print_json({"ok": found.ok, **found._asdict()})
     else:
         if found.findings:
             print_table(Finding._fields, found.findings)
-        size = f"{found.chunks} chunks, {human_bytes(found.chunk_bytes)}"
-        typer.echo(f"{path}: {'sound' if found.ok else 'DAMAGED'} ({'deep, ' if deep else ''}{size}, at {found.root})")
+        typer.echo(f"{what}: {'sound' if found.ok else 'DAMAGED'} ({size})")
     if not found.ok:
         raise typer.Exit(1)
 
 
 def backup(
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT|ls|verify|rm", help="Root of the container, or ls, verify or rm, see below.")
-    ],
-    backup_root: Annotated[str, typer.Argument(metavar="BACKUPROOT", help="A root of its own, of any kind.")],
-    dropped: Annotated[str | None, typer.Argument(metavar="[NAME]", help="With rm: a name from 'backup ls'.")] = None,
+    root: Annotated[str, argument("ROOT|ls|verify|rm", "Root of the container, or ls, verify or rm, see below.")],
+    backup_root: Annotated[str, argument("BACKUPROOT", "A root of its own, of any kind.")],
+    dropped: Annotated[str | None, argument("[NAME]", "With rm: a name from 'backup ls'.")] = None,
     *,
     link: Annotated[
-        bool,
-        typer.Option("--link", help="Hard links instead of copies, on one file system: they do not protect from rot."),
+        bool, flag("Hard links instead of copies, on one file system: they do not protect from rot.")
     ] = False,
     no_pin: NoPin = False,
-    no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not read back chunks that the server copied between buckets.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With rm: show what would be removed; remove nothing.")
-    ] = False,
-    metrics: Annotated[
-        bool, typer.Option("--metrics", help="With ls: age and number of backups, as Prometheus reads them.")
-    ] = False,
+    no_verify: Annotated[bool, flag("Do not read back chunks that the server copied between buckets.")] = False,
+    dry_run: Annotated[bool, flag("With rm: show what would be removed; remove nothing.")] = False,
+    metrics: Annotated[bool, flag("With ls: age and number of backups, as Prometheus reads them.")] = False,
     here: access.Asking,
 ) -> None:
     """Copy a container's new chunks into a backup root. 'backup ls BACKUPROOT' lists its backups.
@@ -274,7 +249,7 @@ def _progress(
             bars.append(stack.enter_context(meter(f"to {verb}", plan.size_bytes, as_json=as_json)))
 
         def progress(size_bytes: int) -> None:
-            bars[0].advance(size_bytes)
+            bars[0](size_bytes)
 
         yield before, progress
 
@@ -302,15 +277,7 @@ def _print_backup(report: backups.BackupReport, *, link: bool) -> None:
 
 def _verify_copies(here: access.Reading, backup_root: str) -> None:
     found = backups.verify_copies(backup_root, container=here.container, settings=here.settings)
-    if here.as_json:
-        print_json({"ok": found.ok, **found._asdict()})
-    else:
-        if found.findings:
-            print_table(Finding._fields, found.findings)
-        size = f"{found.backups} backups, {found.chunks} copies"
-        typer.echo(f"{backup_root}: {'sound' if found.ok else 'DAMAGED'} ({size})")
-    if not found.ok:
-        raise typer.Exit(1)
+    _show_verdict(here, found, backup_root, f"{found.backups} backups, {found.chunks} copies")
 
 
 def _remove(here: access.Reading, backup_root: str, run: str, *, dry_run: bool) -> None:

@@ -1,17 +1,12 @@
-"""Verbs that change segments: ``truncate``, ``seal``, ``unseal``, ``rm``, ``concat``.
-
-Promises: each is one committed operation, all or nothing; ``--dry-run`` looks through a replica and claims nothing.
-Leaves out: removing the chunks' objects, which is the collector's work after the grace period.
-"""
+"""Verbs that change segments: ``truncate``, ``seal``, ``unseal``, ``rm``, ``concat``. Each is one committed operation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Annotated
 
-import typer
-
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument
 from chunkstore.cli.output import human_bytes
 from chunkstore.errors import BadOffset, InvalidArgument
 from chunkstore.records import LayoutChunk, SegmentInfo
@@ -45,7 +40,7 @@ def _whole_chunks(chunks: Iterable[LayoutChunk], below: int) -> int:
 def truncate(
     root: options.Root,
     segment: options.Segment,
-    offset: Annotated[int, typer.Argument(parser=options.size, metavar="OFFSET", help="New first readable offset.")],
+    offset: Annotated[int, argument("OFFSET", "New first readable offset.", parser=options.size)],
     *,
     dry_run: options.DryRun = False,
     here: access.Owning,
@@ -103,8 +98,8 @@ def rm(root: options.Root, segment: options.Segment, *, dry_run: options.DryRun 
 
 def concat(
     root: options.Root,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Segment that grows.")],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Sealed segment that ends.")],
+    target: Annotated[str, argument("TARGET", "Segment that grows.")],
+    source: Annotated[str, argument("SOURCE", "Sealed segment that ends.")],
     *,
     here: access.Owning,
 ) -> None:

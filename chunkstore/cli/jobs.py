@@ -1,9 +1,4 @@
-"""The verb that runs on Spark: ``spark offload``.
-
-Promises: ``--dry-run`` starts no Spark, asks nobody and changes nothing; Ctrl-C cancels
-the tasks, ends what was begun and leaves nothing half visible; the same command again goes on. Leaves out: the job
-(``chunkstore.spark.jobs``).
-"""
+"""``spark offload``, and ``demo``."""
 
 from __future__ import annotations
 
@@ -12,35 +7,22 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
 
-import typer
+from chunkstore.cli import access, options
+from chunkstore.cli.options import argument, flag, option, size_option
+from chunkstore.cli.output import human_bytes, meter, print_each
 
-from chunkstore.cli import options
-from chunkstore.cli.output import human_bytes, meter, print_json, print_table
-from chunkstore.errors import Unsupported
-
-__all__ = ["offload"]
+__all__ = ["demo", "offload"]
 
 Master = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "URL",
+        "local[2], spark://HOST:PORT, sc://HOST (Spark Connect).",
         "--master",
-        metavar="URL",
-        help="local[2], spark://HOST:PORT, sc://HOST (Spark Connect).",
         show_default="as Spark is configured",
     ),
 ]
 _NEEDED: Final = ("pyarrow", "pandas", "pyspark", "google.protobuf")
-
-
-def _need() -> None:
-    for package in _NEEDED:
-        try:
-            import_module(package)
-        except ImportError as error:
-            text = (
-                f"jobs on Spark need the extra 'spark' ({package} is missing): pip install 'chunkstore-engine[spark]'"
-            )
-            raise Unsupported(text, feature="spark") from error
 
 
 @contextmanager
@@ -52,7 +34,7 @@ def _runner(title: str, master: str | None, *, dry_run: bool, as_json: bool) -> 
     from chunkstore.spark.jobs.running import OnSpark, session_on
 
     with session_on(master) as spark, meter(title, None, as_json=as_json) as progress:
-        run = OnSpark(spark, f"chunkstore {title}", progress.advance)
+        run = OnSpark(spark, f"chunkstore {title}", progress)
         yield run, run.width
 
 
@@ -62,38 +44,17 @@ def _nowhere(*_: object) -> list[Any]:
 
 def offload(
     root: options.Root,
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Files and directories, or their URLs.", show_default=False)
-    ],
+    files: Annotated[list[str], argument("FILE...", "Files and directories, or their URLs.", show_default=False)],
     *,
-    topic: Annotated[str, typer.Option("--topic", metavar="T", help="The topic.", show_default=False)],
-    ledger: Annotated[int, typer.Option("--ledger", metavar="L", help="The number of the first ledger.")] = 0,
+    topic: Annotated[str, option("T", "The topic.", show_default=False)],
+    ledger: Annotated[int, option("L", "The number of the first ledger.")] = 0,
     entries: Annotated[
-        str,
-        typer.Option(
-            "--entries", metavar="KIND", help="lines: a ledger for each file; files: one ledger, an entry for each."
-        ),
+        str, option("KIND", "lines: a ledger for each file; files: one ledger, an entry for each.")
     ] = "lines",
-    segment_size: Annotated[
-        int,
-        typer.Option(
-            "--segment-size", parser=options.size, metavar="SIZE", help="An offload segment is completed at this size."
-        ),
-    ] = 64 << 20,
-    part_size: Annotated[
-        int,
-        typer.Option(
-            "--part-size",
-            parser=options.size,
-            metavar="SIZE",
-            help="Approximate bytes that become visible with each commit.",
-        ),
-    ] = 16 << 30,
+    segment_size: Annotated[int, size_option("An offload segment is completed at this size.")] = 64 << 20,
+    part_size: Annotated[int, size_option("Approximate bytes that become visible with each commit.")] = 16 << 30,
     job: Annotated[
-        str | None,
-        typer.Option(
-            "--job", metavar="NAME", help="Name of the job in the container.", show_default="made of the files"
-        ),
+        str | None, option("NAME", "Name of the job in the container.", show_default="made of the files")
     ] = None,
     dry_run: options.DryRun = False,
     master: Master = None,
@@ -101,7 +62,9 @@ def offload(
     as_json: options.AsJson = False,
 ) -> None:
     """Write files to ledgers of a topic. Its owner commits; the same command again continues, or does nothing."""
-    _need()
+    with access.needs("spark", "jobs on Spark"):
+        for package in _NEEDED:
+            import_module(package)
     from chunkstore.spark.jobs.offload import offload_files
     from chunkstore.spark.jobs.source_files import find_files
     from chunkstore.spark.write_options import parse_write_options
@@ -112,10 +75,25 @@ def offload(
         parts = offload_files(
             run, found, chosen, kind=entries, ledger=ledger, job=job, part_bytes=part_size, width=width, dry_run=dry_run
         )  # fmt: skip
-    if as_json:
-        for part in parts:
-            print_json(part)
-        return
     columns = ("part", "state", "files", "first ledger", "last ledger", "entries", "bytes", "segments")
-    rows = ((*part[:6], human_bytes(part.size_bytes or 0), part.segments) for part in parts)
-    print_table(columns, rows, right=tuple(name for name in columns if name != "state"))
+    print_each(
+        parts,
+        columns,
+        lambda part: (*part[:6], human_bytes(part.size_bytes or 0), part.segments),
+        as_json=as_json,
+        right=tuple(name for name in columns if name != "state"),
+    )
+
+
+def demo(
+    root: Annotated[str | None, argument("[ROOT]", "Default: a new temporary directory.")] = None,
+    *,
+    seed: Annotated[int | None, option("N", "Decides when the writer is killed.")] = None,
+    rows: Annotated[int | None, option("N", "Only the first N flights, 2000 or more.")] = None,
+    spark: Annotated[bool, flag("Let Spark SQL count the events, too, where it can run.", "--spark/--no-spark")] = True,
+    as_json: options.AsJson = False,
+) -> None:
+    """Offload a year of real flights, kill the writer with SIGKILL, resume without its cache, and compare."""
+    from chunkstore import demo as demonstration
+
+    demonstration.run(root, seed=seed, as_json=as_json, rows=rows, spark=spark)

@@ -1,9 +1,7 @@
-"""The verbs ``kafka ls``, ``read``, ``verify``, ``orphans``, ``why``, ``tier``, ``restore`` and ``attach``: Kafka's tiers.
+"""The verbs of ``kafka`` but for ``serve``. Only ``tier`` and ``attach`` change a container.
 
-Promises: only ``tier`` and ``attach`` change a container, only ``restore`` and ``attach`` a log directory; rows are printed as they are
-found; what was passed over, and what says which segments count, is on stderr.
-Leaves out: what is decided (``chunkstore.kafka``), and the verb ``serve`` (``kafka_serve``).
-"""
+Only ``restore`` and ``attach`` change a log directory. Rows are printed as they are found; what was passed over, and what says which
+segments count, is on stderr."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
@@ -20,32 +18,34 @@ import typer
 import chunkstore
 from chunkstore import runtime
 from chunkstore.cli import access, options
-from chunkstore.cli.kafka_serve import need_kafka, serve
-from chunkstore.cli.output import human_bytes, print_json, print_table, shown
+from chunkstore.cli.kafka_serve import serve
+from chunkstore.cli.options import age_option, argument, flag, option
+from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.errors import InvalidArgument
 
 __all__ = ["attach", "ls", "orphans", "read", "restore", "serve", "tier", "verify", "why"]
 
 _SOURCE = "A tier, or the ROOT of a container: s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH; or a log directory."
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
-Topic = Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")]
-Partition = Annotated[int | None, typer.Option(metavar="N", help="Only this partition.")]
+Source = Annotated[str, argument("SOURCE", _SOURCE)]
+Topic = Annotated[str | None, option("T", "Only this topic.")]
+Partition = Annotated[int | None, option("N", "Only this partition.")]
 _LOG = "Log directory (or a copy) with __remote_log_metadata-N folders; it decides which segments are finished."
-MetadataLog = Annotated[str | None, typer.Option("--metadata-log", metavar="DIR", help=_LOG)]
+MetadataLog = Annotated[str | None, option("DIR", _LOG, "--metadata-log")]
 _KEY = "RSA private key of an encrypted tier; repeatable, each is tried."
-Keys = Annotated[list[str] | None, typer.Option("--key", metavar="FILE.pem", help=_KEY)]
-Prefix = Annotated[str, typer.Option(metavar="P", help="Prefix of the keys below the URL, if it has no slash.")]
+Keys = Annotated[list[str] | None, option("FILE.pem", _KEY, "--key")]
+Prefix = Annotated[str, option("P", "Prefix of the keys below the URL, if it has no slash.")]
 _PATTERN = "Pattern of names: orders, 'web*'. Internal topics (__*) only if the pattern begins with __."
-Topics = Annotated[str | None, typer.Option("--topics", metavar="PATTERN", help=_PATTERN)]
+Topics = Annotated[str | None, option("PATTERN", _PATTERN, "--topics")]
 _WATCH_S = 10.0
+_needed = partial(access.needs, "kafka", "Kafka's tiers")
 _FINDING = ("kind", "object", "topic", "partition", "offset", "position", "message")
 
 
 @contextmanager
 def _tier(source: str, metadata_log: str | None, keys: list[str] | None, prefix: str) -> Iterator[Any]:
     """The tier or log directory; its notes go to stderr at the end, also of a failure."""
-    with need_kafka():
+    with _needed():
         kind = import_module("chunkstore.kafka.bucket").KafkaBucket
     pems = []
     for name in keys or ():
@@ -71,13 +71,14 @@ def ls(
     """List the segments, also those that are not read."""
     columns = ("topic", "topic_id", "partition", "start_offset", "end_offset", "uuid", "state", "bytes")
     with _tier(source, metadata_log, None, prefix) as tier:
-        segments = tier.segments(topic, partition)
-        if as_json:
-            for each in segments:
-                print_json(dict(zip(columns, [None if value == "" else value for value in each[:8]], strict=True)))
-        else:
-            rows = ((*each[:7], human_bytes(each.bytes)) for each in segments)
-            print_table(columns, rows, right=("partition", "start_offset", "end_offset", "bytes"))
+        print_each(
+            tier.segments(topic, partition),
+            columns,
+            lambda each: (*each[:7], human_bytes(each.bytes)),
+            as_json=as_json,
+            right=("partition", "start_offset", "end_offset", "bytes"),
+            document=lambda each: dict(zip(columns, [None if cell == "" else cell for cell in each[:8]], strict=True)),
+        )
 
 
 def read(
@@ -85,11 +86,11 @@ def read(
     *,
     topic: Topic = None,
     partition: Partition = None,
-    offset: Annotated[int, typer.Option(metavar="N", help="First offset of each partition.")] = 0,
-    until: Annotated[int | None, typer.Option(metavar="N", help="Offset to end before; default: all.")] = None,
+    offset: Annotated[int, option("N", "First offset of each partition.")] = 0,
+    until: Annotated[int | None, option("N", "Offset to end before; default: all.")] = None,
     isolation: Annotated[
         Literal["read_uncommitted", "read_committed"],
-        typer.Option(help="read_committed: without aborted and undecided transactions."),
+        flag("read_committed: without aborted and undecided transactions."),
     ] = "read_uncommitted",
     metadata_log: MetadataLog = None,
     key: Keys = None,
@@ -132,14 +133,10 @@ def verify(
 ) -> None:
     """Check manifests, chunks, batches, offsets, epochs and indexes. Exit code 0: sound; 1: something is damaged."""
     with _tier(source, metadata_log, key, prefix) as tier:
-        findings = tier.verify(topic, partition)
-        first = next(findings, None)
-        found = findings if first is None else chain([first], findings)
-        if as_json:
-            print_json({"ok": first is None, "findings": found})
-        elif first is not None:
-            print_table(_FINDING, found, right=("partition", "offset", "position"))
-    if first is not None:
+        ok = print_findings(
+            tier.verify(topic, partition), _FINDING, ("partition", "offset", "position"), as_json=as_json
+        )
+    if not ok:
         raise typer.Exit(1)
 
 
@@ -147,10 +144,7 @@ def orphans(
     source: Source,
     *,
     older_than: Annotated[
-        float,
-        typer.Option(
-            parser=options.age, metavar="AGE", help="Only objects of at least this age; the log must not be older."
-        ),
+        float, age_option("Only objects of at least this age; the log must not be older.")
     ] = 86_400.0,
     metadata_log: MetadataLog = None,
     prefix: Prefix = "",
@@ -160,26 +154,22 @@ def orphans(
     columns = ("kind", "object", "topic", "partition", "bytes", "age_s")
     with _tier(source, metadata_log, None, prefix) as tier:
         found = tier.orphans(older_than_s=older_than)
-        if as_json:
-            for orphan in found:
-                print_json(orphan)
-        else:
-            print_table(columns, found, right=("partition", "bytes", "age_s"))
+        print_each(found, columns, as_json=as_json, right=("partition", "bytes", "age_s"))
 
 
 def tier(
-    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A broker's log directory; the broker may run.")],
+    log_dir: Annotated[str, argument("LOG_DIR", "A broker's log directory; the broker may run.")],
     root: options.Root,
     *,
     topics: Topics = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every 10 s until interrupted.")] = False,
+    watch: Annotated[bool, flag("Repeat every 10 s until interrupted.")] = False,
     whole: Annotated[
-        bool, typer.Option("--all", help="Of a stopped broker: everything it needs to start from a restored directory.")
+        bool, flag("Of a stopped broker: everything it needs to start from a restored directory.", "--all")
     ] = False,
     here: access.Owning,
 ) -> None:
     """Copy a broker's rolled segments into a container, which is created if it does not exist."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.tier import Tiered, tier
 
     def show(done: Tiered) -> None:
@@ -197,19 +187,16 @@ def tier(
 
 def restore(
     root: options.Root,
-    log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="Log directory of a stopped broker, or a new one.")],
+    log_dir: Annotated[str, argument("LOG_DIR", "Log directory of a stopped broker, or a new one.")],
     *,
     topics: Topics = None,
     keep_partition_metadata: Annotated[
-        bool,
-        typer.Option(
-            "--keep-partition-metadata", help="Replace the empty topics of a fresh cluster, but not their ids."
-        ),
+        bool, flag("Replace the empty topics of a fresh cluster, but not their ids.")
     ] = False,
     here: access.Reading,
 ) -> None:
     """Restore partitions as folders of a log directory; list what else a broker needs."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.tier import restore
 
     with here.replica(root) as replica:
@@ -218,18 +205,14 @@ def restore(
 
 
 def why(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A broker's log directory, or the ROOT of a container.")
-    ],
-    partition: Annotated[str, typer.Argument(metavar="TOPIC-PARTITION", help="orders-3")],
+    source: Annotated[str, argument("SOURCE", "A broker's log directory, or the ROOT of a container.")],
+    partition: Annotated[str, argument("TOPIC-PARTITION", "orders-3")],
     *,
-    root: Annotated[
-        str | None, typer.Option("--root", metavar="ROOT", help="Container that the log directory is copied into.")
-    ] = None,
+    root: Annotated[str | None, option("ROOT", "Container that the log directory is copied into.")] = None,
     here: access.Reading,
 ) -> None:
     """Show for each segment why it is not copied, may not be deleted, or is kept. Changes nothing."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.sources import LogDirectory
         from chunkstore.kafka.tasks import why
     log_dir, tier = (source, root) if LogDirectory.is_at(source) else (None, source)
@@ -247,15 +230,11 @@ def attach(
     *,
     topics: Topics = None,
     topic_id: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OLD=NEW", help="A topic's id in the tier, and in the fresh cluster; repeatable."),
+        list[str] | None, option("OLD=NEW", "A topic's id in the tier, and in the fresh cluster; repeatable.")
     ] = None,
     log_dir: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="Instead: log directory of a stopped broker of the fresh cluster, with its empty topics.",
-        ),
+        option("DIR", "Instead: log directory of a stopped broker of the fresh cluster, with its empty topics."),
     ] = None,
     metadata_log: MetadataLog = None,
     key: Keys = None,
@@ -263,7 +242,7 @@ def attach(
     here: access.Owning,
 ) -> None:
     """Copy a tier that lost its cluster into a container, from which the brokers of a fresh cluster serve it."""
-    with need_kafka():
+    with _needed():
         from chunkstore.kafka.attach import attach
 
     pairs = [each.partition("=") for each in topic_id or ()]

@@ -1,43 +1,35 @@
-"""The verb ``kafka serve``: an owner that brokers tier into, through their plug-in.
+"""``kafka serve``: an owner that brokers tier into, through their plug-in.
 
-Promises: claims, watches, does upkeep and ends as ``serve`` does; also ends, with exit code 1, as soon as a call of a broker meets another
-owner. It listens before it claims: an address that is in use fences no owner. Leaves out: the protocol (``chunkstore.kafka.server``).
-"""
+It listens before it claims: an address that is in use fences no owner. It ends as ``serve`` does, and with exit code 1 as soon as a call of
+a broker meets another owner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from logging import NullHandler, getLogger, lastResort
 from typing import Annotated, Any
 
-import typer
-
 import chunkstore
 from chunkstore.cli import access, options
+from chunkstore.cli.options import flag, option
 from chunkstore.cli.serve import _POLL_S, _Serving, _told_to_end
 from chunkstore.cli.streams import opened_input
 from chunkstore.config import OptimiserPolicy
-from chunkstore.errors import ContainerNotFound, Unsupported
+from chunkstore.errors import ContainerNotFound
 
-__all__ = ["need_kafka", "serve"]
+__all__ = ["serve"]
 
 
 def serve(
     root: options.Root,
     *,
-    socket: Annotated[str | None, typer.Option(metavar="PATH", help="Unix socket for brokers of this machine.")] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Address for brokers of other machines; not encrypted.")
-    ] = None,
-    token_file: Annotated[
-        str | None, typer.Option("--token-file", metavar="F", help="Secret of 16 bytes or more that brokers must know.")
-    ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Create the container if it does not exist.")] = False,
+    socket: Annotated[str | None, option("PATH", "Unix socket for brokers of this machine.")] = None,
+    listen: Annotated[str | None, option("HOST:PORT", "Address for brokers of other machines; not encrypted.")] = None,
+    token_file: Annotated[str | None, option("F", "Secret of 16 bytes or more that brokers must know.")] = None,
+    create: Annotated[bool, flag("Create the container if it does not exist.")] = False,
     here: access.Owning,
 ) -> None:
     """Own a container and let Kafka's brokers tier into it, until stopped."""
-    with need_kafka():
+    with access.needs("kafka", "Kafka's tiers"):
         from chunkstore.kafka.server import listening
 
     getLogger("chunkstore.kafka").addHandler(lastResort or NullHandler())  # warnings of the server go to standard error
@@ -54,16 +46,6 @@ def serve(
         server.place = {"socket": socket, "listen": listen, "token": token, "listener": listener}
         reason = server.claim_and_serve(stand_by=False, take_over=here.take_over)
     server.say("ended", f"ended: {reason}", reason=reason)
-
-
-@contextmanager
-def need_kafka() -> Iterator[None]:
-    """Raise ``Unsupported`` where the packages of the extra are missing."""
-    try:
-        yield
-    except ImportError as error:
-        text = "Kafka's tiers need the extra 'kafka': pip install 'chunkstore-engine[kafka]'"
-        raise Unsupported(text, feature="kafka") from error
 
 
 class _KafkaServing(_Serving):

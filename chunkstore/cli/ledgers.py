@@ -1,9 +1,7 @@
-"""Verbs about ledgers: ``offload``, ``ledger ls``, ``ledger read``, ``ledger rm``, ``pulsar decode``.
+"""``offload``, ``ledger ls``, ``ledger read``, ``ledger rm``, ``pulsar decode``.
 
-Promises: ``offload`` acknowledges block by block, goes on where a killed one ended, and refuses input that is not what it is
-said to be at the first wrong byte; ``ledger ls`` and ``read`` never claim; ``pulsar decode`` needs no container.
-Memory: one block, one entry. Leaves out: offloading from a running Pulsar.
-"""
+``offload`` acknowledges block by block, continues where a killed one ended, and refuses wrong input at its first wrong byte. Memory: one
+block, one entry."""
 
 from __future__ import annotations
 
@@ -14,17 +12,15 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, Literal, Protocol
+from typing import Annotated, Any, BinaryIO, Final, Literal
 from urllib.parse import unquote
 
-import typer
-
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, fields_of, human_bytes, meter, print_facts, print_json, print_table
+from chunkstore.cli.options import argument, flag, option, size_option
+from chunkstore.cli.output import Meter, human_bytes, meter, print_facts, print_json, print_table
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP17, DataSource, Entry
@@ -34,96 +30,42 @@ from chunkstore.errors import Conflict, InvalidArgument, Unsupported
 from chunkstore.framing import Framing, RecordSplitter
 from chunkstore.framing import framed as framed_strictly
 
-__all__ = ["OffloadResult", "decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
+__all__ = ["decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
 
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Name of the topic.")]
-Ledger = Annotated[int, typer.Option("--ledger", metavar="L", help="Id of the ledger.")]
+Topic = Annotated[str, option("T", "Name of the topic.", "--topic")]
+Ledger = Annotated[int, option("L", "Id of the ledger.", "--ledger")]
 _PIECE_BYTES = 1 * MIB
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _WITHOUT_SOURCE: Final = (None, None, "v2", False, False, 0)
 _DECODED = ("ledger", "entry", "length", "sha256")
 
 
-class _Writer(Protocol):
-    """``chunkstore.pulsar.OffloadWriter``, which needs an extra."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def segments_completed(self) -> int: ...
-
-    def last_entry(self, ledger: int, /) -> int: ...
-
-    def append(self, ledger: int, entry: int, payload: bytes, /) -> object: ...
-
-    def complete(self) -> object: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadResult:
-    """What ``offload`` did: ``entries`` entries, from ``first_entry`` on (null: none), were acknowledged by this run."""
-
-    topic: str
-    ledger: int
-    first_entry: int | None
-    last_entry: int | None
-    entries: int
-    bytes: int
-    segments: int
-    epoch: int
-
-
 def need_offload() -> None:
     """Raise ``Unsupported`` where the packages that ledgers need are missing."""
-    try:
+    with access.needs("offload", "ledgers"):
         import_module("chunkstore.pulsar")
-    except ImportError as error:
-        raise Unsupported(
-            "ledgers need the extra 'offload': pip install 'chunkstore-engine[offload]'", feature="offload"
-        ) from error
 
 
 def offload(
     root: options.Root,
-    file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="File with the entries; - is standard input.")
-    ] = None,
+    file: Annotated[str | None, argument("[FILE]", "File with the entries; - is standard input.")] = None,
     *,
     topic: Topic,
-    ledger: Annotated[int | None, typer.Option("--ledger", metavar="L", help="Id of the ledger of FILE.")] = None,
+    ledger: Annotated[int | None, option("L", "Id of the ledger of FILE.")] = None,
     source: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed."),
+        str | None, option("DIR", "Instead of FILE: whole ledgers, DIR/LEDGER.entries, length-prefixed.")
     ] = None,
-    to: Annotated[str | None, typer.Option(metavar="LEDGER:ENTRY", help="Only ledgers of DIR below this one.")] = None,
-    format: Annotated[
-        Literal["v1", "v2"], typer.Option(help="v1: objects in --bucket that a Pulsar broker serves.")
-    ] = "v2",
-    bucket: Annotated[str | None, typer.Option(metavar="URL", help="Bucket of --format v1; default: ROOT.")] = None,
-    streaming: Annotated[
-        bool,
-        typer.Option("--streaming", help="Write DIR's ledgers as one stream of offload segments."),
-    ] = False,
-    close: Annotated[bool, typer.Option("--close", help="Complete the last segment of the stream, too.")] = False,
-    permits: Annotated[
-        int, typer.Option(parser=options.size, metavar="SIZE", help="Bytes of DIR read in a second; 0: no limit.")
-    ] = 0,
-    entries: Annotated[
-        Framing, typer.Option(help="A line each, or 4 bytes of length (big-endian) before each.")
-    ] = "lines",
-    append: Annotated[
-        bool, typer.Option("--append", help="Append the file's entries to the ledger's entries, which must exist.")
-    ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="The ledger holds the beginning of the file: skip it and continue.")
-    ] = False,
-    block_size: Annotated[
-        int, typer.Option(parser=options.size, metavar="SIZE", help="Entries are acknowledged in blocks of this size.")
-    ] = 1 * MIB,
-    segment_size: Annotated[
-        int, typer.Option(parser=options.size, metavar="SIZE", help="An offload segment is completed at this size.")
-    ] = 64 * MIB,
+    to: Annotated[str | None, option("LEDGER:ENTRY", "Only ledgers of DIR below this one.")] = None,
+    format: Annotated[Literal["v1", "v2"], flag("v1: objects in --bucket that a Pulsar broker serves.")] = "v2",
+    bucket: Annotated[str | None, option("URL", "Bucket of --format v1; default: ROOT.")] = None,
+    streaming: Annotated[bool, flag("Write DIR's ledgers as one stream of offload segments.")] = False,
+    close: Annotated[bool, flag("Complete the last segment of the stream, too.")] = False,
+    permits: Annotated[int, size_option("Bytes of DIR read in a second; 0: no limit.")] = 0,
+    entries: Annotated[Framing, flag("A line each, or 4 bytes of length (big-endian) before each.")] = "lines",
+    append: Annotated[bool, flag("Append the file's entries to the ledger's entries, which must exist.")] = False,
+    resume: Annotated[bool, flag("The ledger holds the beginning of the file: skip it and continue.")] = False,
+    block_size: Annotated[int, size_option("Entries are acknowledged in blocks of this size.")] = 1 * MIB,
+    segment_size: Annotated[int, size_option("An offload segment is completed at this size.")] = 64 * MIB,
     here: access.Owning,
 ) -> None:
     """Write a file's entries to a ledger of a topic, as PIP-76 offload segments; or offload whole ledgers of a directory.
@@ -157,8 +99,9 @@ def offload(
         ):
             if not resume:
                 _check_last(writer.last_entry(ledger), f"ledger {ledger} of topic {topic!r}", append=append)
-            result = _copy(writer, ledger, opened, file, entries, resume, progress, store.epoch)
-    here.show(result, fields_of(result))
+            payloads = _split(opened, file, entries, progress)
+            result = {**_copy(writer, ledger, payloads, file, resume=resume), "epoch": store.epoch}
+    here.show(result, result)
 
 
 def _check_last(last: int, ledger: str, *, append: bool) -> None:
@@ -209,49 +152,38 @@ def _offload_ledgers(
     here.show(found, found)
 
 
-def _copy(
-    writer: _Writer,
-    ledger: int,
-    source: BinaryIO,
-    name: str,
-    framing: Framing,
-    resume: bool,
-    progress: Meter,
-    epoch: int,
-) -> OffloadResult:
-    stored = writer.last_entry(ledger) + 1
-    completed = writer.segments_completed
+def _copy(writer: Any, ledger: int, payloads: Iterator[bytes], name: str, *, resume: bool) -> dict[str, object]:
+    """Append what ``writer`` (an ``OffloadWriter``) does not have yet. What this run did: ``entries`` entries, from ``first_entry`` on
+    (None: none), were acknowledged by it."""
+    stored, completed = writer.last_entry(ledger) + 1, writer.segments_completed
     entry = 0 if resume else stored
     count = size = 0
-    for payload in _split(source, name, framing):
-        progress.advance(len(payload) + 1)
+    for payload in payloads:
         if entry >= stored:
             writer.append(ledger, entry, payload)
             count += 1
             size += len(payload)
         entry += 1
     if entry < stored:
-        raise InvalidArgument(
-            f"ledger {ledger} holds {stored} entries, {name} only {entry}: it is not the file's beginning",
-            argument="FILE",
-        )
+        text = f"ledger {ledger} holds {stored} entries, {name} only {entry}: it is not the file's beginning"
+        raise InvalidArgument(text, argument="FILE")
     writer.complete()
-    return OffloadResult(
-        topic=writer.topic,
-        ledger=ledger,
-        first_entry=stored if count else None,
-        last_entry=entry - 1 if count else None,
-        entries=count,
-        bytes=size,
-        segments=writer.segments_completed - completed,
-        epoch=epoch,
-    )
+    return {
+        "topic": writer.topic,
+        "ledger": ledger,
+        "first_entry": stored if count else None,
+        "last_entry": entry - 1 if count else None,
+        "entries": count,
+        "bytes": size,
+        "segments": writer.segments_completed - completed,
+    }
 
 
-def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
+def _split(source: BinaryIO, name: str, framing: Framing, progress: Meter) -> Iterator[bytes]:
     """The entries in the file. Raises ``Damaged`` where one is longer than an entry may be, or cut off."""
     splitter = RecordSplitter(name, framing, 0, ENTRY_BYTES_MAX)
     while piece := source.read(_PIECE_BYTES):
+        progress(len(piece))
         yield from splitter.feed(piece).values
     yield from splitter.end().values
 
@@ -259,7 +191,7 @@ def _split(source: BinaryIO, name: str, framing: Framing) -> Iterator[bytes]:
 def ls(
     root: options.Root,
     *,
-    topic: Annotated[str | None, typer.Option(metavar="T", help="Only this topic.")] = None,
+    topic: Annotated[str | None, option("T", "Only this topic.")] = None,
     here: access.Reading,
 ) -> None:
     """List ledgers, by topic."""
@@ -284,9 +216,9 @@ def read(
     *,
     topic: Topic,
     ledger: Ledger,
-    first: Annotated[int, typer.Option(metavar="N", help="First entry.")] = 0,
-    last: Annotated[int | None, typer.Option(metavar="N", help="Last entry; default: all.")] = None,
-    entries: Annotated[Framing, typer.Option(help="How entries are written: see offload. Not with --json.")] = "lines",
+    first: Annotated[int, option("N", "First entry.")] = 0,
+    last: Annotated[int | None, option("N", "Last entry; default: all.")] = None,
+    entries: Annotated[Framing, flag("How entries are written: see offload. Not with --json.")] = "lines",
     here: access.Reading,
 ) -> None:
     """Write a ledger's entries to standard output."""
@@ -332,8 +264,8 @@ def rm(
 
 
 def decode(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="The data object: a file, or a URL (s3, hdfs, file).")],
-    index: Annotated[str, typer.Argument(metavar="INDEX", help="Its index.")],
+    data: Annotated[str, argument("DATA", "The data object: a file, or a URL (s3, hdfs, file).")],
+    index: Annotated[str, argument("INDEX", "Its index.")],
     *,
     as_json: options.AsJson = False,
 ) -> None:

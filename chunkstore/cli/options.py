@@ -1,7 +1,4 @@
-"""The words every verb shares, so that an argument means the same everywhere.
-
-Promises: one definition of each argument and option, one form of sizes, time spans and times. Leaves out: what a verb does with them.
-"""
+"""One definition of each argument and option that verbs share; one form of sizes, time spans and times."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -30,60 +27,75 @@ __all__ = [
     "Svg",
     "TakeOver",
     "age",
+    "age_option",
+    "argument",
+    "flag",
     "moment_of",
+    "option",
     "size",
+    "size_option",
 ]
+
+
+def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value. ``names``: ``--NAME`` of the parameter, unless given."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def size_option(help: str, *names: str, **more: Any) -> Any:
+    """An option that is a size in bytes."""
+    return typer.Option(*names, parser=size, metavar="SIZE", help=help, **more)
+
+
+def age_option(help: str, *names: str, **more: Any) -> Any:
+    """An option that is a time span in seconds."""
+    return typer.Option(*names, parser=age, metavar="AGE", help=help, **more)
+
+
+def flag(help: str, *names: str) -> Any:
+    """A switch, or an option whose values show in its help."""
+    return typer.Option(*names, help=help)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """A positional argument."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
 
 ROOT_VARIABLE = "CHUNKSTORE_ROOT"
 Root = Annotated[
     str,
-    typer.Argument(
-        metavar="ROOT",
-        envvar=ROOT_VARIABLE,
-        help="PATH, file:///PATH, s3://BUCKET/PREFIX or hdfs://HOST:HTTPPORT/PATH. Left out, if only the required other "
+    argument(
+        "ROOT",
+        "PATH, file:///PATH, s3://BUCKET/PREFIX or hdfs://HOST:HTTPPORT/PATH. Left out, if only the required other "
         "arguments are given: the variable's.",
+        envvar=ROOT_VARIABLE,
     ),
 ]
-Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.")]
-Container = Annotated[
-    str, typer.Option("--container", metavar="NAME", envvar="CHUNKSTORE_CONTAINER", help="Container under the root.")
-]
+Segment = Annotated[str, argument("SEGMENT", "Name of the segment.")]
+Container = Annotated[str, option("NAME", "Container under the root.", "--container", envvar="CHUNKSTORE_CONTAINER")]
 CacheDir = Annotated[
-    str | None,
-    typer.Option(
-        "--cache-dir", metavar="DIR", help="Local directory of the metadata cache; deleting it is always safe."
-    ),
+    str | None, option("DIR", "Local directory of the metadata cache; deleting it is always safe.", "--cache-dir")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Results and errors as JSON, nothing else on stdout.")]
+AsJson = Annotated[bool, flag("Results and errors as JSON, nothing else on stdout.", "--json")]
 TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Claim the container even if its owner looks alive; that owner is fenced.")
+    bool, flag("Claim the container even if its owner looks alive; that owner is fenced.", "--take-over")
 ]
-Ask = Annotated[
-    bool, typer.Option("--ask", help="If the owner looks alive, ask it to do this; else claim the container.")
-]
+Ask = Annotated[bool, flag("If the owner looks alive, ask it to do this; else claim the container.", "--ask")]
 AcceptRollback = Annotated[
     bool,
-    typer.Option(
+    flag(
+        "Continue with a restored backup, or with a journal that lost its end. Safe only if no former owner runs any more.",
         "--accept-rollback",
-        help="Continue with a restored backup, or with a journal that lost its end. Safe only if no former owner runs any more.",
     ),
 ]
-AtLsn = Annotated[
-    int | None, typer.Option("--at-lsn", metavar="N", help="The state after the record with this number.")
-]
+AtLsn = Annotated[int | None, option("N", "The state after the record with this number.", "--at-lsn")]
 AtTime = Annotated[
     str | None,
-    typer.Option(
-        "--at-time",
-        metavar="T",
-        help="The state at this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
-    ),
+    option("T", "The state at this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.", "--at-time"),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change and claim nothing.")]
-Svg = Annotated[
-    str | None,
-    typer.Option("--svg", metavar="FILE", help="Write a picture of it to FILE, as SVG; - is standard output."),
-]
+DryRun = Annotated[bool, flag("Show what would happen; change and claim nothing.", "--dry-run")]
+Svg = Annotated[str | None, option("FILE", "Write a picture of it to FILE, as SVG; - is standard output.", "--svg")]
 
 
 def moment_of(text: str | None, argument: str) -> datetime | int | None:

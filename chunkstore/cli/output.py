@@ -1,22 +1,20 @@
 """How the command line speaks: JSON, tables, sizes, progress and errors.
 
-Promises: names from a store are shown with control characters escaped, so that a hostile name cannot steer a terminal;
-in a pipe a table is tab-separated lines without a heading; progress is shown on a terminal only.
-Leaves out: what is said (the verbs).
-"""
+Names from a store are shown with control characters escaped, so that a hostile name cannot steer a terminal. In a pipe a table is
+tab-separated lines without a heading. Progress is shown on a terminal only."""
 
 from __future__ import annotations
 
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Literal, Protocol
+from typing import Any, Literal, TypeAlias, cast
 
 from rich import box
 from rich.cells import cell_len
@@ -27,7 +25,6 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -44,8 +41,10 @@ __all__ = [
     "is_terminal",
     "jsonable",
     "meter",
+    "print_each",
     "print_error",
     "print_facts",
+    "print_findings",
     "print_json",
     "print_note",
     "print_table",
@@ -171,6 +170,35 @@ def _print_part(console: Console, columns: Sequence[str], rows: list[list[Text]]
     console.print(table)
 
 
+def print_each(
+    items: Iterable[Any],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[object]] = tuple,
+    *,
+    as_json: bool,
+    right: Sequence[str] = (),
+    document: Callable[[Any], object] = lambda item: item,
+    none: str = "",
+) -> None:
+    """A list: with ``as_json`` the document of each item, else a table, or the note ``none`` where there is no item."""
+    if not as_json:
+        print_table(columns, map(row, items), right=right, none=none)
+        return
+    for item in items:
+        print_json(document(item))
+
+
+def print_findings(findings: Iterator[object], columns: Sequence[str], right: Sequence[str], *, as_json: bool) -> bool:
+    """What a check of a bucket found; whether that is nothing."""
+    first = next(findings, None)
+    found = findings if first is None else chain([first], findings)
+    if as_json:
+        print_json({"ok": first is None, "findings": found})
+    elif first is not None:
+        print_table(columns, cast("Iterable[Sequence[object]]", found), right=right)
+    return first is None
+
+
 def print_facts(facts: Mapping[str, object]) -> None:
     """One fact a line: its name, then its value."""
     width = max((len(name) for name in facts), default=0)
@@ -213,27 +241,8 @@ def write_picture(path: str, text: str, *, as_json: bool) -> bool:
     return True
 
 
-class Meter(Protocol):
-    """Shows progress in bytes."""
-
-    def advance(self, size_bytes: int) -> None:
-        """``size_bytes`` more are done."""
-
-
-class _Silent:
-    def advance(self, size_bytes: int) -> None:
-        pass
-
-
-class _Bar:
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def advance(self, size_bytes: int) -> None:
-        self._progress.update(self._task, advance=size_bytes)
-
-
+Meter: TypeAlias = Callable[[int], None]
+"""Shows that so many bytes more are done."""
 _bars: list[Progress] = []
 """On the screen: two that move the cursor leave lines of each other."""
 
@@ -259,7 +268,7 @@ def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Met
     """A progress bar on stderr while the block runs; silent in a pipe and with ``--json``."""
     console = Console(stderr=True)
     if as_json or not console.is_terminal:
-        yield _Silent()
+        yield lambda _: None
         return
     columns = (
         TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
@@ -271,6 +280,7 @@ def meter(title: str, total_bytes: int | None, *, as_json: bool) -> Iterator[Met
     with Progress(*columns, console=console, transient=True, expand=True) as progress:
         _bars.append(progress)
         try:
-            yield _Bar(progress, progress.add_task(shown(title), total=total_bytes))
+            task = progress.add_task(shown(title), total=total_bytes)
+            yield lambda size_bytes: progress.update(task, advance=size_bytes)
         finally:
             _bars.remove(progress)

@@ -1,35 +1,26 @@
-"""Verbs about pins: ``pins ls``, ``pins add``, ``pins rm``.
-
-Promises: ``ls`` never claims; the others do, as every verb that changes. ``add`` answers once the pin is committed: what the metadata
-say at its ``lsn`` is restorable from then on. Leaves out: what a pin keeps (``operations.pins``).
-"""
+"""``pins ls``, ``pins add``, ``pins rm``. Only ``ls`` does not claim."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
-
-import typer
+from typing import Annotated
 
 from chunkstore.arguments import check_pin
 from chunkstore.cli import access, options
+from chunkstore.cli.options import age_option, argument, option
 from chunkstore.cli.output import human_time
-from chunkstore.errors import ChunkstoreError
+from chunkstore.cli.streams import VerbFailed
 from chunkstore.names import check_segment_name
 from chunkstore.records import Pin
 
 __all__ = ["add", "ls", "rm"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pin.")]
+_Name = Annotated[str, argument("NAME", "Name of the pin.")]
 
 
-class NoSuchPin(ChunkstoreError):
+class NoSuchPin(VerbFailed):
     """``pins rm``: nothing of this name is pinned. Python's ``unpin`` answers False."""
 
-    fields: ClassVar[tuple[str, ...]] = ("pin",)
-
-    def __init__(self, pin: str) -> None:
-        super().__init__(f"no pin {pin!r} here; pins ls lists the pins")
-        self.pin = pin
+    fields = ("pin",)
 
 
 def ls(root: options.Root, *, here: access.Reading) -> None:
@@ -50,13 +41,8 @@ def add(
     root: options.Root,
     name: _Name,
     *,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="Purpose of the pin.")] = "",
-    expires_s: Annotated[
-        float | None,
-        typer.Option(
-            parser=options.age, metavar="AGE", help="It lasts at least this long.", show_default="until pins rm"
-        ),
-    ] = None,
+    note: Annotated[str, option("TEXT", "Purpose of the pin.")] = "",
+    expires_s: Annotated[float | None, age_option("It lasts at least this long.", show_default="until pins rm")] = None,
     here: access.Asking,
 ) -> None:
     """Pin the present state: collection keeps everything it needs."""
@@ -71,5 +57,5 @@ def rm(root: options.Root, name: _Name, *, here: access.Asking) -> None:
     """Remove a pin; the next collection deletes what only this pin kept."""
     with here.owner_or_asker(root) as store:
         if not store.unpin(name):
-            raise NoSuchPin(name)
+            raise NoSuchPin(name, f"no pin {name!r} here; pins ls lists the pins")
     here.show({"pin": name, "removed": True}, {"removed": name})

@@ -1,8 +1,6 @@
-"""The verbs ``pulsar ls``, ``read``, ``verify``, ``orphans`` and ``rm``: a bucket that Pulsar's offloaders wrote, without a broker.
+"""A bucket that Pulsar's offloaders wrote, without a broker: ``pulsar ls``, ``read``, ``verify``, ``orphans`` and ``rm``.
 
-Promises: only ``rm`` changes anything, and says what it did; what was left out is said on stderr. Leaves out: what is decided
-(``chunkstore.pulsar``), and single pairs of objects (``ledgers.decode``).
-"""
+Only ``rm`` changes anything; what was left out is said on stderr."""
 
 from __future__ import annotations
 
@@ -10,34 +8,27 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
 
 from chunkstore.cli import options
 from chunkstore.cli.ledgers import decode, framed, need_offload
-from chunkstore.cli.output import human_bytes, print_json, print_note, print_table, shown
+from chunkstore.cli.options import age_option, argument, flag, option
+from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, print_note, shown
 from chunkstore.cli.streams import opened_input, write_all
 from chunkstore.framing import Framing
 
 __all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
 
-Url = Annotated[
-    str,
-    typer.Argument(metavar="BUCKET", help="s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH."),
-]
-Topic = Annotated[
-    str | None, typer.Option(metavar="T", help="Only this topic: persistent://public/ns/T or public/ns/persistent/T.")
-]
-Ledger = Annotated[int | None, typer.Option(metavar="L", help="Only this ledger.")]
+Url = Annotated[str, argument("BUCKET", "s3://BUCKET/PREFIX, a path, file:///PATH or hdfs://HOST:HTTPPORT/PATH.")]
+Topic = Annotated[str | None, option("T", "Only this topic: persistent://public/ns/T or public/ns/persistent/T.")]
+Ledger = Annotated[int | None, option("L", "Only this ledger.")]
 _LIVE = "Output of info-internal and stats-internal of a topic: FILE or TOPIC=FILE; repeatable."
-Live = Annotated[list[str] | None, typer.Option("--live", metavar="FILE", help=_LIVE)]
-NeededLive = Annotated[list[str], typer.Option("--live", metavar="FILE", help=_LIVE)]
-MoreLive = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="More files for --live.")]
-Cluster = Annotated[
-    str | None, typer.Option(metavar="C", help="The cluster of the --live files, if they name no complete offload.")
-]
+Live = Annotated[list[str] | None, option("FILE", _LIVE, "--live")]
+NeededLive = Annotated[list[str], option("FILE", _LIVE, "--live")]
+MoreLive = Annotated[list[str] | None, argument("[FILE]...", "More files for --live.")]
+Cluster = Annotated[str | None, option("C", "The cluster of the --live files, if they name no complete offload.")]
 _ORPHAN = ("kind", "object", "ledger", "uuid", "bytes", "age_s")
 _NOTHING = "no ledger is in this bucket"
 _FINDING = ("kind", "object", "ledger", "entry", "position", "message")
@@ -65,20 +56,16 @@ def ls(
     url: Url,
     *,
     topic: Topic = None,
-    details: Annotated[bool, typer.Option("--details", help="Read each index: topics and entries.")] = False,
+    details: Annotated[bool, flag("Read each index: topics and entries.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """List the ledgers in a bucket."""
     with _bucket(url) as (bucket, _):
-        rows = bucket.ledgers(details, topic)
-        if as_json:
-            for row in rows:
-                print_json(row)
-            return
-        columns = ("topic", "ledger", "uuid", "format", "entries", "bytes")
-        print_table(
-            columns,
-            ((*row[:5], human_bytes(row.bytes)) for row in rows),
+        print_each(
+            bucket.ledgers(details, topic),
+            ("topic", "ledger", "uuid", "format", "entries", "bytes"),
+            lambda row: (*row[:5], human_bytes(row.bytes)),
+            as_json=as_json,
             right=("ledger", "entries", "bytes"),
             none=_NOTHING,
         )
@@ -89,20 +76,16 @@ def read(
     *,
     topic: Topic = None,
     ledger: Ledger = None,
-    uuid: Annotated[str | None, typer.Option(metavar="UUID", help="With --ledger: from this attempt only.")] = None,
-    first: Annotated[int, typer.Option(metavar="N", help="With --ledger: first entry.")] = 0,
-    last: Annotated[int | None, typer.Option(metavar="N", help="With --ledger: last entry; default: all.")] = None,
-    messages: Annotated[
-        bool, typer.Option("--messages", help="Write the messages inside, as a consumer gets them.")
-    ] = False,
+    uuid: Annotated[str | None, option("UUID", "With --ledger: from this attempt only.")] = None,
+    first: Annotated[int, option("N", "With --ledger: first entry.")] = 0,
+    last: Annotated[int | None, option("N", "With --ledger: last entry; default: all.")] = None,
+    messages: Annotated[bool, flag("Write the messages inside, as a consumer gets them.")] = False,
     transactions: Annotated[
-        Literal["committed", "all"], typer.Option(help="With --messages: all shows aborted and open ones, too.")
+        Literal["committed", "all"], flag("With --messages: all shows aborted and open ones, too.")
     ] = "committed",
-    lenient: Annotated[
-        bool, typer.Option("--lenient", help="With --messages: write entries that are not messages unchanged.")
-    ] = False,
+    lenient: Annotated[bool, flag("With --messages: write entries that are not messages unchanged.")] = False,
     live: Live = None,
-    entries: Annotated[Framing, typer.Option(help="How they are written: see offload. Not with --json.")] = "lines",
+    entries: Annotated[Framing, flag("How they are written: see offload. Not with --json.")] = "lines",
     as_json: options.AsJson = False,
 ) -> None:
     """Write the entries of a ledger or topic, or the messages inside, to standard output."""
@@ -152,16 +135,10 @@ def verify(
 ) -> None:
     """Check every object, block, frame and checksum. Exit code 0: sound; 1: something is damaged."""
     with _bucket(url, live) as (bucket, _):
-        findings = bucket.verify(topic, ledger)
-        first = next(findings, None)
-        found = findings if first is None else chain([first], findings)
-        if as_json:
-            print_json({"ok": first is None, "findings": found})
-        elif first is None and next(iter(bucket.ledgers()), None) is None:
+        ok = print_findings(bucket.verify(topic, ledger), _FINDING, ("ledger", "entry", "position"), as_json=as_json)
+        if ok and not as_json and next(iter(bucket.ledgers()), None) is None:
             print_note(f"{_NOTHING}: nothing was verified")
-        elif first is not None:
-            print_table(_FINDING, found, right=("ledger", "entry", "position"))
-    if first is not None:
+    if not ok:
         raise typer.Exit(1)
 
 
@@ -171,10 +148,7 @@ def orphans(
     *,
     live: NeededLive,
     older_than: Annotated[
-        float,
-        typer.Option(
-            parser=options.age, metavar="AGE", help="Only objects of at least this age; the files must not be older."
-        ),
+        float, age_option("Only objects of at least this age; the files must not be older.")
     ] = 86_400.0,
     cluster: Cluster = None,
     as_json: options.AsJson = False,
@@ -184,23 +158,25 @@ def orphans(
         from chunkstore.pulsar.orphans import find_orphans
 
         found = find_orphans(bucket, files, older_than_s=older_than, cluster=cluster)
-        if not as_json:
-            print_table((*_ORPHAN, "topic"), (orphan[:7] for orphan in found), right=("ledger", "bytes", "age_s"))
-        for orphan in found if as_json else ():
-            print_json(_orphan_row(orphan))
+        print_each(
+            found,
+            (*_ORPHAN, "topic"),
+            lambda orphan: orphan[:7],
+            as_json=as_json,
+            right=("ledger", "bytes", "age_s"),
+            document=_orphan_row,
+        )
 
 
 def rm(
     url: Url,
     more: MoreLive = None,
     *,
-    rows: Annotated[str, typer.Option("--from", metavar="FILE", help="Output of 'pulsar orphans --json'.")],
+    rows: Annotated[str, option("FILE", "Output of 'pulsar orphans --json'.", "--from")],
     live: NeededLive,
-    gone_topic: Annotated[
-        list[str] | None, typer.Option("--gone-topic", metavar="T", help="A topic that no longer exists; repeatable.")
-    ] = None,
+    gone_topic: Annotated[list[str] | None, option("T", "A topic that no longer exists; repeatable.")] = None,
     cluster: Cluster = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
+    dry_run: Annotated[bool, flag("Show what would be deleted; delete nothing.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Delete orphans that still are orphans, and print each."""

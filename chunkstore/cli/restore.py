@@ -1,58 +1,52 @@
-"""The verb ``restore``: a state of a container, a backup or an export, or a part of it, or what is left of it, as a new container.
+"""``restore`` and ``import``: a state of a container, a backup or an export, or a part of it, as a new container; and header files.
 
-Promises: the source is only read; what is missing is listed before anything is made.
-Leaves out: the copying (``chunkstore.backup``).
-"""
+The source is only read; what is missing is listed before anything is made, and before a former owner is fenced."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from chunkstore import backup as backups
 from chunkstore.backup import RestoreReport, SalvageReport
 from chunkstore.backup import restore as restore_container
 from chunkstore.cli import access, options
+from chunkstore.cli.options import argument, flag, option
 from chunkstore.cli.output import human_bytes, human_time, meter, print_facts, print_json, print_table
+from chunkstore.errors import InvalidArgument
 
-__all__ = ["restore", "show_report"]
+__all__ = ["export_headers", "import_", "import_headers", "restore", "show_report"]
 
 
 def restore(
-    root: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Root of a container or of backups, or an export file.")
-    ],
-    new_root: Annotated[str, typer.Argument(metavar="NEWROOT", help="Root of the new container.")],
+    root: Annotated[str, argument("SOURCE", "Root of a container or of backups, or an export file.")],
+    new_root: Annotated[str, argument("NEWROOT", "Root of the new container.")],
     *,
     segments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--segments", metavar="SEGMENT", help="Only this one, or this prefix ('orders-*'); again for more."
-        ),
+        list[str] | None, option("SEGMENT", "Only this one, or this prefix ('orders-*'); again for more.")
     ] = None,
     from_: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "ROOT2",
+            "Of an export: where its container is. With --salvage: backups, or a copy, of what has rotted.",
             "--from",
-            metavar="ROOT2",
-            help="Of an export: where its container is. With --salvage: backups, or a copy, of what has rotted.",
         ),
     ] = None,
-    lsn: Annotated[int | None, typer.Option(metavar="N", help="The state after the record with this number.")] = None,
+    lsn: Annotated[int | None, option("N", "The state after the record with this number.")] = None,
     time: Annotated[
         str | None,
-        typer.Option(
-            metavar="T",
-            help="The state after the newest record up to this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
+        option(
+            "T",
+            "The state after the newest record up to this time: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.",
         ),
     ] = None,
-    snapshot: Annotated[str | None, typer.Option(metavar="NAME", help="The state of this pin.")] = None,
-    new_container: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the new container.", show_default="the same")
-    ] = None,
+    snapshot: Annotated[str | None, option("NAME", "The state of this pin.")] = None,
+    new_container: Annotated[str | None, option("NAME", "Name of the new container.", show_default="the same")] = None,
     salvage: Annotated[
-        bool,
-        typer.Option("--salvage", help="Of a damaged container: its last good state, and all bytes that are sound."),
+        bool, flag("Of a damaged container: its last good state, and all bytes that are sound.")
     ] = False,
     dry_run: options.DryRun = False,
     here: access.Claiming,
@@ -74,7 +68,7 @@ def restore(
             take_over=here.take_over,
             dry_run=dry_run,
             new_container=new_container,
-            progress=progress.advance,
+            progress=progress,
         )
     show_report(here, report, "restored")
 
@@ -119,3 +113,92 @@ def _show_salvaged(salvaged: SalvageReport) -> None:
     print_facts(facts)
     if salvaged.lost:
         print_table(("segment", "start", "stop", "chunk", "continues as"), salvaged.lost, right=("start", "stop"))
+
+
+Root = Annotated[str, argument("ROOT", "Root of the new container; with --headers: also of one that is there.")]
+Source = Annotated[str, argument("FILE", "An export file, or a root of backups or of a container.")]
+Segments = Annotated[
+    list[str] | None, argument("[SEGMENT]...", "Segments, or prefixes ('orders-*'); none: everything.")
+]
+SourceRoot = Annotated[
+    str | None,
+    option("SOURCEROOT", "Of an export: where its container is.", "--from", show_default="as it says"),
+]
+Lsn = Annotated[int | None, option("N", "Of a root: as of this record.", "--lsn", show_default="newest")]
+Time = Annotated[
+    str | None,
+    option("T", "Of a root: as it was then: 2026-03-01, 2026-03-01T12:00:00Z, or milliseconds since 1970.", "--time"),
+]
+AsHeaders = Annotated[bool, flag("FILE is a folder: copy the segments that its header files list.", "--headers")]
+Name = Annotated[str | None, option("NAME", "Name of the new container.", "--as", show_default="--container")]
+
+
+def import_(
+    root: Root,
+    source: Source,
+    segments: Segments = None,
+    *,
+    source_root: SourceRoot = None,
+    lsn: Lsn = None,
+    time: Time = None,
+    name: Name = None,
+    as_headers: AsHeaders = False,
+    dry_run: options.DryRun = False,
+    here: access.Owning,
+) -> None:
+    """Make a new container of an export, a backup or a container, or of some of its segments; or copy what header files list.
+
+    Interrupted, the same command goes on.
+    """
+    if as_headers:
+        if any((source_root, time, name)) or lsn is not None:
+            raise InvalidArgument("--headers goes with SEGMENTs, --container and --dry-run only", argument="--headers")
+        import_headers(here, root, source, segments or (), dry_run=dry_run)
+        return
+    access.require_lasting(root)
+    moment = options.moment_of(time, "--time")
+    with meter(f"import {source}", None, as_json=here.as_json) as progress:
+        report = backups.import_(
+            root,
+            source,
+            segments or (),
+            from_=source_root,
+            source_container=here.container,
+            lsn=lsn,
+            time=moment,
+            container=here.container if name is None else name,
+            settings=here.settings,
+            take_over=here.take_over,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    show_report(here, report, "imported")
+
+
+def import_headers(here: access.Owning, root: str, directory: str, segments: Sequence[str], *, dry_run: bool) -> None:
+    """``import ROOT DIR --headers``: into the container at ROOT, which is made where there is none."""
+    found = backups.survey_headers(directory, segments, settings=here.settings)
+    damaged = any(item.severity == "damage" for item in found.findings)
+    if not dry_run and not damaged:
+        with here.owner(root, create=True) as store:
+            found = backups.import_headers(store, directory, segments)
+    done = "would import" if dry_run else "not imported" if damaged else "imported"
+    facts = {done: len(found.segments), "there already": len(found.there), "size": human_bytes(found.length)}
+    here.show(found, facts)
+    if found.findings and not here.as_json:
+        print_table(
+            ("severity", "segment", "object", "position", "message"), [item[1:3] + item[4:] for item in found.findings]
+        )
+    if damaged:
+        raise typer.Exit(1)
+
+
+def export_headers(here: access.Owning, root: str, directory: str, segments: Sequence[str], *, replaces: bool) -> None:
+    """``export ROOT DIR --headers``: by a replica."""
+    with here.replica(root) as replica:
+        report = backups.export_headers(replica, directory, segments, replace=replaces)
+    facts: dict[str, object] = {"headers": report.segments, "chunks": report.chunks}
+    facts["copied"] = f"{report.copied} files, {human_bytes(report.copied_bytes)}"
+    if report.unsealed:
+        facts["look open"] = f"{report.unsealed} sealed segments: this storage has no read-only files"
+    here.show(report, facts)

@@ -1,37 +1,30 @@
-"""The group ``retention``: the policies that say what of segments is kept, and applying them: ``ls``, ``set``, ``rm``, ``apply``.
-
-Promises: setting a policy deletes nothing; ``apply --dry-run`` looks through a replica and claims nothing.
-Leaves out: what is due (``chunkstore.upkeep.retention``).
-"""
+"""``retention ls``, ``set``, ``rm``, ``apply``. Setting a policy deletes nothing; ``apply --dry-run`` claims nothing."""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
 from chunkstore import runtime
 from chunkstore.arguments import moment_text
 from chunkstore.cli import access, options
+from chunkstore.cli.options import age_option, argument, option, size_option
 from chunkstore.cli.output import human_bytes, print_facts, print_json, print_note, print_table, shown
+from chunkstore.cli.streams import VerbFailed
 from chunkstore.config import RetentionPolicy
-from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.retention import pattern_key
 from chunkstore.upkeep.retention import RetentionReport
 
 __all__ = ["apply", "ls", "rm", "set_"]
 
-_Name = Annotated[str, typer.Argument(metavar="NAME|PREFIX*", help="A segment's name, or a prefix and '*' (quote it).")]
+_Name = Annotated[str, argument("NAME|PREFIX*", "A segment's name, or a prefix and '*' (quote it).")]
 
 
-class NoSuchPolicy(ChunkstoreError):
+class NoSuchPolicy(VerbFailed):
     """``retention rm``: no policy of this name. Python's ``set_retention`` answers False."""
 
-    fields: ClassVar[tuple[str, ...]] = ("name",)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"no policy {name!r} here; retention ls lists the policies")
-        self.name = name
+    fields = ("name",)
 
 
 def ls(root: options.Root, *, here: access.Reading) -> None:
@@ -52,18 +45,9 @@ def set_(
     name: _Name,
     *,
     size: Annotated[
-        int | None,
-        typer.Option(
-            "--size-bytes-max",
-            parser=options.size,
-            metavar="SIZE",
-            help="Keep at most this many bytes, in whole chunks.",
-        ),
+        int | None, size_option("Keep at most this many bytes, in whole chunks.", "--size-bytes-max")
     ] = None,
-    age: Annotated[
-        float | None,
-        typer.Option("--age-s-max", parser=options.age, metavar="AGE", help="Keep at most this age, in whole chunks."),
-    ] = None,
+    age: Annotated[float | None, age_option("Keep at most this age, in whole chunks.", "--age-s-max")] = None,
     here: access.Owning,
 ) -> None:
     """Set the policy of a segment or of a prefix. Deletes nothing."""
@@ -85,7 +69,7 @@ def rm(root: options.Root, name: _Name, *, here: access.Owning) -> None:
     pattern_key(name)
     with here.owner(root) as store:
         if not store.set_retention(name, None):
-            raise NoSuchPolicy(name)
+            raise NoSuchPolicy(name, f"no policy {name!r} here; retention ls lists the policies")
     if here.as_json:
         print_json({"name": name, "removed": True})
     else:
@@ -97,8 +81,7 @@ def apply(
     *,
     dry_run: options.DryRun = False,
     ignore_times_after: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="Times of chunks after this one come from a wrong clock: ignore them."),
+        str | None, option("T", "Times of chunks after this one come from a wrong clock: ignore them.")
     ] = None,
     here: access.Owning,
 ) -> None:

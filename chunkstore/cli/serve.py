@@ -1,11 +1,8 @@
-"""The verb ``serve``: an owner without an application, for cron and containers.
+"""``serve``: an owner without an application, for cron and containers.
 
-Promises: claims as every verb that changes, never makes a container, and ends with a clean close: when it is told to (SIGTERM, SIGHUP,
-Ctrl-C), when upkeep has found nothing to do for ``--idle-s``, or when somebody else has taken over, which it looks for every second where
-that asks nothing of a server, and 40 times an hour elsewhere. A storage that is away ends it only where it has not opened the container yet
-and does not stand by. Metrics are shown on 127.0.0.1 only, one answer at a time, each within seconds.
-Leaves out: what upkeep does (``chunkstore.upkeep``), what is counted (``chunkstore.metrics``).
-"""
+It never makes a container, and ends with a clean close: on SIGTERM, SIGHUP or Ctrl-C, when upkeep has found nothing to do for ``--idle-s``,
+or when another owner has taken over, for which it looks every second on local storage and 40 times an hour elsewhere. An absent storage
+ends it only before it has opened the container, and without ``--stand-by``. Metrics are shown on 127.0.0.1 only."""
 
 from __future__ import annotations
 
@@ -22,6 +19,7 @@ import typer
 import chunkstore
 from chunkstore import assembly, runtime
 from chunkstore.cli import access, options
+from chunkstore.cli.options import age_option, flag, option, size_option
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
 from chunkstore.errors import (
@@ -54,25 +52,13 @@ _AWAY: Final = (StorageUnavailable, StorageFull, DeadlineExceeded, OutcomeUnknow
 def serve(
     root: options.Root,
     *,
-    idle_s: Annotated[
-        float | None, typer.Option(parser=options.age, metavar="AGE", help="End after so long without work.")
-    ] = None,
-    stand_by: Annotated[
-        bool,
-        typer.Option("--stand-by", help="Wait while another owner is alive; claim when its lease stops."),
-    ] = False,
-    metrics_port: Annotated[
-        int | None, typer.Option(metavar="P", help="Show Prometheus metrics at 127.0.0.1:P; 0: any port.")
-    ] = None,
-    defrag: Annotated[bool, typer.Option("--defrag", help="Also merge small chunks.")] = False,
+    idle_s: Annotated[float | None, age_option("End after so long without work.")] = None,
+    stand_by: Annotated[bool, flag("Wait while another owner is alive; claim when its lease stops.")] = False,
+    metrics_port: Annotated[int | None, option("P", "Show Prometheus metrics at 127.0.0.1:P; 0: any port.")] = None,
+    defrag: Annotated[bool, flag("Also merge small chunks.")] = False,
     scrub_bytes_s: Annotated[
         int | None,
-        typer.Option(
-            "--scrub",
-            parser=options.size,
-            metavar="SIZE",
-            help="Also read all chunks once a day, at this many bytes a second, and report damage.",
-        ),
+        size_option("Also read all chunks once a day, at this many bytes a second, and report damage.", "--scrub"),
     ] = None,
     here: access.Owning,
 ) -> None:

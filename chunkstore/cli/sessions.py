@@ -1,45 +1,34 @@
-"""Verbs about sessions of writers outside the owner: ``sessions ls``, ``sessions end``.
-
-Promises: ``ls`` never claims, nor does ``end`` with ``--dry-run``, or where nothing is to be ended; only what is asked for is ended.
-Leaves out: what a session is (``chunkstore.sessions``), deleting what it has left (``gc --orphans``).
-"""
+"""Sessions of writers outside the owner: ``sessions ls``, ``sessions end``. Nothing is claimed where nothing is to be ended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
 from chunkstore import runtime
 from chunkstore.cli import access, options
+from chunkstore.cli.options import age_option, argument
 from chunkstore.cli.output import human_time, print_json, print_note, shown
-from chunkstore.errors import ChunkstoreError, InvalidArgument
+from chunkstore.cli.streams import VerbFailed
+from chunkstore.errors import InvalidArgument
 from chunkstore.owner import end_session
 from chunkstore.records import OpenSession
 from chunkstore.sessions import check_session_id
 
 __all__ = ["end", "ls"]
 
-_OlderThan = Annotated[
-    float | None,
-    typer.Option(
-        "--older-than", parser=options.age, metavar="AGE", help="Sessions that were opened at least so long ago."
-    ),
-]
+_OlderThan = Annotated[float | None, age_option("Sessions that were opened at least so long ago.", "--older-than")]
 
 
 _NONE_OLDER = "no session was opened so long ago"
 
 
-class NoSuchSession(ChunkstoreError):
+class NoSuchSession(VerbFailed):
     """``sessions end``: no session of this id is open."""
 
-    fields: ClassVar[tuple[str, ...]] = ("session_id",)
-
-    def __init__(self, session_id: int) -> None:
-        super().__init__(f"no session {session_id} is open here; sessions ls lists the open ones")
-        self.session_id = session_id
+    fields = ("session_id",)
 
 
 def ls(
@@ -62,7 +51,7 @@ def ls(
 
 def end(
     root: options.Root,
-    session_ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Ids of sessions.")] = None,
+    session_ids: Annotated[list[int] | None, argument("[ID]...", "Ids of sessions.")] = None,
     *,
     older_than: _OlderThan = None,
     dry_run: options.DryRun = False,
@@ -111,7 +100,8 @@ def _chosen(sessions: Sequence[OpenSession], session_ids: Sequence[int], older_t
     there = {item.id: item for item in sessions}
     for session_id in session_ids:
         if session_id not in there:
-            raise NoSuchSession(session_id)
+            text = f"no session {session_id} is open here; sessions ls lists the open ones"
+            raise NoSuchSession(session_id, text)
     return [there[session_id] for session_id in dict.fromkeys(session_ids)]
 
 

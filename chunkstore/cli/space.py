@@ -1,8 +1,4 @@
-"""Verbs about space: ``gc``, ``defrag``.
-
-Promises: nothing is deleted that no removal has made garbage, but with ``--orphans --delete``; ``--dry-run`` claims nothing.
-Leaves out: what garbage and orphans are (``operations.collect``, ``upkeep.sweep``), which chunks are merged (``upkeep.defrag_plan``).
-"""
+"""``gc``, ``defrag``, ``usage``, ``quota``. Only ``--orphans --delete`` deletes what no removal made garbage."""
 
 from __future__ import annotations
 
@@ -12,12 +8,25 @@ import typer
 
 from chunkstore import Asker, ChunkedSegmentStorage
 from chunkstore.cli import access, options
-from chunkstore.cli.output import human_bytes, meter, print_facts, print_json, print_note, print_table, shown
+from chunkstore.cli.options import age_option, argument, flag, option
+from chunkstore.cli.output import (
+    fields_of,
+    human_bytes,
+    human_time,
+    meter,
+    print_facts,
+    print_json,
+    print_note,
+    print_table,
+    shown,
+)
+from chunkstore.cli.streams import VerbFailed
 from chunkstore.errors import InvalidArgument
+from chunkstore.metadata.retention import encode_quota
 from chunkstore.upkeep.defrag import DefragAction, DefragReport
 from chunkstore.upkeep.sweep import SweepReport, SweptKind
 
-__all__ = ["defrag", "gc"]
+__all__ = ["defrag", "gc", "rm", "set_", "usage"]
 
 _DAY_S = 86_400.0
 _WAITING = (
@@ -29,29 +38,18 @@ _WAITING = (
 def gc(
     root: options.Root,
     *,
-    orphans: Annotated[
-        bool, typer.Option("--orphans", help="Also search for orphans (chunks left by crashes); lists every chunk.")
-    ] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="With --orphans: delete them.")] = False,
+    orphans: Annotated[bool, flag("Also search for orphans (chunks left by crashes); lists every chunk.")] = False,
+    delete: Annotated[bool, flag("With --orphans: delete them.")] = False,
     keep_in: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER", help="With --delete: first copy them into this folder of the container, such as 'lost'."
-        ),
+        option("FOLDER", "With --delete: first copy them into this folder of the container, such as 'lost'."),
     ] = None,
-    age_s: Annotated[
-        float,
-        typer.Option(parser=options.age, metavar="AGE", help="With --orphans: only orphans of at least this age."),
-    ] = _DAY_S,
+    age_s: Annotated[float, age_option("With --orphans: only orphans of at least this age.")] = _DAY_S,
     grace_s: Annotated[
         float | None,
-        typer.Option(
-            parser=options.age,
-            metavar="AGE",
-            help=(
-                "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
-                "Default 3600; 0 deletes them now."
-            ),
+        age_option(
+            "Time that removed chunks stay for readers, from the removal or from this claim if that is later. "
+            "Default 3600; 0 deletes them now."
         ),
     ] = None,
     dry_run: options.DryRun = False,
@@ -133,9 +131,7 @@ def _show_plan(here: access.Reading, garbage: SweptKind, lost: SweepReport | Non
 
 def defrag(
     root: options.Root,
-    segment: Annotated[
-        str | None, typer.Argument(metavar="[SEGMENT]", help="Name of a segment; without it, all.")
-    ] = None,
+    segment: Annotated[str | None, argument("[SEGMENT]", "Name of a segment; without it, all.")] = None,
     *,
     dry_run: options.DryRun = False,
     here: access.Asking,
@@ -155,7 +151,7 @@ def defrag(
             if isinstance(store, Asker):
                 report = store.defrag(segment)
             else:
-                report = store.defrag(segment, progress=lambda action: bar.advance(action.size_bytes))
+                report = store.defrag(segment, progress=lambda action: bar(action.size_bytes))
     _show_defrag(here, report, dry_run=dry_run)
     if report.refused:
         raise typer.Exit(1)
@@ -189,3 +185,53 @@ def _show_defrag(here: access.Reading, report: DefragReport, *, dry_run: bool) -
             would: f"{human_bytes(report.bytes_moved)} by about {report.requests} requests",
         }
     )
+
+
+class NoQuota(VerbFailed):
+    """``quota rm``: no quota is stored. Python's ``set_quota`` answers False."""
+
+    fields = ("container",)
+
+
+def set_(
+    root: options.Root,
+    quota_bytes: Annotated[int, argument("SIZE", "Chunks may take so much.", parser=options.size)],
+    *,
+    here: access.Owning,
+) -> None:
+    """Store the quota of a container, for all its owners. Deletes nothing; what does not fit is refused."""
+    encode_quota(quota_bytes)
+    with here.owner(root) as store:
+        store.set_quota(quota_bytes)
+    here.show({"quota_bytes": quota_bytes}, {"quota": human_bytes(quota_bytes)})
+
+
+def rm(root: options.Root, *, here: access.Owning) -> None:
+    """Remove the quota of a container."""
+    with here.owner(root) as store:
+        if not store.set_quota(None):
+            raise NoQuota(here.container, f"container {here.container!r} stores no quota; usage shows what is in force")
+    here.show({"removed": True}, {"quota": "removed"})
+
+
+def usage(
+    root: options.Root,
+    segment: Annotated[str | None, argument("[SEGMENT]", "Only this segment.")] = None,
+    *,
+    here: access.Reading,
+) -> None:
+    """Show how much space is taken up, and by what."""
+    with here.replica(root) as store:
+        used = store.usage(segment)
+    if here.as_json:
+        print_json(used)
+        return
+    facts: dict[str, object] = {}
+    for name, value in fields_of(used).items():
+        if not isinstance(value, int):
+            continue  # not known here, or not of one segment
+        what, _, unit = name.rpartition("_")
+        shown = {"bytes": human_bytes, "ms": human_time}.get(unit, str)(value)
+        label = {"bytes": what, "ms": f"{what} at"}.get(unit, name)
+        facts[label.replace("_", " ")] = shown
+    print_facts(facts)

@@ -1,11 +1,8 @@
-"""Standard output and standard error while a command runs: one place that knows what it means when they cannot be written; and the
-file, or standard input, that a verb reads.
+"""Standard output and standard error while a command runs, and the file, or standard input, that a verb reads.
 
-Promises: a failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whoever writes,
-also ``rich`` and ``typer``; a failed write to standard error raises nothing, because nobody can be told. After a failure the
-stream leads nowhere, so that Python's own flush at exit cannot fail. Streams that were closed before the start count as failed.
-Leaves out: exit codes (``app``).
-"""
+A failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whoever writes; a failed write to
+standard error raises nothing. After a failure the stream leads nowhere, so that Python's own flush at exit cannot fail. Streams that
+were closed before the start count as failed."""
 
 from __future__ import annotations
 
@@ -18,17 +15,23 @@ from typing import Any, BinaryIO, ClassVar, TextIO, cast
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 
-__all__ = ["OutputFailed", "opened_input", "watched_streams", "write_all"]
+__all__ = ["OutputFailed", "VerbFailed", "opened_input", "watched_streams", "write_all"]
 
 
-class OutputFailed(ChunkstoreError):
+class VerbFailed(ChunkstoreError):
+    """An error that only the command line has, with one field."""
+
+    fields: ClassVar[tuple[str, ...]] = ("name",)
+
+    def __init__(self, value: str | int, message: str) -> None:
+        super().__init__(message)
+        setattr(self, self.fields[0], value)
+
+
+class OutputFailed(VerbFailed):
     """The result could not be written to standard output; what the verb changed stays changed."""
 
-    fields: ClassVar[tuple[str, ...]] = ("errno",)
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(f"cannot write to standard output: {reason}")
-        self.errno = number
+    fields = ("errno",)
 
 
 @contextmanager
@@ -117,7 +120,8 @@ class _Output(_Watched):
     def _tell(self, error: OSError, size: int) -> int:
         if isinstance(error, BrokenPipeError):
             raise error
-        raise OutputFailed(error.errno or 0, error.strerror or str(error)) from error
+        text = f"cannot write to standard output: {error.strerror or error}"
+        raise OutputFailed(error.errno or 0, text) from error
 
 
 class _Errors(_Watched):

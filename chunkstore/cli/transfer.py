@@ -1,31 +1,27 @@
-"""``put`` and ``cat``: bytes into a segment and out of it, in bounded memory.
+"""``put``, ``cat``, ``tail`` and ``get``: bytes into a segment and out of it, in bounded memory.
 
-Promises: ``put`` appends pieces of 8 MiB in order, several on their way at once where the storage lets them; killed at any moment, ``put
---resume`` goes on where the stored bytes end, after it has compared them with the file; with ``--ask`` in pieces of one request, each
-exactly once. ``cat`` writes exactly the segment's bytes; with
-``--follow`` it succeeds only at the end of a sealed segment. A ``put`` that is refused claims nothing, as far as a look beforehand can
-tell, and leaves no segment (with ``--ask`` an empty one, if the owner refuses the first bytes).
-Leaves out: compression, framing, anything that is not bytes.
-"""
+A killed ``put`` continues with ``--resume``, which first compares the stored bytes with the file. A ``put`` that is refused claims nothing,
+as far as a look beforehand can tell, and leaves no segment (with ``--ask`` an empty one, if the owner refuses the first bytes). ``get``
+makes FILE when all bytes are durable on the local disk; a killed one leaves ``.FILE.*.part``."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Annotated, BinaryIO, ClassVar
-
-import typer
 
 import chunkstore
 from chunkstore import runtime
 from chunkstore.changes import Append, Create, Seal, TablePut
 from chunkstore.cli import access, options
-from chunkstore.cli.output import Meter, fields_of, meter
-from chunkstore.cli.streams import opened_input, write_all
+from chunkstore.cli.options import argument, flag, option, size_option
+from chunkstore.cli.output import Meter, human_bytes, meter
+from chunkstore.cli.streams import VerbFailed, opened_input, write_all
 from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.errors import (
     ChunkstoreError,
@@ -40,7 +36,7 @@ from chunkstore.names import check_segment_name
 from chunkstore.reading import ReadableContainer
 from chunkstore.runtime import Future
 
-__all__ = ["ContentDiffers", "PutResult", "cat", "copy_out", "put"]
+__all__ = ["ContentDiffers", "FileUnwritable", "cat", "copy_out", "get", "put", "tail"]
 
 PIECE_BYTES = 8 * MIB
 """One append of ``put`` and one read of ``cat``: large enough for full speed, small enough to forget about memory."""
@@ -63,24 +59,10 @@ class ContentDiffers(ChunkstoreError):
         self.offset = offset
 
 
-class FileUnreadable(ChunkstoreError):
+class FileUnreadable(VerbFailed):
     """The local file could not be read; what was appended before stays."""
 
-    fields: ClassVar[tuple[str, ...]] = ("file",)
-
-    def __init__(self, file: str, reason: str) -> None:
-        super().__init__(f"cannot read {file}: {reason}")
-        self.file = file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutResult:
-    """What ``put`` did: the bytes ``[offset, offset + length)`` of ``segment`` were appended under ``epoch``."""
-
-    segment: str
-    offset: int
-    length: int
-    epoch: int
+    fields = ("file",)
 
 
 class _Source:
@@ -101,7 +83,7 @@ class _Source:
             try:
                 got = self._file.readinto(self._buffer[have:wanted])  # type: ignore[attr-defined]
             except OSError as error:
-                raise FileUnreadable(self.name, error.strerror or str(error)) from error
+                raise FileUnreadable(self.name, f"cannot read {self.name}: {error.strerror or error}") from error
             if not got:
                 break
             have += got
@@ -111,19 +93,14 @@ class _Source:
 def put(
     root: options.Root,
     segment: options.Segment,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="File to store; - is standard input.")],
+    file: Annotated[str, argument("FILE", "File to store; - is standard input.")],
     *,
-    append: Annotated[bool, typer.Option("--append", help="Append to a segment, which must exist.")] = False,
+    append: Annotated[bool, flag("Append to a segment, which must exist.")] = False,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Compare the stored bytes with the beginning of the file, then continue after them."
-        ),
+        bool, flag("Compare the stored bytes with the beginning of the file, then continue after them.")
     ] = False,
-    seal: Annotated[bool, typer.Option("--seal", help="Seal the segment when everything is stored.")] = False,
-    chunk_size: Annotated[
-        int | None, typer.Option(parser=options.size, metavar="SIZE", help="A new segment's chunks grow to this size.")
-    ] = None,
+    seal: Annotated[bool, flag("Seal the segment when everything is stored.")] = False,
+    chunk_size: Annotated[int | None, size_option("A new segment's chunks grow to this size.")] = None,
     here: access.Asking,
 ) -> None:
     """Store a file as a segment, durably.
@@ -154,7 +131,7 @@ def put(
                 result = copy.run(store)
                 if seal and not store.info(segment).sealed:
                     store.seal(segment)
-    here.show(result, fields_of(result))
+    here.show(result, result)
 
 
 @dataclass(slots=True)
@@ -189,7 +166,7 @@ class _Copy:
         elif info.sealed:
             raise SegmentSealed(self.segment)
 
-    def run(self, store: chunkstore.ChunkedSegmentStorage) -> PutResult:
+    def run(self, store: chunkstore.ChunkedSegmentStorage) -> dict[str, object]:
         """Append, as the owner. What was seen may have gone on since."""
         self.look(store)
         begin = offset = self.compared
@@ -200,7 +177,7 @@ class _Copy:
             piece = self.source.read()
             store.commit([Create(self.segment, self.rolling), Append(self.segment, piece, offset)])
             offset += len(piece)
-            self.progress.advance(len(piece))
+            self.progress(len(piece))
         ways = deque[tuple[Future[int], int]]()
         with store.writer(self.segment, flush_bytes=PIECE_BYTES, expected_offset=offset) as writer:
             while piece := self.source.read():
@@ -210,9 +187,9 @@ class _Copy:
                     self._arrived(*ways.popleft())
             for way in ways:
                 self._arrived(*way)
-        return PutResult(segment=self.segment, offset=begin, length=offset - begin, epoch=store.epoch)
+        return self._done(begin, offset, store.epoch)
 
-    def ask(self, asker: chunkstore.Asker, *, seal: bool) -> PutResult:
+    def ask(self, asker: chunkstore.Asker, *, seal: bool) -> dict[str, object]:
         """As ``run``, through the owner. Raises ``BadOffset`` where others append in between."""
         replica, token = asker.replica, runtime.token(16)
         replica.refresh()
@@ -225,12 +202,16 @@ class _Copy:
             number += 1
             at = asker.append(self.segment, piece, writer_id=token, event_number=number, expected_offset=offset)
             offset, length = at + len(piece), length + len(piece)
-            self.progress.advance(len(piece))
+            self.progress(len(piece))
         replica.refresh()
         if seal and not replica.info(self.segment).sealed:
             self._commit(asker, Seal(self.segment), token)
         end = replica.info(self.segment).length if offset is None else offset
-        return PutResult(segment=self.segment, offset=end - length, length=length, epoch=replica.epoch)
+        return self._done(end - length, end, replica.epoch)
+
+    def _done(self, begin: int, end: int, epoch: int) -> dict[str, object]:
+        """The bytes ``[begin, end)`` were appended under ``epoch``."""
+        return {"segment": self.segment, "offset": begin, "length": end - begin, "epoch": epoch}
 
     def _commit(self, asker: chunkstore.Asker, change: Create | Seal, token: bytes) -> None:
         key = self.segment.encode()
@@ -241,7 +222,7 @@ class _Copy:
     def _arrived(self, future: Future[int], length: int) -> None:
         """Wait until a piece is durable. Raises why it is not."""
         future.result()
-        self.progress.advance(length)
+        self.progress(length)
 
     def _compare(self, store: ReadableContainer) -> None:
         """Read ``source`` up to the segment's length, comparing it with every byte that is still stored."""
@@ -261,7 +242,7 @@ class _Copy:
                     differ = offset + _first_difference(stored[:got], piece)
                     raise ContentDiffers(segment, file=source.name, offset=differ)
             self.compared += len(piece)
-            self.progress.advance(len(piece))
+            self.progress(len(piece))
 
 
 def _first_difference(left: memoryview, right: memoryview) -> int:
@@ -279,18 +260,14 @@ def cat(
     root: options.Root,
     segment: options.Segment,
     *,
-    offset: Annotated[
-        int | None, typer.Option(parser=options.size, metavar="SIZE", help="First byte; default: the start.")
-    ] = None,
-    length: Annotated[
-        int | None, typer.Option(parser=options.size, metavar="SIZE", help="Largest number of bytes; default: all.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for more bytes until the segment is sealed.")] = False,
+    offset: Annotated[int | None, size_option("First byte; default: the start.")] = None,
+    length: Annotated[int | None, size_option("Largest number of bytes; default: all.")] = None,
+    follow: Annotated[bool, flag("Wait for more bytes until the segment is sealed.")] = False,
     at_lsn: options.AtLsn = None,
     at_time: options.AtTime = None,
     container: options.Container = "default",
     cache_dir: options.CacheDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Errors as JSON; the bytes stay bytes.")] = False,
+    as_json: Annotated[bool, flag("Errors as JSON; the bytes stay bytes.", "--json")] = False,
 ) -> None:
     """Write a segment's bytes to standard output, up to the first block that is damaged."""
     for name, value in (("--offset", offset), ("--length", length)):
@@ -328,5 +305,106 @@ def copy_out(
             write_all(out, data)
             if follow:
                 out.flush()
-            progress.advance(len(data))
+            progress(len(data))
         out.flush()
+
+
+class FileUnwritable(VerbFailed):
+    """``get``: the local file could not be written; none was made."""
+
+    fields = ("file",)
+
+
+def tail(
+    root: options.Root,
+    segment: options.Segment,
+    *,
+    lines: Annotated[int | None, option("LINES", "So many lines; default: 10.", "--lines", "-n", min=0)] = None,
+    size: Annotated[int | None, size_option("So many bytes.", "--bytes")] = None,
+    follow: Annotated[bool, flag("Wait for more bytes until the segment is sealed.")] = False,
+    here: access.Reading,
+) -> None:
+    """Write the end of a segment to standard output: its last lines, or bytes. With --json only errors are JSON."""
+    if lines is not None and size is not None:
+        raise InvalidArgument("give lines (-n) or --bytes, not both", argument="--bytes")
+    with here.replica(root) as store:
+        info = store.info(segment)
+        if size is None:
+            start = _start_of_lines(store, segment, info.start_offset, info.length, 10 if lines is None else lines)
+        else:
+            start = max(info.start_offset, info.length - size)
+        stop = None if follow else info.length
+        with meter(f"tail {segment}", info.length - start, as_json=here.as_json or sys.stdout.isatty()) as progress:
+            copy_out(store, segment, sys.stdout.buffer, (start, stop), progress, follow=follow)
+
+
+def _start_of_lines(store: ReadableContainer, segment: str, low: int, high: int, lines: int) -> int:
+    """Where the last ``lines`` lines of bytes ``[low, high)`` begin. Reads backwards, a piece at a time."""
+    if not lines:
+        return high
+    stop = high
+    while stop > low:
+        start = max(low, stop - MIB)
+        piece = store.read(segment, start, stop - start)
+        # The line end of the last line begins no other line.
+        at = len(piece) - 1 if stop == high else len(piece)
+        while (at := piece.rfind(b"\n", 0, at)) >= 0:
+            lines -= 1
+            if not lines:
+                return start + at + 1
+        stop = start
+    return low
+
+
+def get(
+    root: options.Root,
+    segment: options.Segment,
+    file: Annotated[str, argument("FILE", "The file to make.")],
+    *,
+    force: Annotated[bool, flag("Replace FILE if it exists.")] = False,
+    here: access.Reading,
+) -> None:
+    """Download a segment into a new file, all of it or nothing. Bytes that were truncated away are left out."""
+    folder, name = os.path.split(os.path.abspath(file))
+    if file == "-" or os.path.isdir(file):
+        raise InvalidArgument(f"{file!r} is no file name; for standard output use 'cat'", argument="FILE")
+    if not force and os.path.lexists(file):
+        raise InvalidArgument(f"{file} exists already; --force replaces it", argument="FILE")
+    part = os.path.join(folder, f".{name}.{runtime.token(6).hex()}.part")
+    with here.replica(root) as store:
+        info = store.info(segment)
+        length = info.length - info.start_offset
+        with meter(f"get {segment}", length, as_json=here.as_json) as progress:
+            try:
+                with open(part, "xb") as out:
+                    copy_out(store, segment, out, (info.start_offset, info.length), progress, follow=False)
+                    os.fsync(out.fileno())
+                _publish(part, file, folder, force=force)
+            except OSError as error:
+                text = f"cannot write {file}: {error.strerror or error}; nothing was made, choose another FILE or make room"
+                raise FileUnwritable(file, text) from error
+            finally:
+                with suppress(OSError):
+                    os.unlink(part)
+    facts = {"segment": segment, "file": file, "offset": info.start_offset, "length": length}
+    here.show(facts, {**facts, "length": f"{length} ({human_bytes(length)})"})
+
+
+def _publish(part: str, file: str, folder: str, *, force: bool) -> None:
+    """Give the finished file its name, durably. Raises ``InvalidArgument`` where a file appeared in the meantime, and ``OSError``."""
+    try:
+        if force:
+            os.replace(part, file)
+        else:
+            os.link(part, file)
+    except FileExistsError as error:
+        raise InvalidArgument(f"{file} exists already; --force replaces it", argument="FILE") from error
+    except OSError as error:
+        if force or error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        os.rename(part, file)  # a file system without links
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,21 +1,18 @@
-"""Verbs about health and history: ``check``, ``scrub``, ``journal``, ``snapshot``.
-
-Promises: ``check`` and ``journal`` read only; ``check`` exits 1 when it finds anything broken, also when the container
-cannot be followed at all, and ``scrub`` when something stays broken.
-Leaves out: what they find and do (``operations``).
-"""
+"""``check``, ``scrub``, ``journal``, ``snapshot``. ``check`` exits 1 also when the container cannot be followed at all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 
 from chunkstore import assembly, parts
 from chunkstore.cli import access, options
+from chunkstore.cli.options import flag, option, size_option
 from chunkstore.cli.output import human_bytes, human_time, meter, print_json, print_table, shown
-from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
+from chunkstore.cli.streams import VerbFailed
+from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.names import check_segment_name
 from chunkstore.parts import open_copy
@@ -28,24 +25,18 @@ _RECORD_COLUMNS = ("lsn", "epoch", "index", "kind", "time", "ops", "rows", "size
 _REPLACE = "chunkstore: 'chunkstore scrub ROOT --repair-from BACKUPROOT' replaces damaged chunks by a backup's copies"
 
 
-class NoSuchEpoch(ChunkstoreError):
+class NoSuchEpoch(VerbFailed):
     """``journal --epoch``: history has no stream of this epoch. No misuse: a container is found or not found, too."""
 
-    fields: ClassVar[tuple[str, ...]] = ("epoch",)
-
-    def __init__(self, epoch: int, message: str) -> None:
-        super().__init__(message)
-        self.epoch = epoch
+    fields = ("epoch",)
 
 
 def check(
     root: options.Root,
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Metadata only (the default).")] = False,
-    exists: Annotated[
-        bool, typer.Option("--exists", help="Also check that every chunk exists and is long enough.")
-    ] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read every chunk and compare checksums.")] = False,
+    quick: Annotated[bool, flag("Metadata only (the default).")] = False,
+    exists: Annotated[bool, flag("Also check that every chunk exists and is long enough.")] = False,
+    deep: Annotated[bool, flag("Also read every chunk and compare checksums.")] = False,
     here: access.Reading,
 ) -> None:
     """Check the container's invariants. Exit code 0: sound; 1: something is damaged."""
@@ -56,7 +47,7 @@ def check(
         with here.replica(root) as store:
             read_bytes = store.usage().live_bytes if deep else None
             with meter(f"checking {here.container}", read_bytes, as_json=here.as_json or not deep) as bar:
-                findings = store.check(level, progress=bar.advance)
+                findings = store.check(level, progress=bar)
     except Damaged as error:
         findings = [_unreadable(error)]
     findings.sort(key=lambda finding: _SEVERITIES.get(finding.severity, 0))
@@ -91,20 +82,12 @@ def scrub(
     *,
     repair_from: Annotated[
         str | None,
-        typer.Option(
-            metavar="ROOT2",
-            help="A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk.",
+        option(
+            "ROOT2", "A copy of the root: damaged chunks are replaced by its sound ones. Starts at the first chunk."
         ),
     ] = None,
-    rate: Annotated[
-        float | None, typer.Option(parser=options.size, metavar="SIZE", help="Read at most this many bytes a second.")
-    ] = None,
-    bytes_max: Annotated[
-        int | None,
-        typer.Option(
-            parser=options.size, metavar="SIZE", help="Stop after this many bytes; the next scrub continues there."
-        ),
-    ] = None,
+    rate: Annotated[float | None, size_option("Read at most this many bytes a second.")] = None,
+    bytes_max: Annotated[int | None, size_option("Stop after this many bytes; the next scrub continues there.")] = None,
     here: access.Owning,
 ) -> None:
     """Read every chunk and compare its checksums, from the position of the last scrub. Exit code 1: damage remains."""
@@ -118,7 +101,7 @@ def scrub(
         live_bytes = store.usage().live_bytes
         most = live_bytes if bytes_max is None else min(live_bytes, bytes_max)
         with meter(f"scrubbing {here.container}", most, as_json=here.as_json) as bar:
-            report = store.scrub(rate_bytes_s=rate, repair_from=repair_from, bytes_max=bytes_max, progress=bar.advance)
+            report = store.scrub(rate_bytes_s=rate, repair_from=repair_from, bytes_max=bytes_max, progress=bar)
     if here.as_json:
         print_json({"ok": report.ok, **report._asdict()})
     else:
@@ -142,7 +125,7 @@ def scrub(
 def journal(
     root: options.Root,
     *,
-    epoch: Annotated[int | None, typer.Option(metavar="E", help="Only this epoch's stream.")] = None,
+    epoch: Annotated[int | None, option("E", "Only this epoch's stream.")] = None,
     container: options.Container = "default",
     as_json: options.AsJson = False,
 ) -> None:
@@ -185,7 +168,7 @@ def _record_row(record: Mapping[str, object]) -> list[object]:
 def snapshot(
     root: options.Root,
     *,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Pin this state; pins rm removes the pin.")] = None,
+    name: Annotated[str | None, option("NAME", "Pin this state; pins rm removes the pin.")] = None,
     here: access.Asking,
 ) -> None:
     """Write a snapshot of the metadata now, read it back, and note it in the journal."""

@@ -1,8 +1,4 @@
-"""The table of the verbs: their order in ``--help``, the module of each, and its examples.
-
-Promises: needs no module of a verb, so that an overview loads none; each example is a command that the verb accepts.
-Leaves out: arguments and options (the verbs' modules).
-"""
+"""The table of the verbs: their order in ``--help``, the module of each, and its examples. An overview loads no verb's module."""
 
 from __future__ import annotations
 
@@ -28,8 +24,8 @@ _HEALTH: Final = "Health and history"
 VERBS: Final[dict[str, Verb]] = {
     "put": Verb("Bytes", "transfer", "Store a file as a segment, durably."),
     "cat": Verb("Bytes", "transfer", "Write a segment's bytes to standard output"),
-    "tail": Verb("Bytes", "download", "Write the end of a segment to standard output: its last lines, or bytes."),
-    "get": Verb("Bytes", "download", "Download a segment into a new file, all of it or nothing."),
+    "tail": Verb("Bytes", "transfer", "Write the end of a segment to standard output: its last lines, or bytes."),
+    "get": Verb("Bytes", "transfer", "Download a segment into a new file, all of it or nothing."),
     "ls": Verb("Look", "look", "List segments, in name order."),
     "stat": Verb("Look", "look", "Show one segment."),
     "layout": Verb("Look", "look", "Show the chunks a segment is stitched together from, in order."),
@@ -52,16 +48,16 @@ VERBS: Final[dict[str, Verb]] = {
     "retention": Verb(_HEALTH, "retention", "Retention policies: ls, set, rm, apply.", _RETENTION),
     "backup": Verb("Backup", "backups", "Copy a container's new chunks into a backup root."),
     "export": Verb("Backup", "backups", "Write the metadata of all or some segments into a file"),
-    "import": Verb("Backup", "imports", "Make a new container of an export, a backup or a container"),
+    "import": Verb("Backup", "restore", "Make a new container of an export, a backup or a container"),
     "restore": Verb("Backup", "restore", "Copy a past or present state, or some segments of it, into a new container"),
-    "usage": Verb("Space", "usage", "Show how much space is taken up, and by what."),
+    "usage": Verb("Space", "space", "Show how much space is taken up, and by what."),
     "gc": Verb("Space", "space", "Delete removed chunks after their grace"),
     "defrag": Verb("Space", "space", "Merge small neighbouring chunks into large ones."),
     "serve": Verb("Space", "serve", "Own a container and run its upkeep"),
-    "quota": Verb("Space", "usage", "The quota of a container: set, rm; usage shows it.", ("set_", "rm")),
+    "quota": Verb("Space", "space", "The quota of a container: set, rm; usage shows it.", ("set_", "rm")),
     "sessions": Verb("Space", "sessions", "Writers outside the owner: ls, end.", ("ls", "end")),
     "spark": Verb("Spark", "jobs", "Jobs on Spark's executors: offload.", ("offload",)),
-    "demo": Verb("Try it", "showcase", "Offload a year of real flights, kill the writer with SIGKILL"),
+    "demo": Verb("Try it", "jobs", "Offload a year of real flights, kill the writer with SIGKILL"),
 }
 ALIASES: Final = {"collect": "gc", "delete": "rm", "info": "stat", "segments": "ls"}  # hidden: the words of Python
 FORMER: Final = ("audit", "expire", "verify", "decode")  # no verbs of their own, but easily taken for such

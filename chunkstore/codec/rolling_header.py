@@ -2,7 +2,7 @@
 
 Promises: what the old code writes is read as the old code reads it, and ``encode_header`` gives back the same bytes; everything is checked
 before it is believed, and a hostile header costs memory in proportion to its own length, which is bounded. Bytes: ROLLING_HEADER.md
-next to this file. Leaves out: how long the files are, and whether they are there (``chunkstore.headers.plan``).
+next to this file. Leaves out: how long the files are, and whether they are there (``chunkstore.headers.importing``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The demonstration's counts once more, by Spark SQL over the store. Leaves out: everything where Spark or Java is missing.
-
-Promises: ``missing`` says why Spark cannot run here and what would help; ``count_by_spark`` reads every offloaded ledger through
-``spark.read.format("chunkstore")`` and counts in SQL, so that nothing of the demonstration's own reading takes part.
-"""
+"""The demonstration's counts once more, by Spark SQL over ``spark.read.format("chunkstore")``, where Spark and Java are there."""
 
 from __future__ import annotations
 
@@ -54,14 +50,8 @@ def count_by_spark(root: str, container: str, topics: Iterable[str]) -> dict[tup
     try:
         counts: dict[tuple[str, str], int] = {}
         for topic in topics:
-            frame = (
-                spark.read.format("chunkstore")
-                .option("path", root)
-                .option("container", container)
-                .option("topic", topic)
-                .option("columns", "topic,payload")
-                .load()
-            )
+            options = {"path": root, "container": container, "topic": topic, "columns": "topic,payload"}
+            frame = spark.read.format("chunkstore").options(**options).load()
             frame.createOrReplaceTempView("departures")
             rows = spark.sql(
                 "SELECT topic, get_json_object(CAST(payload AS STRING), '$.carrier') AS carrier, count(*) AS flights "

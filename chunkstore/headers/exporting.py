@@ -1,10 +1,7 @@
 """Segments of ours as header files, so that they can be found without our metadata.
 
-Promises: a header lists the chunks where they are; nothing is copied but what a header cannot say (``plan_export``). An owner first makes
-chunks of what is in records of the journal; what a replica finds there is copied. A header appears whole, and after the copies that it
-names. All names are checked before anything is written.
-Leaves out: keeping the chunks that headers name (a pin does).
-"""
+A header lists the chunks where they are; only what a header cannot say is copied (``plan_export``). A header appears whole, and after the
+copies that it names. Chunks that headers name are not kept: a pin does that."""
 
 from __future__ import annotations
 
@@ -19,8 +16,15 @@ from chunkstore.codec.rolling_header import HEADER_SUFFIX, ChunkEntry, decode_he
 from chunkstore.config import Settings
 from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.headers.importing import PIECE_BYTES, check_names, read_header
-from chunkstore.headers.plan import PlannedChunk, check_file_name, is_copy, plan_export
+from chunkstore.headers.importing import (
+    PIECE_BYTES,
+    PlannedChunk,
+    check_file_name,
+    check_names,
+    is_copy,
+    plan_export,
+    read_header,
+)
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataView

@@ -244,9 +244,7 @@ def _append(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> N
             txn.put(_KEY.pack(INLINE, segment_id, offset), identity)
 
 
-def add_extents(
-    txn: IndexTransaction, segment_id: int, chunks: Sequence[tuple[int, bytes]], claimed: set[int]
-) -> None:
+def add_extents(txn: IndexTransaction, segment_id: int, chunks: Sequence[tuple[int, bytes]], claimed: set[int]) -> None:
     """As ``apply_operation`` of appends whose bytes are in records."""
     if segment_id not in claimed:
         _claim_tail(txn, segment_id, chunks[0][0])

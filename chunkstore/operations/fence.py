@@ -28,7 +28,9 @@ __all__ = ["Fence", "SharedCheck"]
 class Fence:
     """One per container. ``current``: the epoch of ours that serves, or that ended last; ``deposed``: called once."""
 
-    def __init__(self, service: JournalService, current: Callable[[], OwnedEpoch], deposed: Callable[[NotOwner], None]) -> None:
+    def __init__(
+        self, service: JournalService, current: Callable[[], OwnedEpoch], deposed: Callable[[NotOwner], None]
+    ) -> None:
         self._service = service
         self._current = current
         self._deposed = deposed

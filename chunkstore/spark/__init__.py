@@ -1,12 +1,8 @@
 """Spark reads and writes a container: ``spark.read``, ``readStream``, ``df.write`` and ``writeStream`` (docs/guide-spark.md,
 docs/guide-spark-writing.md).
 
-The planners (``options``, ``ranges``, ``plan``; ``metadata_tables``, ``tables``; ``stream`` and what it follows), the readers
-(``pieces``, ``framing``, ``batches``) and what a sink does (``write_options``, ``chunks_out``, ``once``, ``committing``, ``owners``)
-are plain modules that run without a JVM; only ``source``,
-``stream_source``, ``tasks``, ``mapping``, ``sink``, ``foreach`` and ``jobs`` know pyspark, and only ``tables`` and what
-runs on executors know pyarrow.
-"""
+Planners, readers and commits are plain modules that run without a JVM. Only ``source``, ``stream_source``, ``tasks``, ``mapping``,
+``sink``, ``tier_sources``, ``kafka_runs``, ``pulsar_runs`` and ``jobs`` know pyspark."""
 
 from __future__ import annotations
 
@@ -29,6 +25,6 @@ def foreach_batch(store: ChunkedSegmentStorage, **options: Any) -> Callable[[Any
     The function raises ``Unsupported`` through Spark Connect, ``InvalidArgument`` (columns, rows), and as the sink's commit; then the
     query ends, and goes on where it was when it is started again. Atomic, durable. Retry: safe.
     """
-    from chunkstore.spark.foreach import committing_to
+    from chunkstore.spark.sink import committing_to
 
     return committing_to(store, options)

@@ -1,9 +1,6 @@
-"""From planned tasks to Arrow record batches of about 1 MiB, on an executor; no metadata is opened here.
+"""From planned tasks to Arrow record batches of about 1 MiB, on an executor, which opens no metadata.
 
-Promises: payload bytes are copied once at most on the way into a batch (rows of 1 MiB not at all); a batch is given out only
-after every check of its bytes that was due. A task keeps a few fetches and a batch (a row that is longer is a batch). Leaves out: Spark
-(``source``), planning (``plan``).
-"""
+A batch is yielded only after every due check of its bytes. Payload bytes are copied once at most on the way into a batch."""
 
 from __future__ import annotations
 
@@ -19,13 +16,11 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound
 from chunkstore.registry import open_storage
-from chunkstore.spark.chunk_times import ChunkTimes
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.framing import Rows, fixed_rows, line_rows, offsets_of_rows
-from chunkstore.spark.pieces import PieceReader, Span
-from chunkstore.spark.places import check_place
-from chunkstore.spark.runs import ROW_BYTES, LedgerRun, ReadTask, SegmentRun
+from chunkstore.spark.pieces import PieceReader, Span, check_place
+from chunkstore.spark.runs import ROW_BYTES, ChunkTimes, LedgerRun, ReadTask, SegmentRun
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["BATCH_BYTES", "Column", "read_task"]

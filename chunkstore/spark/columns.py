@@ -1,16 +1,22 @@
-"""The columns of raw segments and of ledgers, with the types that Spark's Kafka source gives those of its names. Plain data.
-
-Promises: a row of either kind has all columns of its kind, whether or not they come unasked; what Kafka has and there is not is
-refused with the reason. Leaves out: those of metadata (``metadata_tables``).
-"""
+"""The columns of raw segments, of ledgers and of metadata tables, with their Spark types. Plain data."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["ABSENT", "LEDGER_COLUMNS", "LEDGER_EXTRAS", "SEGMENT_COLUMNS", "SEGMENT_EXTRAS", "split_partition"]
+__all__ = [
+    "ABSENT",
+    "LEDGER_COLUMNS",
+    "LEDGER_EXTRAS",
+    "SEGMENT_COLUMNS",
+    "SEGMENT_EXTRAS",
+    "TABLES",
+    "MetadataTable",
+    "TableTask",
+    "split_partition",
+]
 
 SEGMENT_COLUMNS: Final = {"segment": "STRING", "offset": "LONG", "value": "BINARY"}
 """The columns of raw segments and their Spark types, in order."""
@@ -44,3 +50,54 @@ def split_partition(name: str) -> tuple[str, int | None]:
     if found is None or int(found[2]) > _PARTITION_MAX:
         return name, None
     return found[1], int(found[2])
+
+
+_PAST: Final = ("lsnAsOf", "timestampAsOf")
+_SEGMENTS: Final = ("segments", "segmentsPattern")
+
+
+class MetadataTable(NamedTuple):
+    """Its columns with their Spark types, in order; and the options that prune it."""
+
+    columns: Mapping[str, str]
+    options: tuple[str, ...]
+
+
+class TableTask(NamedTuple):
+    """One partition: plain data. ``rows``: record batches of the wanted columns, as a stream of Arrow's."""
+
+    table: str
+    rows: bytes
+
+
+def _table(columns: str, *options: str) -> MetadataTable:
+    """``columns``: names and Spark types, as in DDL."""
+    return MetadataTable(dict(re.findall(r"(\w+) (\w+(?:<.*?>)?)", columns)), (*options, *_PAST))
+
+
+TABLES: Final[Mapping[str, MetadataTable]] = {
+    "segments": _table(
+        "name STRING, id LONG, start_offset LONG, length LONG, sealed BOOLEAN, chunk_count LONG, "
+        "owner_epoch LONG, attributes MAP<STRING, STRING>, created_at TIMESTAMP, modified_at TIMESTAMP",
+        *_SEGMENTS,
+    ),
+    "chunks": _table(
+        "segment STRING, name STRING, offset LONG, length LONG, crc32c LONG, epoch LONG, state STRING, "
+        "kind STRING, object_offset LONG",
+        *_SEGMENTS,
+    ),
+    "ledgers": _table(
+        "topic STRING, ledger LONG, first_entry LONG, last_entry LONG, segments LONG, size_bytes LONG, "
+        "complete BOOLEAN, entries LONG",
+        "topic",
+        "topicsPattern",
+        "ledgers",
+    ),
+    "garbage": _table(
+        "first STRING, last STRING, count LONG, size_bytes LONG, lsn LONG, time TIMESTAMP, ended_segment_id LONG",
+    ),
+    "journal": _table(
+        "epoch LONG, index LONG, lsn LONG, kind STRING, time TIMESTAMP, ops LONG, rows LONG, size LONG, "
+        "hash STRING, digest STRING, embedded BOOLEAN, object STRING, position LONG, inline_bytes LONG",
+    ),
+}

@@ -1,9 +1,4 @@
-"""Errors that cross the JVM: Spark keeps an exception's text and drops its type and fields, so they travel in the text.
-
-Promises: an error that was raised while planning or in a task can be had back, with type and fields, from what the driver
-catches (``original_error``); and what Spark says of a Python that cannot run the task at all is told as ``Unsupported``, with the
-remedy. Leaves out: other foreign exceptions; they do not leave chunkstore.
-"""
+"""Errors that cross the JVM: Spark keeps an exception's text and drops its type and fields, so these travel in the text."""
 
 from __future__ import annotations
 

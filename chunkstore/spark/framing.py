@@ -1,21 +1,29 @@
-"""Rows that do not depend on chunks, made of the bytes of a run, on an executor.
-
-Promises: rows of the same range are the same, whatever partitions and chunks there are; each line comes once, from the task that holds
-its first byte. A task keeps one row besides what it reads, and no line longer than allowed. Leaves out: Arrow (``batches``).
-"""
+"""Rows of a segment that do not depend on its chunks: cut at fixed offsets, or at ends of lines; and where lines end, for planners."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
+from chunkstore.arguments import SegmentHandle
 from chunkstore.checksum import BytesLike
-from chunkstore.spark.line_ends import NEWLINE, line_too_long
+from chunkstore.config import KIB, MIB
+from chunkstore.errors import InvalidArgument
+from chunkstore.reading import ReadableContainer
 from chunkstore.spark.pieces import Span
 from chunkstore.spark.runs import ROW_BYTES, Cut
 
-__all__ = ["Rows", "fixed_rows", "line_rows", "offsets_of_rows"]
+__all__ = [
+    "NEWLINE",
+    "Rows",
+    "first_line_end",
+    "fixed_rows",
+    "line_end_before",
+    "line_rows",
+    "line_too_long",
+    "offsets_of_rows",
+]
 
 
 class Rows(NamedTuple):
@@ -111,3 +119,46 @@ def _slices(spans: Iterable[Span]) -> Iterator[tuple[bytes, int]]:
     for span in spans:
         for low in range(0, len(span.data), ROW_BYTES):
             yield span.data[low : low + ROW_BYTES], span.offset + low
+
+
+_STEP_BYTES: Final = 64 * KIB
+_STEP_BYTES_MAX: Final = 4 * MIB
+NEWLINE: Final = b"\n"
+
+
+def line_too_long(segment: str, offset: int, limit: int) -> NoReturn:
+    """Refuse a line of which ``offset`` is a byte, the first one if that is known."""
+    raise InvalidArgument(
+        f"the line that holds offset {offset} of segment {segment!r} is longer than {limit} bytes: raise maxRecordBytes "
+        "or use framing=none",
+        argument="framing",
+    )
+
+
+def line_end_before(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int, limit: int) -> int | None:
+    """The highest offset in ``(low, high]`` that has a newline in front of it.
+
+    Raises ``InvalidArgument`` where more than ``limit`` bytes have none, and as ``read``.
+    """
+    step, floor, end = _STEP_BYTES, max(low, high - limit - 1), high
+    while end > floor:
+        start = max(floor, end - step)
+        found = replica.read(segment, start, end - start).rfind(NEWLINE)
+        if found >= 0:
+            return start + found + 1
+        end, step = start, min(_STEP_BYTES_MAX, step * 4)
+    if high - floor > limit:
+        line_too_long(segment.name, floor, limit)
+    return None
+
+
+def first_line_end(replica: ReadableContainer, segment: SegmentHandle, low: int, high: int) -> int | None:
+    """The lowest offset in ``(low, high]`` that has a newline in front of it. Raises as ``read``."""
+    step = _STEP_BYTES
+    while low < high:
+        data = replica.read(segment, low, min(step, high - low))
+        at = data.find(NEWLINE)
+        if at >= 0:
+            return low + at + 1
+        low, step = low + len(data), min(_STEP_BYTES_MAX, step * 4)
+    return None

@@ -1,32 +1,43 @@
-"""Planning and reading of the format "kafka-tiered": which runs of segments there are, and the records of one task.
+"""The format "kafka-tiered" of Spark: its options, planning, and the records of one task.
 
-Promises: planning lists each topic once, and finds out how transactions ended; a task reads a run of segments of one partition, or some
-small ones, and lists nothing. What was passed over is logged. Leaves out: which records a segment gives (``KafkaBucket``).
-"""
+Planning lists each topic once and finds out how transactions ended; a task reads runs of segments and lists nothing."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from chunkstore.codec.kafka.record_batches import RECORD_SCHEMA
 from chunkstore.codec.kafka.records import Transactions
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.bucket import KafkaBucket, PlannedPartition
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.kafka_plan import TieredOptions
+from chunkstore.spark.options import (
+    EARLIEST,
+    LATEST,
+    items_of,
+    known_values,
+    numbers_of,
+    one_of,
+    path_option,
+    refused,
+    whole_number,
+)
 from chunkstore.spark.runs import Sizing
 from chunkstore.spark.tasks import settle_process
 
-__all__ = ["TieredReader", "plan_runs"]
+__all__ = ["TieredOptions", "TieredReader", "every_column", "parse_options", "plan_runs"]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 
@@ -49,6 +60,11 @@ def _opened(options: TieredOptions) -> Iterator[KafkaBucket]:
         finally:
             for note in bucket.notes:
                 _LOG.warning("kafka-tiered: %r", note)
+
+
+def every_column(_options: TieredOptions) -> pa.Schema:
+    """Every column that a read can give."""
+    return RECORD_SCHEMA
 
 
 def plan_runs(options: TieredOptions, schema: pa.Schema) -> TieredReader:
@@ -125,3 +141,74 @@ class TieredReader(DataSourceReader):
                     name = error.chunk if isinstance(error, ChunkNotFound) else error.segment
                     text = f"{name} of {planned.topic}-{planned.partition} was deleted since the plan was made: load() it again"
                     raise SegmentNotFound(name, text) from error
+
+
+OPTIONS: Final = (
+    *("path", "topic", "partitions", "startingOffsets", "endingOffsets", "isolation", "metadataLog", "keyFiles"),
+    *("prefix", "container", "columns", "minPartitions"),
+)
+_OFFSET_MAX: Final = (1 << 63) - 1
+_WORDS: Final = {"earliest": 0, "latest": _OFFSET_MAX}
+_NUMBERS: Final = {EARLIEST: 0, LATEST: _OFFSET_MAX}
+
+
+@dataclass(frozen=True, slots=True)
+class TieredOptions:
+    """What one read asks for; None: all. ``starting``, ``ending``: the offset in partitions, and those of some by "topic-partition"."""
+
+    path: str
+    topics: tuple[str, ...] | None
+    partitions: tuple[int, ...] | None
+    starting: tuple[int, Mapping[str, int]]
+    ending: tuple[int, Mapping[str, int]]
+    isolation: Literal["read_uncommitted", "read_committed"]
+    metadata_log: str | None
+    key_files: tuple[str, ...]
+    prefix: str
+    container: str | None
+    columns: tuple[str, ...] | None
+    min_partitions: int
+
+
+def parse_options(given: Mapping[str, str]) -> TieredOptions:
+    """Check the options as Spark hands them over. Raises ``InvalidArgument`` naming the option, ``Unsupported``."""
+    values = known_values(given, OPTIONS)
+    path = path_option(values, "a tier, a container's root or a log directory, for example s3://bucket/prefix")
+    committed = one_of(values, "isolation", ("read_uncommitted", "read_committed")) == "read_committed"
+    return TieredOptions(
+        path=path if "://" in path else os.path.abspath(path),
+        topics=_names(values, "topic"),
+        partitions=numbers_of(values, "partitions", "partition"),
+        starting=_offsets(values, "startingOffsets", "earliest"),
+        ending=_offsets(values, "endingOffsets", "latest"),
+        isolation="read_committed" if committed else "read_uncommitted",
+        metadata_log=values.get("metadataLog"),
+        key_files=_names(values, "keyFiles") or (),
+        prefix=values.get("prefix", ""),
+        container=values.get("container", "default"),
+        columns=_names(values, "columns"),
+        min_partitions=whole_number(values, "minPartitions", 1, 100_000) or 1,
+    )
+
+
+def _names(values: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    return tuple(map(str, items_of(values, name))) if name in values else None
+
+
+def _offsets(values: Mapping[str, str], name: str, default: str) -> tuple[int, Mapping[str, int]]:
+    """earliest, latest, or Kafka's JSON; a partition that is not in there has the default."""
+    text = values.get(name, default).strip()
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()], {}
+    try:
+        found = {
+            f"{topic}-{int(number)}": _NUMBERS.get(offset, offset)
+            for topic, offsets in json.loads(text).items()
+            for number, offset in offsets.items()
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        found = {}
+    if not found or not all(type(offset) is int and 0 <= offset <= _OFFSET_MAX for offset in found.values()):
+        example = 'earliest, latest, or offsets (-2: earliest, -1: latest), such as {"orders": {"0": 23}}'
+        raise refused(name, f"is {example}; not {text[:200]!r}")
+    return _WORDS[default], found

@@ -1,8 +1,4 @@
-"""From the blocks of offloaded ledgers to Arrow record batches, on an executor.
-
-Promises: entries come in order, once each, and only those that are wanted; the chunks under the blocks are read to their ends,
-so that they are verified. Leaves out: which blocks (``plan``), their bytes (``chunkstore.codec.pulsar``).
-"""
+"""From the blocks of offloaded ledgers to Arrow record batches, on an executor. Chunks are read, and so verified, to their ends."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
 from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex
 from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.spark.chunk_times import ChunkTimes
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader, RunBytes
-from chunkstore.spark.runs import LedgerRun
+from chunkstore.spark.runs import ChunkTimes, LedgerRun
 
 __all__ = ["ledger_batches"]
 

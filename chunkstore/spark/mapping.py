@@ -1,18 +1,16 @@
 """A user's function over Arrow batches inside the tasks that read: only its result crosses to the JVM.
 
-The function travels cloudpickled in an option of the ordinary reader, so planning stays where it is, and Spark Connect works. Leaves out:
-what the function does, and what it raises.
-"""
+The function travels cloudpickled in an option of the ordinary reader, so Spark Connect works, too."""
 
 from __future__ import annotations
 
 import base64
 import pickle
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from chunkstore.errors import InvalidArgument
-from chunkstore.spark.arrow_schema import arrow_schema
 from chunkstore.spark.errors import annotated
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["TOLD", "BatchFunction", "Mapped", "map_batches", "telling"]
+__all__ = ["TOLD", "BatchFunction", "Mapped", "arrow_schema", "map_batches", "telling"]
 
 TOLD: Final = "message binary"
 BatchFunction: TypeAlias = "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
@@ -108,3 +106,13 @@ def _checked(batch: pa.RecordBatch, expected: pa.Schema) -> pa.RecordBatch:
 
 def _wrong(what: str) -> InvalidArgument:
     return InvalidArgument(f"map_batches: {what}", argument="function")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The schema of the batches that Spark takes for ``schema``; timestamps are of UTC. Raises what PySpark raises for a type it does
+    not know."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Before 4.2 timestamps are of UTC unless told otherwise; since then it has to be said.
+    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **told)

@@ -1,8 +1,4 @@
-"""Exactly once: from the row of the last commit and what comes now, to what is to be done (decision 0028). Pure; no storage, no Spark.
-
-Promises: the same micro-batch is committed once, whatever was killed between our commit and Spark's; what does not follow the stored one,
-or has other rows under its number, is refused with both. Leaves out: committing (``committing``).
-"""
+"""Exactly once: from the row of the last commit and the incoming rows to a verdict (decision 0028). Pure; no storage, no Spark."""
 
 from __future__ import annotations
 

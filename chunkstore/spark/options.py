@@ -1,8 +1,6 @@
 """The options of ``spark.read`` and ``spark.readStream`` of the format "chunkstore", checked before anything is opened.
 
-Promises: an unknown option is refused by name, so that a misspelt one cannot change an answer silently; names are
-case-insensitive, as Spark's are. Leaves out: whether container, segments and ledgers exist (``plan`` finds out).
-"""
+An unknown option is refused by name, so that a misspelt one cannot change an answer silently. Names are case-insensitive, as Spark's."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.names import check_container_name, check_segment_name
 from chunkstore.registry import root_url
-from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS
-from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS, TABLES
 from chunkstore.spark.runs import Sizing
 
 __all__ = [
@@ -36,33 +33,16 @@ __all__ = [
     "one_of",
     "parse_options",
     "path_option",
+    "refused",
     "unknown_name",
     "whole_number",
 ]
 
 _BOTH: Final = (
-    "path",
-    "container",
-    "topic",
-    "ledgers",
-    "segments",
-    "segmentsPattern",
-    "topicsPattern",
-    "columns",
-    "framing",
-    "maxRecordBytes",
-    "minPartitions",
-    "startingOffsets",
-    "failOnDataLoss",
+    *("path", "container", "topic", "ledgers", "segments", "segmentsPattern", "topicsPattern", "columns"),
+    *("framing", "maxRecordBytes", "minPartitions", "startingOffsets", "failOnDataLoss"),
 )
-OPTIONS: Final = (
-    *_BOTH,
-    "metadata",
-    "endingOffsets",
-    "lsnAsOf",
-    "timestampAsOf",
-    "mapFunction",
-)
+OPTIONS: Final = (*_BOTH, "metadata", "endingOffsets", "lsnAsOf", "timestampAsOf", "mapFunction")
 """Of a batch read. ``mapFunction`` is what ``map_batches`` sends along."""
 STREAM_OPTIONS: Final = (*_BOTH, "maxBytesPerTrigger")
 LINE_BYTES_MAX: Final = 16 * MIB
@@ -137,6 +117,11 @@ class ReadOptions:
         return InvalidArgument(f"{text}; the columns are {', '.join(self.known_columns)}", argument=argument)
 
 
+def refused(name: str, text: str) -> InvalidArgument:
+    """The error of an option."""
+    return InvalidArgument(f"option {name!r} {text}", argument=name)
+
+
 def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
     """The options under the names as they are written in ``names``. Raises ``InvalidArgument`` for any other, ``Unsupported`` for those of
     a table of Spark's catalog."""
@@ -152,7 +137,7 @@ def known_values(given: Mapping[str, str], names: Sequence[str]) -> dict[str, st
         if name is None:
             raise InvalidArgument(unknown_name("option", key, names), argument=key)
         if name in values:
-            raise InvalidArgument(f"option {name!r} is given twice", argument=name)
+            raise refused(name, "is given twice")
         values[name] = value
     return values
 
@@ -169,7 +154,7 @@ def path_option(values: Mapping[str, str], what: str = "the container's root, fo
     """The option ``path``. Raises ``InvalidArgument``, ``Unsupported`` (a root in memory)."""
     path = values.get("path", "")
     if not path:
-        raise InvalidArgument(f"option 'path' is missing: {what}", argument="path")
+        raise refused("path", f"is missing: {what}")
     if path.lower().startswith("memory:"):
         raise Unsupported("a memory:// root lives in one process; Spark works in many", feature="memory")
     return path
@@ -190,7 +175,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = False) -> R
     odd = {name.lower() for name in other} - {name.lower() for name in own}
     for key in given:
         if key.lower() in odd:
-            raise InvalidArgument(f"option {key!r} is for {where} only", argument=key)
+            raise refused(key, f"is for {where} only")
     values = known_values(given, own)
     path = root_url(path_option(values), "path")
     container = values.get("container", "default")
@@ -253,30 +238,24 @@ def _check_choice(values: Mapping[str, str], *, stream: bool | None) -> None:
     if sum(name in values for name in _CHOICES) != 1:
         raise InvalidArgument(f"give one of the options {', '.join(_CHOICES)}", argument="segments")
     if "ledgers" in values and stream:
-        raise InvalidArgument("option 'ledgers' is for batch reads", argument="ledgers")
+        raise refused("ledgers", "is for batch reads")
     if not {"topic", "topicsPattern"}.isdisjoint(values):
-        for name in (
-            "framing",
-            "maxRecordBytes",
-            "endingOffsets",
-            *(("startingOffsets", "failOnDataLoss") if stream is False else ()),
-        ):
+        others = ("startingOffsets", "failOnDataLoss") if stream is False else ()
+        for name in ("framing", "maxRecordBytes", "endingOffsets", *others):
             if name in values:
-                raise InvalidArgument(f"option {name!r} is for raw segments, not for topics", argument=name)
+                raise refused(name, "is for raw segments, not for topics")
         if values.get("startingOffsets", "latest").strip().lower() not in ("earliest", "latest"):
-            raise InvalidArgument(
-                "option 'startingOffsets' is earliest or latest for topics", argument="startingOffsets"
-            )
+            raise refused("startingOffsets", "is earliest or latest for topics")
     if "maxRecordBytes" in values and one_of(values, "framing", ("none", "lines")) == "none":
-        raise InvalidArgument("option 'maxRecordBytes' needs framing=lines", argument="maxRecordBytes")
+        raise refused("maxRecordBytes", "needs framing=lines")
     _check_pairs(values)
 
 
 def _check_pairs(values: Mapping[str, str]) -> None:
     if values.get("topic") == "":
-        raise InvalidArgument("option 'topic' is empty", argument="topic")
+        raise refused("topic", "is empty")
     if "ledgers" in values and "topic" not in values:
-        raise InvalidArgument("option 'ledgers' needs option 'topic'", argument="ledgers")
+        raise refused("ledgers", "needs option 'topic'")
     if "lsnAsOf" in values and "timestampAsOf" in values:
         raise InvalidArgument("give option 'lsnAsOf' or 'timestampAsOf', not both", argument="lsnAsOf")
 
@@ -285,7 +264,7 @@ def one_of(values: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """The first word unless another is given."""
     word = values.get(name, words[0]).strip().lower()
     if word not in words:
-        raise InvalidArgument(f"option {name!r} is {' or '.join(words)}, not {values[name]!r}", argument=name)
+        raise refused(name, f"is {' or '.join(words)}, not {values[name]!r}")
     return word
 
 
@@ -295,9 +274,7 @@ def whole_number(values: Mapping[str, str], name: str, least: int, most: int) ->
         return None
     text = values[name].strip()
     if _WHOLE.fullmatch(text) is None or not least <= int(text) <= most:
-        raise InvalidArgument(
-            f"option {name!r} must be a whole number from {least} to {most}, not {text!r}", argument=name
-        )
+        raise refused(name, f"must be a whole number from {least} to {most}, not {text!r}")
     return int(text)
 
 
@@ -306,9 +283,9 @@ def _pattern(values: Mapping[str, str], name: str) -> str | None:
     try:
         re.compile(pattern or "")
     except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidArgument(f"option {name!r} is not a regular expression: {error}", argument=name) from error
+        raise refused(name, f"is not a regular expression: {error}") from error
     if pattern == "":
-        raise InvalidArgument(f"option {name!r} is empty", argument=name)
+        raise refused(name, "is empty")
     return pattern
 
 
@@ -327,11 +304,8 @@ def _positions(values: Mapping[str, str], name: str, default: int, segments: tup
     if _is_position(given, 0):
         return int(given)
     if not isinstance(given, dict) or not all(_is_position(item, EARLIEST) for item in given.values()):
-        raise InvalidArgument(
-            f"option {name!r} is earliest, latest, an offset, or a JSON object of offsets by segment "
-            f'(-2: earliest, -1: latest), such as {{"orders": 4096}}; not {text!r}',
-            argument=name,
-        )
+        known = 'earliest, latest, an offset, or a JSON object of offsets by segment (-2: earliest, -1: latest), such as {"orders": 4096}'
+        raise refused(name, f"is {known}; not {text!r}")
     for segment in given:
         check_segment_name(segment, name)
     if segments and set(given) != set(segments):
@@ -357,30 +331,27 @@ def _moment(values: Mapping[str, str], name: str) -> int | None:
             return math.floor(moment.timestamp() * 1000)
     except (ValueError, OverflowError):
         pass
-    raise InvalidArgument(
-        f"option {name!r} is milliseconds since 1970, or a time with its zone such as "
-        f"2026-11-20T08:00:00+00:00; not {text!r}",
-        argument=name,
-    )
+    known = "milliseconds since 1970, or a time with its zone such as 2026-11-20T08:00:00+00:00"
+    raise refused(name, f"is {known}; not {text!r}")
 
 
-def items_of(values: Mapping[str, str], name: str) -> list[object]:
-    """A list, separated by commas; or as a JSON array, for names that hold commas. No item may be there twice."""
+def items_of(values: Mapping[str, str], name: str, what: str = "column") -> list[object]:
+    """A list, separated by commas; or as a JSON array, for names that hold commas. Not empty; no item may be there twice."""
     text = values[name].strip()
     items: list[object]
     if text.startswith("["):
         try:
             items = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidArgument(
-                f"option {name!r} begins like a JSON array and is none: {error}", argument=name
-            ) from error
+            raise refused(name, f"begins like a JSON array and is none: {error}") from error
     else:
         items = [item.strip() for item in text.split(",")]
+    if not items:
+        raise refused(name, f"names no {what}")
     seen: set[str] = set()
     for item in items:
         if str(item) in seen:
-            raise InvalidArgument(f"option {name!r} names {item!r} twice", argument=name)
+            raise refused(name, f"names {item!r} twice")
         seen.add(str(item))
     return items
 
@@ -389,13 +360,11 @@ def _segments(values: Mapping[str, str]) -> tuple[str, ...]:
     if "segments" not in values:
         return ()
     names: list[str] = []
-    for item in items_of(values, "segments"):
+    for item in items_of(values, "segments", "segment"):
         if not isinstance(item, str) or not item:
-            raise InvalidArgument(f"option 'segments' holds {item!r}, which is not a segment name", argument="segments")
+            raise refused("segments", f"holds {item!r}, which is not a segment name")
         check_segment_name(item, "segments")
         names.append(item)
-    if not names:
-        raise InvalidArgument("option 'segments' names no segment", argument="segments")
     return tuple(names)
 
 
@@ -404,15 +373,13 @@ def numbers_of(values: Mapping[str, str], name: str, what: str) -> tuple[int, ..
     if name not in values:
         return None
     numbers: list[int] = []
-    for item in items_of(values, name):
+    for item in items_of(values, name, what):
         text = str(item)
         if isinstance(item, bool) or _WHOLE.fullmatch(text) is None or int(text) > _BYTES_MAX:
-            raise InvalidArgument(f"option {name!r} holds {item!r}, which is not a {what}", argument=name)
+            raise refused(name, f"holds {item!r}, which is not a {what}")
         if int(text) in numbers:
-            raise InvalidArgument(f"option {name!r} names {int(text)} twice", argument=name)
+            raise refused(name, f"names {int(text)} twice")
         numbers.append(int(text))
-    if not numbers:
-        raise InvalidArgument(f"option {name!r} names no {what}", argument=name)
     return tuple(numbers)
 
 
@@ -426,6 +393,4 @@ def _columns(values: Mapping[str, str], options: ReadOptions) -> tuple[str, ...]
         if not isinstance(item, str) or item not in options.known_columns:
             raise options.no_column(str(item), "columns")
         columns.append(item)
-    if not columns:
-        raise InvalidArgument("option 'columns' names no column", argument="columns")
     return tuple(columns)

@@ -1,14 +1,12 @@
-"""The owner that a sink asks. Where none runs, a batch write claims the container for its one commit.
+"""The owner that a sink asks, and the holders of its sessions.
 
-Promises: a stream never claims: where no owner answers at its start it fails, and says what to run. A batch write asks, too; it claims
-politely (a live owner is never deposed) unless ``takeOver`` says otherwise, and closes the container behind the commit. Whoever carries it
-out, it is done once. Leaves out: what is asked (``committing``).
-"""
+A stream never claims a container. A batch write claims it for its one commit where no owner answers."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Final, Self
 
 from chunkstore import runtime
@@ -21,7 +19,7 @@ from chunkstore.operations.attach import find_session
 from chunkstore.reading import ReadableContainer
 from chunkstore.spark.write_options import WriteOptions
 
-__all__ = ["START_S", "OwnerClient"]
+__all__ = ["START_S", "OwnerClient", "batch_holder", "foreach_holder", "is_shared", "stream_holder"]
 
 _LOG: Final = logging.getLogger("chunkstore.spark")
 START_S: Final = 60.0
@@ -148,3 +146,40 @@ class OwnerClient:
             "or write with foreach_batch(store, ...), whose driver is the owner"
         )
         return StorageUnavailable(text, object=container)
+
+
+_NAME_BYTES: Final = 100
+
+
+def batch_holder(options: WriteOptions) -> str:
+    """Of one batch write: its application, its machine, and a random part."""
+    return f"spark batch {_short(options.application or 'write')}, {_host()} {runtime.token(8).hex()}"
+
+
+def is_shared(options: WriteOptions) -> bool:
+    """Whether nothing tells a query from others of its machine before it runs: no sink id, and the checkpoint is the session's."""
+    return not (options.sink_id or options.checkpoint)
+
+
+def stream_holder(options: WriteOptions) -> str:
+    """The same for every micro-batch of a query, and for nobody else, by its sink id or its checkpoint; else for all such of a machine."""
+    if is_shared(options):
+        return f"spark streams, {_host()}"
+    return _known("stream", options.sink_id or options.checkpoint, f"{options.sink_id or ''}\0{options.checkpoint}")
+
+
+def foreach_holder(sink: str) -> str:
+    """The same for every micro-batch of a query in a driver that owns the container, and for nobody else. ``sink``: the key of its row."""
+    return _known("foreach", sink, sink)
+
+
+def _known(kind: str, name: str, key: str) -> str:
+    return f"spark {kind} {_short(name)} {blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+
+def _host() -> str:
+    return _short(runtime.identity().host)
+
+
+def _short(name: str) -> str:
+    return name.encode()[:_NAME_BYTES].decode("utf-8", "ignore")

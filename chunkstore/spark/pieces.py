@@ -1,9 +1,6 @@
-"""Bytes of chunks on an executor: fetched in long reads, lengths and CRCs checked on the way.
+"""Bytes of chunks on an executor: fetched in long reads, lengths and CRCs checked on the way, in a few fetches of memory.
 
-Promises: bytes reach the caller only after their block was compared with the CRCs at its borders (but for blocks of more than 8 MiB,
-which long chunks without borders are: the last bytes of those do). Memory: a few fetches (1 or 8 MiB), whatever the chunks' lengths.
-Leaves out: metadata; a chunk that is gone is an error here, because a task cannot know whether it was collected or lost.
-"""
+Blocks of more than 8 MiB, which only long chunks without borders have, are handed out before their end is verified."""
 
 from __future__ import annotations
 
@@ -14,12 +11,13 @@ from typing import Final, NamedTuple
 from chunkstore.blocks import first_bad
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
-from chunkstore.errors import BadOffset, ChunkNotFound, ChunkstoreError, Damaged
+from chunkstore.errors import BadOffset, ChunkNotFound, ChunkstoreError, ContainerNotFound, Damaged, RootUnavailable
+from chunkstore.parts import uuid_at
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.runs import Piece
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
-__all__ = ["LOCAL_FETCH_BYTES", "REMOTE_FETCH_BYTES", "PieceReader", "RunBytes", "Span"]
+__all__ = ["LOCAL_FETCH_BYTES", "REMOTE_FETCH_BYTES", "PieceReader", "RunBytes", "Span", "check_place"]
 
 LOCAL_FETCH_BYTES: Final = 1 * MIB
 """Bytes of one read where reading is a system call: short enough that what follows finds them in the processor's cache."""
@@ -168,3 +166,24 @@ class RunBytes:
 
 def _end(span: Span) -> int:
     return span.offset + len(span.data)
+
+
+_REMEDY: Final = "every machine that runs tasks must reach the same storage under this URL"
+
+
+def check_place(storage: ChunkStorage, *, container: str, uuid: bytes) -> None:
+    """Raise ``RootUnavailable`` unless the container of this ``uuid`` lies in ``storage``; and what reading FORMAT raises.
+
+    Where no ``uuid`` is known nothing is compared. Changes nothing; a retry, here or on another machine, is safe.
+    """
+    if not uuid:
+        return
+    try:
+        found = uuid_at(storage, container)
+    except ContainerNotFound:
+        reason = f"container {container!r} does not exist on this machine"
+    else:
+        if found == uuid:
+            return
+        reason = f"on this machine container {container!r} is not the planned one: its uuid is {found.hex()}, the plan has {uuid.hex()}"
+    raise RootUnavailable(storage.url, reason, remedy=_REMEDY) from None

@@ -1,31 +1,33 @@
 """From one metadata snapshot to partitions: which ranges of which chunks each task reads. Runs in the driver, without a JVM.
 
-Promises: everything comes from one point of history (a replica that is not refreshed meanwhile), so that a read that runs
-beside writers sees one snapshot. Tasks name the borders of the blocks that hold their bytes, against which these are verified.
-Rows of streams and of lines do not depend on chunks at all (``Cut``). Leaves out: what tasks are, and sharing out (``runs``),
-reading (``pieces``, ``batches``), what ledgers are (``chunkstore.pulsar``).
-"""
+Tasks name the borders of the blocks that hold their bytes, against which these are verified."""
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore.blocks import Borders
 from chunkstore.codec.pulsar.ranges import LedgerRange
-from chunkstore.errors import BadOffset, Conflict, Damaged, SegmentTruncated, Unsupported
+from chunkstore.errors import (
+    BadOffset,
+    Conflict,
+    Damaged,
+    InvalidArgument,
+    SegmentNotFound,
+    SegmentTruncated,
+    Unsupported,
+)
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.inspect import borders as find_borders
 from chunkstore.operations.read import plan_read as plan_slices
 from chunkstore.reading import ReadableContainer, context_of, read_view
 from chunkstore.records import LayoutChunk, SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.chunk_times import TimesOfTasks
-from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.ranges import Range, chosen_ranges, chosen_topics, require_match
+from chunkstore.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from chunkstore.spark.runs import (
     ROW_BYTES,
     Cut,
@@ -33,29 +35,33 @@ from chunkstore.spark.runs import (
     Piece,
     ReadTask,
     SegmentRun,
+    TimesOfTasks,
     plan_entries,
     plan_pieces,
 )
 
-__all__ = ["LedgerPlanner", "plan_parts", "plan_ranges", "plan_read", "plan_segments"]
+__all__ = [
+    "LedgerPlanner",
+    "Range",
+    "chosen_ranges",
+    "chosen_segments",
+    "chosen_topics",
+    "is_chosen",
+    "plan_parts",
+    "plan_ranges",
+    "plan_read",
+    "plan_segments",
+    "position_in",
+    "require_match",
+    "require_named",
+]
 
 _CELLS: Final = 16
 """Equal parts that a partition is put together from, where it can be."""
 
 
-class LedgerPlanner(Protocol):
-    """Finds the parts of a topic's ledgers by reading tables and index segments of one snapshot: ``chunkstore.pulsar.plan``."""
-
-    def __call__(
-        self, replica: Replica, topic: str, ledgers: Sequence[int] | None, blocks: Callable[[LedgerRange], bool], /
-    ) -> Sequence[LedgerRange]:
-        """The parts of these ledgers (None: all of the topic's), in the order rows are wanted: by ledger, then by entry.
-
-        No entry is in two parts. Those for which ``blocks`` is false may come without any.
-        Raises a ``ChunkstoreError`` that names the topic or the ledger which is not there.
-        """
-
-
+LedgerPlanner: TypeAlias = Callable[..., Sequence[LedgerRange]]
+"""As ``chunkstore.pulsar.plan``: the parts of a topic's ledgers, by ledger, then by entry."""
 _IDS_ONLY: Final = {"topic", "ledger", "entry"}
 
 
@@ -63,7 +69,7 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
     """The partitions of a read, in the order of their rows; none where there are no bytes.
 
     Raises ``SegmentNotFound``, ``SegmentTruncated`` or ``Damaged`` (a ledger's blocks are not in its segment), ``Unsupported``
-    (ledgers without a planner, chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
+    (chunks of a kind this version cannot read), ``Conflict`` (the replica was refreshed
     meanwhile), and what the replica and the planner raise.
     """
     lsn = replica.lsn
@@ -73,8 +79,9 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
         planned = _plan_cuts if options.lines else plan_segments
         groups = planned(replica, ranges, options)
     else:
-        if ledger_planner is None:
-            raise Unsupported("option 'topic' needs the offload layer, which is not installed", feature="topic")
+        from chunkstore import pulsar  # raw segments need no codec
+
+        planned_parts = ledger_planner or pulsar.plan
         ids_suffice = _IDS_ONLY.issuperset(options.columns)
 
         def needs_blocks(part: LedgerRange) -> bool:
@@ -82,9 +89,9 @@ def plan_read(replica: Replica, options: ReadOptions, ledger_planner: LedgerPlan
 
         topics = chosen_topics(replica, options)
         require_match(options.topics_pattern, topics, "topicsPattern")
-        found = [part for topic in topics for part in ledger_planner(replica, topic, options.ledgers, needs_blocks)]
+        found = [part for topic in topics for part in planned_parts(replica, topic, options.ledgers, needs_blocks)]
         parts = [part if needs_blocks(part) else part._replace(blocks=()) for part in found]
-        groups = plan_entries(parts, partial(_Stored, replica), options.sizing)
+        groups = plan_entries(parts, lambda name: _Stored(replica, name).pieces, options.sizing)
     if replica.lsn != lsn:
         raise Conflict("the replica that is planned from", expected=lsn, found=replica.lsn)
     return _tasks(replica, options, lsn, groups)
@@ -97,7 +104,9 @@ def plan_ranges(replica: Replica, options: ReadOptions, ranges: Sequence[Range])
 
 def plan_parts(replica: Replica, options: ReadOptions, parts: Sequence[LedgerRange]) -> list[ReadTask]:
     """The partitions of these blocks. Raises as ``plan_read``."""
-    return _tasks(replica, options, replica.lsn, plan_entries(parts, partial(_Stored, replica), options.sizing))
+    return _tasks(
+        replica, options, replica.lsn, plan_entries(parts, lambda name: _Stored(replica, name).pieces, options.sizing)
+    )
 
 
 def _tasks(
@@ -222,3 +231,105 @@ class _Stored:
                 begin = chunk.offset + low
                 found.append(Piece(chunk.name, low, high, chunk.length, begin, borders, chunk.object_offset))
         return found
+
+
+class Range(NamedTuple):
+    """Bytes ``[start, stop)`` of a segment."""
+
+    segment: str
+    identity: int
+    start: int
+    stop: int
+
+
+def is_chosen(options: ReadOptions, name: str) -> bool:
+    """Whether a read is about a segment of this name."""
+    if options.segments_pattern is None:
+        return name in options.segments
+    return re.fullmatch(options.segments_pattern, name) is not None
+
+
+def chosen_segments(replica: ReadableContainer, options: ReadOptions) -> dict[str, SegmentInfo]:
+    """The segments that are there. Raises as ``ReadableContainer.segments``."""
+    if options.segments_pattern is not None:
+        matches = re.compile(options.segments_pattern).fullmatch
+        return {info.name: info for info in replica.segments() if matches(info.name)}
+    found: dict[str, SegmentInfo] = {}
+    for name in options.segments:
+        if replica.exists(name):
+            found[name] = replica.info(name)
+    return found
+
+
+def is_chosen_topic(options: ReadOptions, topic: str) -> bool:
+    """Whether a read is about this topic."""
+    if options.topics_pattern is None:
+        return topic == options.topic
+    return re.fullmatch(options.topics_pattern, topic) is not None
+
+
+def chosen_topics(replica: Replica, options: ReadOptions) -> list[str]:
+    """The topic that is named, whether it is there or not; or those that are there and match. Raises as ``ReadableContainer.table``."""
+    if options.topics_pattern is None:
+        return [options.topic] if options.topic is not None else []
+    from chunkstore.pulsar.contexts import iter_topics  # raw segments need no codec
+
+    matches = re.compile(options.topics_pattern).fullmatch
+    return [topic for topic in iter_topics(replica) if matches(topic)]
+
+
+def chosen_ranges(replica: Replica, options: ReadOptions) -> list[Range]:
+    """What a batch reads. Raises ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, ``InvalidArgument``."""
+    segments = chosen_segments(replica, options)
+    require_match(options.segments_pattern, segments, "segmentsPattern")
+    require_named(options, segments)
+    ranges: list[Range] = []
+    for name, info in segments.items():
+        clip = not options.fail_on_data_loss
+        start = position_in(info, options.starting, "startingOffsets", EARLIEST, clip=clip)
+        stop = position_in(info, options.ending, "endingOffsets", LATEST, clip=clip)
+        if stop < start:
+            raise InvalidArgument(
+                f"segment {name!r} would be read from {start} to {stop}, which is before that",
+                argument="endingOffsets",
+            )
+        ranges.append(Range(name, info.id, start, stop))
+    return ranges
+
+
+def require_named(options: ReadOptions, there: Mapping[str, object]) -> None:
+    """Raise ``SegmentNotFound`` unless all segments that are named, by whatever option, are ``there``."""
+    for positions in (options.segments, options.starting, options.ending):
+        for name in () if isinstance(positions, int) else positions:
+            if name not in there:
+                raise SegmentNotFound(name)
+
+
+def require_match(pattern: str | None, found: Collection[object], option: str) -> None:
+    """Raise ``InvalidArgument`` for a pattern without a match, which a batch cannot wait for."""
+    if pattern is not None and not found:
+        text = f"option {option!r}: {pattern!r} matches none that is there; a pattern matches whole names, and a stream waits for one"
+        raise InvalidArgument(text, argument=option)
+
+
+def position_in(info: SegmentInfo, positions: Positions, option: str, default: int, *, clip: bool) -> int:
+    """The offset in this segment; ``default`` is that of segments which are not named. ``clip``: what was truncated away is passed over.
+
+    Raises ``SegmentTruncated`` and ``BadOffset`` that name the option.
+    """
+    at = positions if isinstance(positions, int) else positions.get(info.name, default)
+    if at == EARLIEST:
+        return info.start_offset
+    if at == LATEST:
+        return info.length
+    error: SegmentTruncated | BadOffset
+    if at < info.start_offset:
+        if clip:
+            return info.start_offset
+        error = SegmentTruncated(info.name, start_offset=info.start_offset, offset=at)
+    elif at > info.length:
+        error = BadOffset(info.name, expected=info.length, given=at)
+    else:
+        return at
+    error.add_note(f"Option {option!r} is set so.")
+    raise error

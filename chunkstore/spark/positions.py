@@ -10,19 +10,19 @@ was sealed, and that is all; ``from``: where this batch begins, where that is no
 first batch. Of a topic: the offload segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``:
 it is complete, and that is all.
 ``lost`` counts what was gone before it was read, where that is allowed. ``topics`` and ``lost`` are left out where there are none.
-
-Promises: what was encoded is decoded to the same; anything else is a typed error. Leaves out: what positions mean (``stream``).
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from chunkstore.errors import Damaged, Unsupported
+from chunkstore.errors import ChunkstoreError, Damaged, Unsupported
+from chunkstore.spark.options import ReadOptions
 
-__all__ = ["Reached", "StreamOffset", "TopicReached"]
+__all__ = ["Limit", "Reached", "StreamOffset", "TopicReached", "lose", "share_out"]
 
 _VERSION: Final = 1
 _MOST: Final = (1 << 63) - 1
@@ -194,3 +194,36 @@ class _Fields:
 
 def _damaged(what: str) -> Damaged:
     return Damaged(f"not an offset of a chunkstore stream: {what}", object="offset in the checkpoint")
+
+
+_LOG = logging.getLogger("chunkstore.spark")
+
+
+class Limit(NamedTuple):
+    """Of one batch; None: none. What has something new gives one row (of a topic: one block) at least."""
+
+    size_bytes: int | None = None
+
+
+def share_out(backlog: Mapping[str, int], limit: Limit, go_on: Callable[[str, Limit], int]) -> None:
+    """Call ``go_on`` for each name, the smallest backlog first, with its equal share of what is left; it answers with how many bytes it
+    took."""
+    busy = sum(size > 0 for size in backlog.values())
+    left = limit.size_bytes
+    for size, name in sorted((size, name) for name, size in backlog.items()):
+        if size <= 0:
+            go_on(name, Limit(left))
+            continue
+        took = go_on(name, Limit(None if left is None else max(1, left // busy)))
+        left = None if left is None else max(0, left - took)
+        busy -= 1
+
+
+def lose(options: ReadOptions, error: ChunkstoreError) -> None:
+    """Data that nobody has read is gone: raise ``error`` unless that is allowed."""
+    if options.fail_on_data_loss:
+        error.add_note(
+            "The stream had not seen it sealed and read to its end. Option failOnDataLoss=false continues, and counts the lost bytes."
+        )
+        raise error
+    _LOG.warning("a stream continues without the lost bytes: %s", error.message)

@@ -1,34 +1,35 @@
-"""What the tasks of a read are made of, and how bytes are shared out among them, whoever says where these lie: a container (``plan``),
-or anybody who knows objects, blocks and ranges. Plain data and pure functions.
+"""What the tasks of a read are made of, and how bytes are shared out among them. Plain data and pure functions.
 
-Promises: tasks are plain data (names, ranges, CRCs) and need no metadata. A row of a raw segment is at most ``ROW_BYTES`` long: chunks are
-cut at multiples of that, counted from the chunk's first byte, and a row never spans two chunks. Partitions are cut between pieces;
-inside (at ends of rows) only where there are fewer than ``minPartitions``. Blocks of ledgers are
-never cut. Leaves out: reading (``pieces``, ``batches``).
-"""
+A row of a raw segment is at most ``ROW_BYTES`` long: chunks are cut at multiples of that, counted from the chunk's first byte, and a row
+never spans two chunks. Partitions are cut between pieces, and inside only where there are fewer than ``minPartitions``."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from chunkstore.blocks import Borders, is_one_block
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
-from chunkstore.errors import Damaged
-from chunkstore.spark.chunk_times import ChunkTimes
+from chunkstore.metadata.index import walk
+from chunkstore.metadata.port import MetadataView
+from chunkstore.operations.read import find_segment
+from chunkstore.reading import read_view
+from chunkstore.replica import Replica
 
 __all__ = [
     "PARTITION_BYTES",
     "ROW_BYTES",
+    "ChunkTimes",
     "Cut",
-    "Extents",
     "LedgerRun",
     "Piece",
     "ReadTask",
     "SegmentRun",
     "Sizing",
-    "WholeObject",
+    "TimesOfTasks",
+    "chunk_times",
     "plan_entries",
     "plan_pieces",
     "share",
@@ -108,25 +109,6 @@ class ReadTask(NamedTuple):
     """The container's: what lies under ``root`` on the task's machine must be the same one."""
     times: tuple[ChunkTimes, ...] = ()
     """Of the segments of these runs, if column ``timestamp`` is wanted."""
-
-
-class Extents(Protocol):
-    """Where the bytes of one thing lie: a segment, an object of a bucket."""
-
-    def pieces(self, start: int, stop: int) -> list[Piece]:
-        """The pieces that hold bytes ``[start, stop)``. Raises ``SegmentTruncated``, ``Damaged``: they are not there."""
-
-
-class WholeObject(NamedTuple):
-    """``Extents`` of an object that is no chunk: nothing but its content verifies it."""
-
-    name: str
-    length: int
-
-    def pieces(self, start: int, stop: int) -> list[Piece]:
-        if stop > self.length:
-            raise Damaged(f"a block ends at {stop} of {self.length} bytes", object=self.name, position=start)
-        return [Piece(self.name, start, stop, self.length, start, None)]
 
 
 class Sizing(NamedTuple):
@@ -211,12 +193,12 @@ def _with_own_borders(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 def plan_entries(
     parts: Sequence[LedgerRange],
-    extents_of: Callable[[str], Extents],
+    pieces_of: Callable[[str], Callable[[int, int], list[Piece]]],
     sizing: Sizing,
 ) -> list[list[LedgerRun]]:
     """Partitions over parts of ledgers, in the order given: their blocks, none of them cut; of parts without blocks the ids.
 
-    ``extents_of``: where a part's segment lies, asked once for each. Raises what that and ``Extents.pieces`` raise.
+    ``pieces_of``: what finds the pieces of bytes ``[start, stop)`` of a segment, asked for once per segment.
     """
     cells: list[tuple[LedgerRange, Block | None]] = []
     for part in parts:
@@ -224,13 +206,13 @@ def plan_entries(
             cells += ((part, block) for block in part.blocks)
         else:
             cells += ((ids, None) for ids in _ids(part, sizing))
-    extents = {name: extents_of(name) for name in dict.fromkeys(part.segment for part, block in cells if block)}
+    extents = {name: pieces_of(name) for name in dict.fromkeys(part.segment for part, block in cells if block)}
     sizes = [block.stop - block.start if block else _ID_BYTES * part.ids for part, block in cells]
     groups: list[list[LedgerRun]] = []
     for begin, end in sizing.groups(sizes):
         runs: list[LedgerRun] = []
         for part, row in _rows_of_cells(cells[begin:end]):
-            pieces = extents[part.segment].pieces(row[0].start, row[-1].stop) if row else ()
+            pieces = extents[part.segment](row[0].start, row[-1].stop) if row else ()
             runs.append(LedgerRun(*part[:5], tuple(row), _with_own_borders(pieces)))
         groups.append(runs)
     return groups
@@ -255,3 +237,47 @@ def _rows_of_cells(cells: Sequence[tuple[LedgerRange, Block | None]]) -> list[tu
         else:
             rows.append((part, [block]))
     return rows
+
+
+class ChunkTimes(NamedTuple):
+    """By where chunks begin in a segment, ascending, when they were begun, in milliseconds since 1970. Plain data."""
+
+    segment: str
+    offsets: tuple[int, ...]
+    times_ms: tuple[int, ...]
+
+    def at(self, offset: int) -> int:
+        """The time of the chunk that holds this byte, in microseconds since 1970."""
+        return self.times_ms[max(0, bisect_right(self.offsets, offset) - 1)] * 1000
+
+    def between(self, start: int, stop: int) -> ChunkTimes:
+        """Those of bytes ``[start, stop)`` alone."""
+        low = max(0, bisect_right(self.offsets, start) - 1)
+        high = max(low + 1, bisect_right(self.offsets, stop - 1))
+        return ChunkTimes(self.segment, self.offsets[low:high], self.times_ms[low:high])
+
+
+def chunk_times(replica: Replica, name: str) -> ChunkTimes:
+    """Of all chunks that hold bytes; one walk of the list. Raises ``SegmentNotFound``, ``Damaged``."""
+
+    def found(view: MetadataView) -> list[tuple[int, int]]:
+        segment = find_segment(view, name, None)
+        return [(offset, record.created_ms) for offset, _, record in walk(view.get, segment) if record.length]
+
+    pairs = read_view(replica, found) or [(0, 0)]
+    offsets, times_ms = zip(*pairs, strict=True)
+    return ChunkTimes(name, offsets, times_ms)
+
+
+class TimesOfTasks:
+    """For whoever plans many tasks: each segment's list is walked once."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._found: dict[str, ChunkTimes] = {}
+
+    def of(self, segment: str, start: int, stop: int) -> ChunkTimes:
+        """Of bytes ``[start, stop)`` of a segment. Raises as ``chunk_times``."""
+        if segment not in self._found:
+            self._found[segment] = chunk_times(self._replica, segment)
+        return self._found[segment].between(start, stop)

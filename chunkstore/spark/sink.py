@@ -1,40 +1,42 @@
-"""The writers of the format "chunkstore", as Spark's Python data source API wants them: of a batch, and of each micro-batch of a stream.
+"""Writing with Spark: ``df.write``, ``writeStream`` and ``foreach_batch``, over ``chunks_out``, ``committing`` and ``owners``.
 
-Promises: schema and options are checked before a job runs; executors open the chunk storage and nothing else; the commit is the owner's, in
-one record (``committing``). Nothing is kept in a process: Spark makes a stream's writer anew twice for each micro-batch, to plan and to
-commit, in processes that may vanish between. Leaves out: drivers that own the container themselves (``foreach``).
-"""
+Executors write chunks; the driver commits them, each micro-batch and each version of a batch write once."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from chunkstore.engine import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, Unsupported
 from chunkstore.metadata.sinks import STREAM, decode_sink, sink_key
 from chunkstore.owner import Owner, end_session
-from chunkstore.spark.chunks_out import Output, WritePlan, write_task
+from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
 from chunkstore.spark.committing import Job, commit_batch, commit_job, row_of, session_of, was_done
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.holders import batch_holder, is_shared, stream_holder
-from chunkstore.spark.ledgers_out import Offloaded
+from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.once import Content, Incoming
-from chunkstore.spark.owners import START_S, OwnerClient
+from chunkstore.spark.owners import START_S, OwnerClient, batch_holder, foreach_holder, is_shared, stream_holder
 from chunkstore.spark.write_options import Columns, WriteOptions, check_columns, parse_write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 __all__ = [
     "BatchWriter",
     "Message",
     "StreamWriter",
     "columns_of",
+    "committing_to",
     "incoming_of",
     "job_of",
     "run_task",
@@ -45,23 +47,16 @@ _LOG: Final = logging.getLogger("chunkstore.spark")
 _GIVING_UP_S: Final = 30.0
 
 
+@dataclass
 class Message(WriterCommitMessage):
     """What a task tells the driver. ``query``, ``run`` and ``batch``: of the micro-batch, as the task was told; None in a batch write."""
 
-    def __init__(
-        self,
-        plan: WritePlan,
-        outputs: Sequence[Output | Offloaded | Content],
-        query: str | None,
-        run: str,
-        batch: int | None,
-    ) -> None:
-        self.container_uuid: bytes = plan.container_uuid
-        self.session_id: int = plan.session_id
-        self.outputs: tuple[Output | Offloaded | Content, ...] = tuple(outputs)
-        self.query = query
-        self.run = run
-        self.batch = batch
+    container_uuid: bytes
+    session_id: int
+    outputs: tuple[Output | Offloaded | Content, ...] = ()
+    query: str | None = None
+    run: str = ""
+    batch: int | None = None
 
 
 def run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
@@ -72,8 +67,9 @@ def run_task(batches: Iterator[pa.RecordBatch], plan: WritePlan) -> Message:
     batch = context.getLocalProperty("streaming.sql.batchId")
     query = context.getLocalProperty("sql.streaming.queryId")
     run = context.getLocalProperty("spark.jobGroup.id") or ""
-    outputs = write_task(batches, plan, context.taskAttemptId())
-    return Message(plan, outputs, query, run, None if batch is None else int(batch))
+    outputs = tuple(write_task(batches, plan, context.taskAttemptId()))
+    number = None if batch is None else int(batch)
+    return Message(plan.container_uuid, plan.session_id, outputs, query, run, number)
 
 
 def columns_of(schema: StructType, options: WriteOptions) -> Columns:
@@ -147,7 +143,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task. Raises as ``write_task``. Rows of the version that was written last are read again, those of older ones are not."""
-        return Message(self._plan, (), None, "", None) if self._is_older else run_task(iterator, self._plan)
+        if self._is_older:
+            return Message(self._plan.container_uuid, self._plan.session_id)
+        return run_task(iterator, self._plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all of it, once. Raises as ``commit_job``; then Spark calls ``abort``."""
@@ -217,3 +215,52 @@ def _refuse_overwriting(*, overwrite: bool) -> None:
     if overwrite:
         text = "segments are appended to: use mode('append') or outputMode('append'); delete or truncate segments with chunkstore first"
         raise Unsupported(text, feature="overwrite")
+
+
+def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -> Callable[[DataFrame, int], None]:
+    """See ``chunkstore.spark.foreach_batch``."""
+    from chunkstore.spark.sink import columns_of, incoming_of, job_of, run_task, warn_unframed
+
+    if "container" in options:
+        raise Unsupported("foreach_batch takes no option 'container'; the store has one", feature="container")
+    given = {"path": store.url, **{name: str(value) for name, value in options.items()}, "container": store.container}
+    chosen = parse_write_options(given, streaming=True)
+
+    def commit(frame: DataFrame, batch: int) -> None:
+        with annotated(container=store.container, batch=batch):
+            commit_frame(frame, batch)
+
+    def commit_frame(frame: DataFrame, batch: int) -> None:
+        if type(frame).__module__.startswith("pyspark.sql.connect"):
+            raise _elsewhere()
+        columns = columns_of(frame.schema, chosen)
+        if batch == 0:
+            warn_unframed(chosen, columns)
+        query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        session_id = session_of(store, foreach_holder(chosen.sink_id or query or ""))
+        plan = WritePlan(chosen, columns, store.uuid, session_id)
+        rows = frame.mapInArrow(telling(partial(run_task, plan=plan)), TOLD).collect()
+        messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
+        told, job = job_of(messages)
+        incoming, run = incoming_of(told, store, chosen, batch, query)
+        commit_batch(store, incoming, run, job._replace(session_id=session_id))
+
+    return _Committing(commit)
+
+
+def _elsewhere() -> Unsupported:
+    text = "foreach_batch needs the driver's own process; through Spark Connect use writeStream.format('chunkstore')"
+    return Unsupported(text, feature="Spark Connect")
+
+
+class _Committing:
+    """What Spark calls with each micro-batch, in the process that has the store. Spark Connect would send it to another."""
+
+    def __init__(self, commit: Callable[[DataFrame, int], None]) -> None:
+        self._commit = commit
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        self._commit(frame, batch)
+
+    def __reduce__(self) -> NoReturn:
+        raise _elsewhere()

@@ -1,9 +1,6 @@
-"""The format "chunkstore" of Spark: its schema, its planner and its reader, as Spark's Python data source API wants them.
+"""The format "chunkstore" of Spark: its schema, planner and reader, as Spark's Python data source API wants them.
 
-Promises: planning opens one replica, which never claims and never writes to the container, and closes it; executors open the
-chunk storage and nothing else. Errors keep their type and fields (``chunkstore.spark.errors``). Leaves out: writing
-(``sink``).
-"""
+Planning opens one replica, which never claims; executors open the chunk storage and nothing else."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from chunkstore.following import open_replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.mapping import Mapped
 from chunkstore.spark.options import ReadOptions, parse_options
-from chunkstore.spark.plan import LedgerPlanner, plan_read
+from chunkstore.spark.plan import plan_read
 from chunkstore.spark.tasks import Partition, read_partition
 
 if TYPE_CHECKING:
@@ -142,30 +139,23 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One snapshot's worth of tasks. Raises as ``plan_read``, ``plan_table`` and ``chunkstore.open_replica``."""
         options = self._options
-        with annotated(container=options.container):
-            planner = self.ledger_planner() if options.reads_topics else None
-            with open_replica(
+        with (
+            annotated(container=options.container),
+            open_replica(
                 options.path,
                 container=options.container,
                 settings=options.settings,
                 at_lsn=options.as_of_lsn,
                 at_time=options.as_of_ms,
-            ) as replica:
-                if text := replica.why_short:
-                    warnings.warn(f"container {options.container!r}: {text}", stacklevel=2)
-                if options.metadata is not None:
-                    from chunkstore.spark.tables import plan_table  # others do not pay for it
+            ) as replica,
+        ):
+            if text := replica.why_short:
+                warnings.warn(f"container {options.container!r}: {text}", stacklevel=2)
+            if options.metadata is not None:
+                from chunkstore.spark.tables import plan_table  # others do not pay for it
 
-                    return [
-                        Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])
-                    ]
-                return [Partition(task) for task in plan_read(replica, options, planner)]
-
-    def ledger_planner(self) -> LedgerPlanner:
-        """What finds the blocks of a topic's ledgers: the offload layer."""
-        from chunkstore.pulsar import plan
-
-        return plan
+                return [Partition(task) for task in plan_table(replica, options, [name for name, _ in self._columns])]
+            return [Partition(task) for task in plan_read(replica, options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task as Arrow batches. Raises as ``read_partition``."""

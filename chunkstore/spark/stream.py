@@ -1,21 +1,13 @@
 """A stream: where it begins, how far the next batch goes, what is read between two offsets. Plain Python in the planning process.
 
-Promises
-* Offsets are positions (of segments by id, of topics by offload segment): merges and take-overs do not change them. The same (start, end)
-  is the same rows.
-* Everything comes once. What is gone before it was read is an error; or it is counted, if that is allowed. So are a container that was
-  restored to before an offset, and a checkpoint of another container: these are always errors.
-* One replica, opened when it is needed, and anew after an error. It follows the journal where ``latest`` is asked.
-
-Leaves out: what segments and topics are (``stream_segments``, ``stream_topics``), Spark (``stream_source``), reading, which tasks do.
-Assumes: nobody changes the checkpoint, and history is not cut off between planning and reading.
-"""
+Offsets are positions (of segments by id, of topics by offload segment): the same (start, end) is the same rows. What is gone before it
+was read is an error, or counted if that is allowed. A rolled-back container and another container's checkpoint are always errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
@@ -23,46 +15,16 @@ from chunkstore.following import open_replica
 from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.positions import Limit, StreamOffset
 from chunkstore.spark.runs import ReadTask
-from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream_segments import SegmentFollower
+from chunkstore.spark.stream_topics import TopicFollower
 
-__all__ = ["Follower", "Stream"]
+__all__ = ["Stream"]
 
 _IDLE_S: Final = 0.02
 _IDLE_REMOTE_S: Final = 1.0
 """Spark asks again at once where there is nothing new; so often is the journal looked at then."""
-
-
-class Follower(Protocol):
-    """What knows the kind of thing that is streamed. Offsets it makes say positions and what is lost, nothing else."""
-
-    def forget(self) -> None:
-        """Another replica will be asked from now on."""
-
-    def freeze(self, replica: Replica) -> None:
-        """Go no further than what is there now."""
-
-    def initial(self, replica: Replica) -> StreamOffset:
-        """Where a new query begins."""
-
-    def ends(self, replica: Replica) -> StreamOffset:
-        """What is there."""
-
-    def advance(self, replica: Replica, start: StreamOffset, limit: Limit) -> StreamOffset:
-        """How far the next batch goes."""
-
-    def tasks(self, replica: Replica, first: StreamOffset, last: StreamOffset) -> list[ReadTask]:
-        """What is read between two offsets."""
-
-
-def _follower(options: ReadOptions) -> Follower:
-    if options.reads_topics:
-        from chunkstore.spark.stream_topics import TopicFollower  # raw segments need no codec
-
-        return TopicFollower(options)
-    return SegmentFollower(options)
 
 
 class Stream:
@@ -71,7 +33,7 @@ class Stream:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._open: Replica | None = None
-        self._follower = _follower(options)
+        self._follower = TopicFollower(options) if options.reads_topics else SegmentFollower(options)
         self._frozen = False
         self._latest: StreamOffset | None = None
         self._quiet: tuple[int, dict[str, Any]] | None = None

@@ -1,8 +1,4 @@
-"""A stream of raw segments: how far each can be read, and what a batch reads of them. The other half of ``stream``.
-
-Promises: bytes of a segment come once, in order, whatever becomes of chunks; of lines only finished ones. Leaves out: the checkpoint
-and its history, opening and closing (``stream``).
-"""
+"""A stream of raw segments: how far each can be read, and what a batch reads of them. Of lines only finished ones."""
 
 from __future__ import annotations
 
@@ -11,13 +7,11 @@ from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTrunc
 from chunkstore.reader import gone
 from chunkstore.records import SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.line_ends import first_line_end, line_end_before, line_too_long
+from chunkstore.spark.framing import first_line_end, line_end_before, line_too_long
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
-from chunkstore.spark.plan import plan_ranges
-from chunkstore.spark.positions import Reached, StreamOffset
-from chunkstore.spark.ranges import Range, chosen_segments, is_chosen, position_in, require_named
+from chunkstore.spark.plan import Range, chosen_segments, is_chosen, plan_ranges, position_in, require_named
+from chunkstore.spark.positions import Limit, Reached, StreamOffset, lose, share_out
 from chunkstore.spark.runs import ReadTask
-from chunkstore.spark.sharing import Limit, lose, share_out
 
 __all__ = ["SegmentFollower"]
 

@@ -1,8 +1,4 @@
-"""``spark.readStream.format("chunkstore")``: what Spark calls, over ``stream``.
-
-Promises: planning stays in the one process that Spark keeps for it, and holds one replica until ``stop``; executors open the chunk
-storage and nothing else. Limits need Spark 4.2: before that they are refused. Leaves out: all decisions.
-"""
+"""``spark.readStream.format("chunkstore")``: what Spark calls, over ``stream``. Limits need Spark 4.2."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from chunkstore.errors import Unsupported
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.sharing import Limit
+from chunkstore.spark.positions import Limit
 from chunkstore.spark.stream import Stream
 from chunkstore.spark.tasks import Partition, read_partition
 

@@ -1,9 +1,4 @@
-"""A stream of the entries of offloaded topics: how far each can be read, and what a batch reads of them. The other half of ``stream``.
-
-Promises: whole blocks, each once, in the order in which they were written; they are there as a whole, and so are their entries. Offload
-segments are known by number and id: what went missing between two of them is noticed. Leaves out: the checkpoint and its history,
-opening and closing (``stream``), where blocks lie (``chunkstore.pulsar``).
-"""
+"""A stream of the entries of offloaded topics, in whole blocks. Missing offload segments are noticed by their numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +7,9 @@ from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
 from chunkstore.replica import Replica
 from chunkstore.spark.options import LATEST, ReadOptions
-from chunkstore.spark.plan import plan_parts
-from chunkstore.spark.positions import StreamOffset, TopicReached
-from chunkstore.spark.ranges import chosen_topics, is_chosen_topic
+from chunkstore.spark.plan import chosen_topics, is_chosen_topic, plan_parts
+from chunkstore.spark.positions import Limit, StreamOffset, TopicReached, lose, share_out
 from chunkstore.spark.runs import ReadTask
-from chunkstore.spark.sharing import Limit, lose, share_out
 
 __all__ = ["TopicFollower"]
 

@@ -1,11 +1,6 @@
-"""A container's metadata as tables of Spark: rows from one replica, in the driver, and what a task makes of them.
+"""A container's metadata as tables of Spark: rows from one replica, in the driver, in the order of their keys.
 
-Promises: everything comes from one point of history; no byte of data is read, but of a ledger that still grows, whose last block says
-where it ends. Rows come in the order of their keys (segments by
-name, chunks by segment and offset, ledgers by topic and id, records by lsn). They are cut into ranges of that order of some 20,000
-rows or 4 MiB: each is encoded as it is full and travels with a task of its own, so that neither planner nor task holds a million rows as
-objects, and executors open nothing. Leaves out: columns and options (``metadata_tables``), Spark (``source``).
-"""
+Rows are cut into tasks of some 20,000 rows or 4 MiB, encoded as they fill, so that neither planner nor task holds a million rows."""
 
 from __future__ import annotations
 
@@ -23,9 +18,9 @@ from chunkstore.names import NO_CHUNK
 from chunkstore.reading import context_of, read_view
 from chunkstore.records import GarbageRecord, SegmentInfo
 from chunkstore.replica import Replica
-from chunkstore.spark.metadata_tables import TABLES, TableTask
+from chunkstore.spark.columns import TABLES, TableTask
 from chunkstore.spark.options import ReadOptions
-from chunkstore.spark.ranges import chosen_segments, chosen_topics, require_named
+from chunkstore.spark.plan import chosen_segments, chosen_topics, require_named
 
 __all__ = ["BATCH_ROWS", "TASK_BYTES", "TASK_ROWS", "plan_table", "table_batches"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from chunkstore.spark.columns import TableTask
 from chunkstore.spark.mapping import Mapped
-from chunkstore.spark.metadata_tables import TableTask
 from chunkstore.spark.runs import ReadTask
 
 if TYPE_CHECKING:

@@ -1,46 +1,28 @@
-"""The formats of Spark that read a tier without a broker: "pulsar-offload" and "kafka-tiered".
-
-Promises: an unknown option or column is refused by name. Errors keep their type and fields (``chunkstore.spark.errors``).
-Leaves out: options (``pulsar_plan``, ``kafka_plan``), planning and reading (``pulsar_runs``, ``kafka_runs``), writing, streams.
-"""
+"""The formats of Spark that read a tier without a broker: "pulsar-offload" and "kafka-tiered"."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructField, StructType
 
 from chunkstore.errors import InvalidArgument
-from chunkstore.spark.arrow_schema import arrow_schema
 from chunkstore.spark.errors import annotated
-from chunkstore.spark.kafka_plan import TieredOptions, parse_tiered_options
+from chunkstore.spark.mapping import arrow_schema
 from chunkstore.spark.options import unknown_name
-from chunkstore.spark.pulsar_plan import OffloadOptions, parse_offload_options
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["KafkaTieredSource", "PulsarOffloadSource"]
 
 
 class _TierSource(DataSource):
-    """Spark loads it for every user, so it imports nothing more, and opens nothing, before it is used."""
+    """Spark loads it for every user, so it imports nothing more, and opens nothing, before it is used.
+
+    ``_module`` has ``parse_options``, ``every_column`` (of a read with these options), and ``plan_runs``, which makes the reader."""
 
     _name: ClassVar[str]
-
-    @abstractmethod
-    def _parsed(self) -> Any:
-        """The options; ``columns`` of them may be None."""
-
-    @abstractmethod
-    def _every(self, options: Any) -> pa.Schema:
-        """Every column that a read can give."""
-
-    @abstractmethod
-    def _plan(self, options: Any, schema: pa.Schema) -> DataSourceReader:
-        """A reader of these columns."""
+    _module: ClassVar[str]
 
     @classmethod
     def name(cls) -> str:
@@ -49,71 +31,41 @@ class _TierSource(DataSource):
     def schema(self) -> StructType:
         """The columns that the options ask for. Raises ``InvalidArgument``, ``Unsupported``."""
         with annotated():
-            options = self._parsed()
-            known = self._known(options)
+            _, options, known = self._parsed()
             return StructType([_column(known, name) for name in options.columns or known.names])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of the columns in ``schema``, which may be the user's own. Raises as ``plan_runs`` of the format."""
         with annotated():
-            options = self._parsed()
-            known = self._known(options)
+            runs, options, known = self._parsed()
             for field in schema.fields:
                 if _column(known, field.name).dataType != field.dataType:
                     kind = known[field.name].dataType.simpleString()
                     raise InvalidArgument(f"column {field.name} is of type {kind}", argument="schema")
-            return self._plan(options, arrow_schema(schema))
+            reader: DataSourceReader = runs.plan_runs(options, arrow_schema(schema))
+            return reader
 
-    def _known(self, options: Any) -> StructType:
+    def _parsed(self) -> tuple[Any, Any, StructType]:
+        """The format's module, the options, and every column that a read can give."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(self._every(options)).toNullable()
+        runs = import_module(self._module)
+        options = runs.parse_options(self.options)
+        return runs, options, from_arrow_schema(runs.every_column(options)).toNullable()
 
 
 class PulsarOffloadSource(_TierSource):
     """``spark.read.format("pulsar-offload")``; Spark finds it by itself in the package ``pyspark_pulsar_offload``."""
 
     _name = "pulsar-offload"
-
-    def _parsed(self) -> OffloadOptions:
-        return parse_offload_options(self.options)
-
-    def _every(self, options: OffloadOptions) -> pa.Schema:
-        import pyarrow as pa
-
-        if options.messages:
-            from chunkstore.codec.pulsar.message_batches import MESSAGE_SCHEMA
-
-            own = MESSAGE_SCHEMA
-        else:
-            from chunkstore.codec.pulsar.arrow import SCHEMA
-
-            own = SCHEMA
-        return pa.schema([pa.field("topic", pa.string()), *own])
-
-    def _plan(self, options: OffloadOptions, schema: pa.Schema) -> DataSourceReader:
-        from chunkstore.spark.pulsar_runs import plan_runs
-
-        return plan_runs(options, schema)
+    _module = "chunkstore.spark.pulsar_runs"
 
 
 class KafkaTieredSource(_TierSource):
     """``spark.read.format("kafka-tiered")``; Spark finds it by itself in the package ``pyspark_kafka_tiered``."""
 
     _name = "kafka-tiered"
-
-    def _parsed(self) -> TieredOptions:
-        return parse_tiered_options(self.options)
-
-    def _every(self, options: TieredOptions) -> pa.Schema:
-        from chunkstore.codec.kafka.record_batches import RECORD_SCHEMA
-
-        return RECORD_SCHEMA
-
-    def _plan(self, options: TieredOptions, schema: pa.Schema) -> DataSourceReader:
-        from chunkstore.spark.kafka_runs import plan_runs
-
-        return plan_runs(options, schema)
+    _module = "chunkstore.spark.kafka_runs"
 
 
 def _column(known: StructType, name: str) -> StructField:

@@ -1,8 +1,4 @@
-"""The options and columns of ``df.write.format("chunkstore")`` and ``df.writeStream``, checked before a job runs.
-
-Promises: an unknown option is refused by name, and so is a column that would not be stored. Leaves out: whether the container is there
-(``sink`` finds out), and the rows (``chunks_out``).
-"""
+"""The options and columns of ``df.write.format("chunkstore")`` and ``df.writeStream``, checked before a job runs."""
 
 from __future__ import annotations
 
@@ -14,20 +10,13 @@ from chunkstore.errors import InvalidArgument
 from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.pulsar.contexts import check_topic
 from chunkstore.registry import root_url
-from chunkstore.spark.options import known_values, path_option, unknown_name, whole_number
+from chunkstore.spark.options import known_values, one_of, path_option, refused, unknown_name, whole_number
 
 __all__ = ["WRITE_OPTIONS", "Columns", "WriteOptions", "check_columns", "parse_write_options"]
 
 WRITE_OPTIONS: Final = (
-    "path",
-    "container",
-    "segments",
-    "topic",
-    "framing",
-    "chunkBytes",
-    "takeOver",
-    "txnAppId",
-    "txnVersion",
+    *("path", "container", "segments", "topic", "framing", "chunkBytes"),
+    *("takeOver", "txnAppId", "txnVersion"),
 )
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Spark puts these among a stream's options."""
@@ -72,9 +61,6 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     values = known_values(given, (*WRITE_OPTIONS, *_SPARKS_OWN) if streaming else WRITE_OPTIONS)
     path = root_url(path_option(values), "path")
     check_container_name(values.get("container", "default"))
-    framing = values.get("framing", "none")
-    if framing not in ("none", "lines"):
-        raise InvalidArgument(f"option 'framing' must be none or lines, not {framing!r}", argument="framing")
     for name in _BATCH_ONLY if streaming else ():
         if name in values:
             text = f"option {name!r} is for batch writes; a stream asks the owner, and counts its micro-batches"
@@ -92,9 +78,9 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         path=path,
         container=values.get("container", "default"),
         target=target,
-        lines=framing == "lines",
+        lines=one_of(values, "framing", ("none", "lines")) == "lines",
         chunk_bytes=whole_number(values, "chunkBytes", 1, _CHUNK_BYTES_MAX) or _CHUNK_BYTES,
-        take_over=_flag(values, "takeOver"),
+        take_over=one_of(values, "takeOver", ("false", "true")) == "true",
         sink_id=known_as if streaming else None,
         application=None if streaming else known_as,
         version=whole_number(values, "txnVersion", 0, _NUMBER_MAX) or 0,
@@ -145,12 +131,5 @@ def check_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> C
 def _name(values: Mapping[str, str], name: str) -> str | None:
     text = values.get(name)
     if text is not None and not 1 <= utf8_bytes(text) <= 255:
-        raise InvalidArgument(f"option {name!r} must be 1 to 255 bytes of UTF-8", argument=name)
+        raise refused(name, "must be 1 to 255 bytes of UTF-8")
     return text
-
-
-def _flag(values: Mapping[str, str], name: str) -> bool:
-    text = values.get(name, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidArgument(f"option {name!r} must be true or false, not {values[name]!r}", argument=name)
-    return text == "true"

@@ -1,7 +1,4 @@
-"""The first half of the chunk storage contract: life cycle, reading, writing and names. See ``storage_contract``.
-
-Promises: also the helpers both halves use. Leaves out: being inherited directly; use ``ChunkStorageContract``.
-"""
+"""Single calls: the first part of ``storage_contract``, which is the module to inherit from."""
 
 from __future__ import annotations
 
@@ -153,21 +150,6 @@ class StorageBasics(ABC):
         self.check_absent(storage, ChunkHandle(self.name("never"), writable=True))
         self.check_absent(storage, ChunkHandle(self.name("no/such/folder"), writable=True))
 
-    def test_use_after_delete_with_a_used_handle(self, storage: ChunkStorage) -> None:
-        handle = self.filled(storage, b"0123456789")
-        reader = storage.open_read(handle.name)
-        assert storage.read(reader, 0, 10) == b"0123456789"
-        storage.delete(handle.name)
-        self.check_absent(storage, handle)
-        assert storage.list(self.prefix).items == ()
-
-    def test_a_deleted_name_can_be_created_again(self, storage: ChunkStorage) -> None:
-        for content in (b"first", b"the second"):
-            handle = self.filled(storage, content)
-            assert storage.read(handle, 0, 100) == content
-            assert storage.stat(handle.name).length == len(content)
-            storage.delete(handle.name)
-
     def test_free_bytes(self, storage: ChunkStorage) -> None:
         found = storage.free_bytes()
         assert found is None or found > 0
@@ -178,16 +160,8 @@ class StorageBasics(ABC):
         assert storage.create_if_absent(name, data)
         storage.harden(name)
         handle = storage.open_read(name)
-        for offset, length in (
-            (0, 0),
-            (0, 1),
-            (4095, 2),
-            (65_535, 70_000),
-            (1, 149_999),
-            (149_999, 5),
-            (150_000, 1),
-            (1 << 40, 1),
-        ):
+        bounds = ((0, 0), (0, 1), (4095, 2), (65_535, 70_000), (1, 149_999), (149_999, 5), (150_000, 1), (1 << 40, 1))
+        for offset, length in bounds:
             assert storage.read_uncached(handle, offset, length) == data[offset : offset + length]
         with pytest.raises(ChunkNotFound):
             storage.read_uncached(ChunkHandle(self.name("none"), False), 0, 1)
@@ -259,14 +233,6 @@ class StorageBasics(ABC):
             assert storage.read_into(handle, offset, bytearray(10)) == 0
         assert storage.read(handle, 9, 1 << 62) == b"9"
         assert storage.read(handle, 0, 1 << 70) == b"0123456789"
-
-    def test_read_in_pieces(self, storage: ChunkStorage) -> None:
-        data = pattern(15)
-        self.raw_write(self.name(), data)
-        handle = storage.open_read(self.name())
-        pieces = [storage.read(handle, start, size) for start, size in [(0, 1), (1, 2), (3, 3), (6, 4), (10, 5)]]
-        assert [len(piece) for piece in pieces] == [1, 2, 3, 4, 5]
-        assert b"".join(pieces) == data
 
     def test_read_returns_bytes_of_its_own(self, storage: ChunkStorage) -> None:
         handle = self.filled(storage, b"0123456789")

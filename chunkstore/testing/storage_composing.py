@@ -1,8 +1,4 @@
-"""The part of the chunk storage contract about ``compose``. See ``storage_contract``.
-
-Promises: sources are put there behind the binding's back, and what was made of them is looked at there.
-Leaves out: who moves the bytes, and how many requests that takes; being inherited directly: use ``ChunkStorageContract``.
-"""
+"""``compose``: the second part of ``storage_contract``, which is the module to inherit from."""
 
 from __future__ import annotations
 

@@ -3,12 +3,10 @@
     class TestMyStorage(ChunkStorageContract):
         def make_storage(self, folder): ...     # a fresh, empty storage
         def raw_read(self, name): ...           # the stored bytes, without going through the binding
-        def raw_write(self, name, data): ...    # store bytes behind the binding's back
+        def raw_write(self, name, data): ...    # store bytes without the binding
 
-Promises: what the binding writes is looked at with ``raw_read``, what it reads was put there with ``raw_write``, so that
-a pair of bugs that match cannot hide each other. Optional features are tested where ``capabilities`` claim them, and must
-be refused with ``Unsupported`` where not. Leaves out: durability against power cuts (no test in a process can see it).
-"""
+What the binding writes is read with ``raw_read``, what it reads was put there with ``raw_write``, so that a pair of matching bugs cannot
+hide each other. Optional features are tested where ``capabilities`` claim them, and must be refused with ``Unsupported`` where not."""
 
 from __future__ import annotations
 
@@ -177,27 +175,10 @@ class ChunkStorageContract(StorageComposing):
         assert everything.next_after is None
         for limit in (1, 2, 3, len(names) - 1, len(names), len(names) + 1):
             assert list(self.all_pages(storage, self.prefix, limit)) == names
-        for prefix in [
-            "",
-            self.prefix,
-            self.name("a"),
-            self.name("a/"),
-            self.name("a/x"),
-            self.name("b/1"),
-            self.name("zz"),
-        ]:
+        for prefix in ["", *map(self.name, ("", "a", "a/", "a/x", "b/1", "zz"))]:
             expected = [name for name in names if name.startswith(prefix)]
             assert [item.name for item in storage.list(prefix).items] == expected
-            for after in [
-                "",
-                names[0],
-                names[4],
-                self.name("a"),
-                self.name("a/"),
-                self.name("a/y"),
-                self.name("zzz"),
-                "\U0010ffff",
-            ]:
+            for after in ["", names[0], names[4], *map(self.name, ("a", "a/", "a/y", "zzz")), "\U0010ffff"]:
                 page = storage.list(prefix, after=after)
                 assert [item.name for item in page.items] == [name for name in expected if name > after]
 

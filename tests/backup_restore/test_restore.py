@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.backup import copy_in, founding, spool, survey
+from chunkstore.backup import copy_in, founding, survey
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.config import RetentionPolicy, RollingPolicy
 from chunkstore.engine import ChunkedSegmentStorage
@@ -283,7 +283,7 @@ def test_a_long_segment_and_many_writers_come_page_by_page(
     world: World, target: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(founding, "_PAGE", 4)
-    monkeypatch.setattr(spool, "_PAGE", 3)
+    monkeypatch.setattr(founding, "_SPOOL_PAGE", 3)
     store = world.open(rolling=4)
     world.still(store)
     store.create("a")

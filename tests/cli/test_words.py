@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.cli import download, transfer
+from chunkstore.cli import transfer
 from chunkstore.cli.app import load_verb
 from chunkstore.cli.verbs import EXAMPLES
 from tests.cli.conftest import Call
@@ -110,13 +110,14 @@ def test_get(call: Call, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert b"--force" in call("get", root, "a", target, code=2).err
     assert target.read_bytes() == b"mine"
     late = folder / "late"
+    copy_out = transfer.copy_out
     with monkeypatch.context() as patch:
 
         def appears(*given: Any, **named: Any) -> None:
-            transfer.copy_out(*given, **named)
+            copy_out(*given, **named)
             late.write_bytes(b"theirs")
 
-        patch.setattr(download, "copy_out", appears)
+        patch.setattr(transfer, "copy_out", appears)
         call("get", root, "a", late, code=2)
     assert late.read_bytes() == b"theirs"
     call("get", root, "a", target, "--force")

@@ -14,10 +14,10 @@ from chunkstore.errors import StorageFull, StorageUnavailable
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.port import GENESIS, MetadataCache
 from chunkstore.metadata.rows import sealed
-from chunkstore.testing.metadata_contract import MetadataStoreContract
-from chunkstore.testing.metadata_history import History
 from tests.faults.disks import small_disk
 from tests.support.lmdb_caches import CONTAINER, SMALL, big_commit, made_current, state_file, token_directories
+from tests.support.metadata_contract import MetadataStoreContract
+from tests.support.metadata_history import History
 
 
 class TestLmdbStore(MetadataStoreContract):

@@ -21,8 +21,8 @@ from chunkstore.config import MIB, Settings, Tuning
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.testing.metadata_history import History
 from tests.support.lmdb_caches import CONTAINER, made_current, token_directories
+from tests.support.metadata_history import History
 from tests.support.scripts import ENVIRONMENT
 from tests.support.stopped import stopped_process
 
@@ -129,7 +129,7 @@ def test_kill_in_the_middle_of_applies_leaves_the_end_that_was_seen(folder: str,
     script = f"""
 import sys
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
-from chunkstore.testing.metadata_history import History
+from tests.support.metadata_history import History
 cache = LmdbMetadataCache({folder!r}, {CONTAINER!r}, "here")
 store, history = cache.create(), History()
 cache.make_current(store)

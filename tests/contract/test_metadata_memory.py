@@ -9,7 +9,7 @@ import pytest
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf, memory_store
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.testing.metadata_contract import MetadataStoreContract
+from tests.support.metadata_contract import MetadataStoreContract
 
 
 class TestMemoryStore(MetadataStoreContract):

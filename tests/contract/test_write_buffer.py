@@ -13,8 +13,8 @@ from chunkstore.metadata.fold import fold
 from chunkstore.metadata.lmdb import LmdbMetadataCache, environment_of
 from chunkstore.metadata.ordered_map import WriteBuffer
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
-from chunkstore.testing.metadata_history import History
 from tests.support.lmdb_caches import CONTAINER
+from tests.support.metadata_history import History
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from chunkstore.codec.pulsar.frames import Entry
 from chunkstore.codec.pulsar.message_batches import message_batches
 from chunkstore.codec.pulsar.messages import Message
-from chunkstore.spark.pulsar_messages import run_messages
+from chunkstore.spark.pulsar_runs import run_messages
 from tests.support.pulsar_broker import TOPICS, entries_of_topic
 from tests.support.pulsar_messages import arrow_rows
 

@@ -9,8 +9,8 @@ import pytest
 
 from chunkstore.errors import InvalidArgument
 from chunkstore.spark import map_batches
+from chunkstore.spark.columns import TABLES
 from chunkstore.spark.errors import original_error
-from chunkstore.spark.metadata_tables import TABLES
 from tests.support.spark_ground import Ground, filled
 
 pytestmark = pytest.mark.proof

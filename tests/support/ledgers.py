@@ -61,7 +61,7 @@ def plan_from_table(
     ledgers: Sequence[int] | None,
     blocks: Callable[[LedgerRange], bool] = lambda part: True,
 ) -> list[LedgerRange]:
-    """A ``LedgerPlanner``."""
+    """A ledger planner, for ``plan_read``."""
     assert isinstance(replica, Replica)
     parts: list[LedgerRange] = []
     for entry in replica.table(TABLE).scan(topic.encode() + b"\0"):

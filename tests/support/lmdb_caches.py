@@ -8,7 +8,7 @@ from pathlib import Path
 from chunkstore.config import KIB, Settings, Tuning
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.port import Commit, MetadataStore
-from chunkstore.testing.metadata_history import History
+from tests.support.metadata_history import History
 
 __all__ = ["CONTAINER", "SMALL", "big_commit", "made_current", "state_file", "token_directories"]
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from chunkstore.spark.batches import Column, read_task
 from chunkstore.spark.options import parse_options
-from chunkstore.spark.positions import StreamOffset
+from chunkstore.spark.positions import Limit, StreamOffset
 from chunkstore.spark.runs import ReadTask
-from chunkstore.spark.sharing import Limit
 from chunkstore.spark.stream import Stream as Planner
 
 __all__ = ["Row", "Stream", "rows_of"]

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from chunkstore.cli.pictures import Picture, gather, layout_lines, layout_svg
+from chunkstore.cli.look import Picture, gather, layout_lines, layout_svg
 from chunkstore.records import LayoutChunk, SegmentInfo
 
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -17,8 +17,7 @@ from chunkstore.errors import (
     SegmentTruncated,
     Unsupported,
 )
-from chunkstore.spark.positions import StreamOffset
-from chunkstore.spark.sharing import Limit
+from chunkstore.spark.positions import Limit, StreamOffset
 from tests.support.data import pattern
 from tests.support.spark_ground import Ground, filled
 

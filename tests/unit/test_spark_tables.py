@@ -13,7 +13,7 @@ import pytest
 import chunkstore
 from chunkstore.assembly import journal_records
 from chunkstore.errors import InvalidArgument, SegmentNotFound
-from chunkstore.spark.metadata_tables import TABLES
+from chunkstore.spark.columns import TABLES
 from chunkstore.spark.options import OPTIONS, parse_options
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: Spark's batches are not tested")

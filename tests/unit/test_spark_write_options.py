@@ -21,7 +21,7 @@ ROOT = {"path": "file:///r"}
         ({"segments": "a" * 256}, "segments", "255"),
         ({"chunkBytes": "64m"}, "chunkBytes", "whole number"),
         ({"chunkBytes": "1" * 30}, "chunkBytes", "whole number"),
-        ({"takeOver": "yes"}, "takeOver", "true or false"),
+        ({"takeOver": "yes"}, "takeOver", "false or true"),
         ({"txnAppId": "a"}, "txnVersion", "together"),
         ({"txnAppId": "", "txnVersion": "1"}, "txnAppId", "255"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion", "whole number"),

@@ -1,14 +1,9 @@
 """``jobs.offload``: files, or the rows of a frame, as ledgers of a topic (PIP-76 offload segments); executors write them.
 
-Promises: as of the sink, whose tasks and commit these are: bytes are the offload writer's, a part appears whole in one
-commit with the row that says so, and the owner is asked. Files go in parts of some GiB, each a commit: a job that was killed goes on
-behind the last part that is there, and one that is run again does nothing. What nobody committed the sweep takes.
-* ``lines``: each file is a ledger, each of its lines an entry, in the order of the files' names; ``files``: all files are one ledger, each
-  an entry.
-* A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions.
-Executors read the files themselves. What a job has done is compared with what it is asked for: files behind those are gone on with,
-anything else is refused. Leaves out: files that change meanwhile (refused by their length), several tasks for one file.
-"""
+Files go in parts of some GiB, each a commit: a job that was killed continues after the last stored part. What a job has done is compared
+with what it is asked for; anything but more files after those is refused.
+* ``lines``: each file is a ledger, each line an entry; ``files``: all files are one ledger, each an entry.
+* A frame with ``ledger``, ``entry`` and ``payload`` is written as it is; one with ``value`` has a ledger for each of its partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +12,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,11 +22,10 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
 from chunkstore.owner import Owner, end_session
 from chunkstore.registry import Root, root_url
-from chunkstore.spark.chunks_out import WritePlan, write_task
+from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
 from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of, was_done
 from chunkstore.spark.jobs.running import Attempt, OnSpark, Progress, Runner, grouped, run_frame, this_attempt
 from chunkstore.spark.jobs.source_files import SourceFile, find_files, foreign, open_system
-from chunkstore.spark.ledgers_out import Offloaded
 from chunkstore.spark.mapping import TOLD, telling
 from chunkstore.spark.once import NOTHING, Content, something_else
 from chunkstore.spark.owners import OwnerClient
@@ -67,6 +61,10 @@ class OffloadedPart(NamedTuple):
     segments: int | None
 
 
+_Written: TypeAlias = tuple[Output | Offloaded | Content, ...]
+"""What a task returns."""
+
+
 class _Item(NamedTuple):
     """A file, and where its entries go."""
 
@@ -88,12 +86,6 @@ class _Task(NamedTuple):
     plan: WritePlan
     kind: str
     items: tuple[_Item, ...]
-
-
-class _Written(NamedTuple):
-    """What a task tells."""
-
-    outputs: tuple[Any, ...]
 
 
 def offload(
@@ -253,10 +245,10 @@ def _planned(number: int, kind: str, items: Sequence[_Item], chunk_bytes: int) -
 
 
 def _done(number: int, written: Sequence[_Written], files: int, size_bytes: int | None) -> OffloadedPart:
-    outputs = [item for one in written for item in one.outputs if isinstance(item, Offloaded)]
+    outputs = [item for one in written for item in one if isinstance(item, Offloaded)]
     ledgers = sorted(entries.ledger for item in outputs for entries in item.context.ranges)
     first, last = (ledgers[0], ledgers[-1]) if ledgers else (None, None)
-    count = sum(item.rows for one in written for item in one.outputs if isinstance(item, Content))
+    count = sum(item.rows for one in written for item in one if isinstance(item, Content))
     return OffloadedPart(number, "done", files, first, last, count, size_bytes, len(outputs))
 
 
@@ -272,8 +264,7 @@ def _commit(
     session_id = session_of(owner, f"spark {blake2b(known, digest_size=16).hexdigest()}")
     try:
         written = write(WritePlan(options, Columns(None, ledgers=True), owner.uuid, session_id))
-        outputs = tuple(one.outputs for one in written)
-        commit_job(owner, name, number, Job(session_id, outputs), before=before, after=after)
+        commit_job(owner, name, number, Job(session_id, tuple(written)), before=before, after=after)
     except BaseException:
         _give_up(owner, session_id)
         raise
@@ -291,7 +282,7 @@ def _give_up(owner: Owner, session_id: int) -> None:
 def _write_files(task: _Task, attempt: Attempt) -> _Written:
     """On an executor. Raises as ``write_task``, and what reading a file raises."""
     batches = (batch for item in task.items for batch in _entries_of(item, task.kind))
-    return _Written(tuple(write_task(batches, task.plan, attempt.id)))
+    return tuple(write_task(batches, task.plan, attempt.id))
 
 
 def _entries_of(item: _Item, kind: str) -> Iterator[pa.RecordBatch]:
@@ -405,7 +396,7 @@ def _write_rows(plan: WritePlan, first_ledger: int | None, batches: Iterator[pa.
     """On an executor. Raises as ``write_task``."""
     attempt = this_attempt()
     rows = batches if first_ledger is None else _numbered(batches, first_ledger + attempt.partition)
-    return _Written(tuple(write_task(rows, plan, attempt.id)))
+    return tuple(write_task(rows, plan, attempt.id))
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], ledger: int) -> Iterator[pa.RecordBatch]:

@@ -1,10 +1,6 @@
-"""Tasks of a job: planned in the driver, are called on executors, and their results come back to it.
+"""Tasks of a job, called on executors with plain data; their results in the order of the tasks. Works through Spark Connect.
 
-Promises: plain data cross, never the bytes that a job moves; as many tasks as are planned, each once unless Spark repeats it; results in
-the order of the tasks. One action, and no shuffle behind it: nothing is called again by Spark's own planning. Works through Spark Connect.
-An interrupted driver cancels the tasks; one that was cancelled may write a second later, so what it writes must be nobody's.
-Leaves out: what is planned, called and committed (``offload``).
-"""
+An interrupted driver cancels the tasks. A cancelled task may write a second later, so what it writes must be in no commit."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from chunkstore import runtime
@@ -94,23 +91,23 @@ class OnSpark:
         return [found[number] for number in range(len(tasks))]
 
 
+@dataclass
 class _Meter:
     """From tasks that are done to bytes, about; all of them at the end."""
 
-    def __init__(self, progress: Progress | None, total_bytes: int, tasks: int) -> None:
-        self._progress = progress
-        self._total_bytes = total_bytes
-        self._tasks = tasks
-        self._told_bytes = 0
+    progress: Progress | None
+    total_bytes: int
+    tasks: int
+    told_bytes: int = 0
 
     def __call__(self, done: int) -> None:
-        due_bytes = self._total_bytes * min(done, self._tasks) // self._tasks
-        if self._progress is not None and due_bytes > self._told_bytes:
-            self._progress(due_bytes - self._told_bytes)
-            self._told_bytes = due_bytes
+        due_bytes = self.total_bytes * min(done, self.tasks) // self.tasks
+        if self.progress is not None and due_bytes > self.told_bytes:
+            self.progress(due_bytes - self.told_bytes)
+            self.told_bytes = due_bytes
 
     def finish(self) -> None:
-        self(self._tasks)
+        self(self.tasks)
 
 
 def _called(

@@ -1,8 +1,4 @@
-"""The files of ``jobs.offload``: found by the driver, opened by executors. Paths, and URLs (``file``, ``s3``, ``hdfs``, ``gs``) of pyarrow.
-
-Promises: what is found is named as every machine opens it: paths are absolute, names are quoted in URLs, a query (``endpoint_override``)
-stays behind the path. Leaves out: reading.
-"""
+"""The files of ``jobs.offload``, found by the driver and opened by executors: paths, and URLs (``file``, ``s3``, ``hdfs``, ``gs``)."""
 
 from __future__ import annotations
 

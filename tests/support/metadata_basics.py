@@ -1,7 +1,4 @@
-"""The first half of the metadata contract: views and the offset index. See ``metadata_contract``.
-
-Promises: also the helpers both halves use. Leaves out: being inherited directly; use ``MetadataStoreContract``.
-"""
+"""Views and the offset index: the first half of ``metadata_contract``, which is the class to inherit."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from chunkstore.metadata.inline_index import all_extents, inline_chunks
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Totals
 from chunkstore.metadata.rows import recount
 from chunkstore.records import ACTIVE, CLOSED
-from chunkstore.testing.metadata_history import History, Segment, World
+from tests.support.metadata_history import History, Segment, World
 
 __all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]
 
@@ -180,22 +177,6 @@ class MetadataBasics(ABC):
             assert view.head == head
         assert store.get(b"S1") == b"late"
 
-    def test_a_view_of_the_index_stays_as_it_was(self, store: MetadataStore) -> None:
-        world = World()
-        commits = [world.create(), world.append(1, 10, 10, 10), world.create(), world.append(2, 7, 7)]
-        assert store.apply(commits, verify=True)
-        with store.view() as view:
-            found = [view.locate(1, offset) for offset in range(30)]
-            later = [world.concat(1, 2), world.truncate(1, 15), world.append(1, 4), world.collect(1)]
-            for commit in later:
-                assert store.apply([commit], verify=True)
-            assert [view.locate(1, offset) for offset in range(30)] == found
-            assert view.locate(2, 8) is not None
-            assert view.count_chunks(1, 0, 30) == 3
-        with store.view() as view:
-            compare(view, world)
-            assert view.locate(2, 8) is None
-
     def test_scan_is_in_key_order_and_half_open(self, store: MetadataStore) -> None:
         history = History()
         keys = [b"S", b"S\x00", b"Sa", b"Sa\x00", b"Sb", b"S\xff", b"C" + bytes(28), b"T", b"G" + bytes(10)]
@@ -292,19 +273,6 @@ class MetadataBasics(ABC):
         assert found[0][0].digest == world.history.digest
         assert all(item == found[0] for item in found)
 
-    def test_lines_of_two_epochs_in_one_batch(self, store: MetadataStore) -> None:
-        """Each segment is of the epoch that has appended to it."""
-        world = World()
-        commits = [
-            world.create(),
-            world.create(),
-            world.lines((1, 5, b"w"), epoch=1),
-            world.lines((2, 5, b"w"), epoch=2),
-        ]
-        assert store.apply(commits, verify=True)
-        with store.view() as view:
-            compare(view, world)
-
     @pytest.mark.parametrize("batch", [1, 3])
     @pytest.mark.parametrize(
         ("number", "change"),
@@ -384,20 +352,6 @@ class MetadataBasics(ABC):
     def _extents(store: MetadataStore) -> int:
         with store.view() as view:
             return sum(1 for _ in view.scan(b"x", b"y"))
-
-    def test_delete_and_make_again(self, store: MetadataStore) -> None:
-        world = World()
-        for _ in range(3):
-            segment_id = world.create("again")
-            commits = [segment_id, world.append(max(world.segments), 5, 5)]
-            old = max(world.segments)
-            assert store.apply(commits, verify=True)
-            with store.view() as view:
-                compare(view, world)
-            assert store.apply([world.delete(old)], verify=True)
-            with store.view() as view:
-                assert view.locate(old, 0) is None
-                assert view.count_chunks(old, 0, 100) == 0
 
     def test_check_index_finds_what_is_wrong(self, cache: MetadataCache) -> None:
         world = World()

@@ -1,9 +1,7 @@
 """A small world that makes commits: segments as plain lists of chunks, and the rows and operations that follow from them.
 
-Promises: everything is derived the slow and obvious way (whole lists, whole sums), so that a store can be compared with it.
-Commits carry real records and correct digests. Leaves out: bytes of chunks, garbage rows (a chunk that leaves its list
-keeps its row until ``collect``), policies.
-"""
+Everything is derived the slow and obvious way, so that a store can be compared with it. A chunk that leaves its list keeps its row until
+``collect``."""
 
 from __future__ import annotations
 

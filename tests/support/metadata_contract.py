@@ -3,9 +3,7 @@
     class TestMyStore(MetadataStoreContract):
         def make_cache(self, folder, container, address, role): ...   # a MetadataCache; the same folder finds the same stores
 
-Promises: what a store holds is compared with ``metadata_history``, which derives everything the slow way.
-Leaves out: what only LMDB can suffer (full disks, other processes, restarts of the machine).
-"""
+What a store holds is compared with ``metadata_history``, which derives everything the slow way."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ import pytest
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, InvalidArgument
 from chunkstore.metadata.port import GENESIS, Head, MetadataCache, MetadataStore, Position
-from chunkstore.testing.metadata_basics import EVERYTHING, MetadataBasics, compare
-from chunkstore.testing.metadata_history import History, World
+from tests.support.metadata_basics import EVERYTHING, MetadataBasics, compare
+from tests.support.metadata_history import History, World
 
 __all__ = ["MetadataStoreContract"]
 
@@ -36,16 +34,6 @@ class MetadataStoreContract(MetadataBasics):
             assert view.get(b"Snothing") is None
             assert view.locate(1, 0) is None
             assert view.count_chunks(1, 0, 100) == 0
-
-    def test_apply_moves_the_head(self, store: MetadataStore) -> None:
-        history = History()
-        for number in range(5):
-            commit = history.commit([(b"Sname", b"%d" % number), (b"Tx", b"" if number % 2 else None)])
-            assert store.apply([commit], verify=bool(number % 2))
-            assert store.head() == Head(commit.position, history.digest)
-            assert store.get(b"Sname") == b"%d" % number
-            assert store.get(b"Tx") == (b"" if number % 2 else None)
-        assert store.apply([], verify=True)
 
     def test_apply_is_conditional_on_lsn_and_hash(self, store: MetadataStore) -> None:
         history, other = History(), History()
@@ -148,32 +136,6 @@ class MetadataStoreContract(MetadataBasics):
         assert store.get(b"Sa") == b"1"
         history.position = later
         assert store.apply([history.commit([(b"Sa", b"2")])], verify=True)
-
-    def test_load_and_finish_load(self, cache: MetadataCache) -> None:
-        world = World()
-        store, copy = cache.create(), cache.create()
-        commits = [
-            world.create(),
-            world.append(1, *range(1, 300)),
-            world.create(),
-            world.append(2, 5),
-            world.concat(1, 2),
-        ]
-        assert store.apply(commits, verify=True)
-        with store.view() as view:
-            pairs = list(view.scan(*EVERYTHING))
-            copy.load(iter(pairs[:100]))
-            copy.load(iter(pairs[100:]))
-            copy.finish_load(view.head)
-        assert copy.head() == store.head()
-        with copy.view() as view:
-            assert list(view.scan(*EVERYTHING)) == pairs
-            compare(view, world)
-        assert copy.apply([world.append(1, 9)], verify=True)
-        with copy.view() as view:
-            compare(view, world)
-        store.close(clean=False)
-        copy.close(clean=False)
 
     def test_loads_out_of_order_are_refused(self, cache: MetadataCache) -> None:
         for pairs in ([(b"Sb", b""), (b"Sa", b"")], [(b"Sa", b"1"), (b"Sa", b"2")], [(b"\0head", b"x"), (b"Sa", b"")]):
