@@ -59,7 +59,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}")
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """What one read asks for. ``segments`` names some, or ``topic`` one; or a pattern is matched by their whole names. ``ledgers`` None:
-    all of the topic's. ``metadata``: instead of bytes, one of ``metadata_tables``. ``trigger_bytes``: of a micro-batch,
+    all of the topic's. ``metadata``: instead of bytes, one of ``columns.TABLES``. ``trigger_bytes``: of a micro-batch,
     None without a limit."""
 
     path: str
