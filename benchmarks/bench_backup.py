@@ -21,8 +21,8 @@ from benchmarks.big import build, open_big
 from benchmarks.harness import Report, anonymous_kib, in_fresh_process, median, scratch, time_s
 from chunkstore import backup
 from chunkstore.config import KIB, MIB, Tuning
+from chunkstore.engine.reading import context_of
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.reading import context_of
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage

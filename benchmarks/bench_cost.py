@@ -24,7 +24,7 @@ from typing import Any, Self
 from benchmarks.harness import RESULTS, Report
 from chunkstore import runtime
 from chunkstore.config import KIB, Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from tests.simulator.wire import Call
 from tests.simulator.world import Process, World
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.big import CHUNK_BYTES, build, open_big, settings_for
 from benchmarks.harness import Report, median, scratch, time_s
 from benchmarks.length_only import LengthOnlyChunkStorage
+from chunkstore.engine.replica import Replica
 from chunkstore.following import open_replica_on
-from chunkstore.replica import Replica
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 
 __all__ = ["main"]

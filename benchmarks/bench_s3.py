@@ -29,7 +29,7 @@ from benchmarks.harness import Report, median, scratch, time_s
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append
 from chunkstore.config import KIB, MIB, Tuning
-from chunkstore.reading import ReadableContainer
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.registry import open_storage
 from chunkstore.storage import ChunkHandle, ChunkRange
 from chunkstore_bindings.s3.options import parse_root

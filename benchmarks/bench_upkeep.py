@@ -28,7 +28,7 @@ from benchmarks.merged_readers import Readers, fill, merge_again, readers_elsewh
 from chunkstore.changes import Attach
 from chunkstore.checksum import crc32c
 from chunkstore.config import KIB, RollingPolicy
-from chunkstore.names import session_chunk_id
+from chunkstore.records.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 
 __all__ = ["main"]

@@ -14,7 +14,7 @@ from benchmarks.length_only import LengthOnlyChunkStorage
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Attach, Concat, Create, Seal
 from chunkstore.checksum import crc32c
-from chunkstore.names import session_chunk_id
+from chunkstore.records.names import session_chunk_id
 from chunkstore.sessions import SessionChunk
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
 from chunkstore.metadata.memory import MemoryShelf
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from tests.support.forwarding import Hooked

@@ -16,7 +16,7 @@ from typing import Any
 
 import chunkstore
 from chunkstore.config import KIB, RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from tests.support.data import pattern
 from tests.support.merging import merge
 from tests.support.scripts import ENVIRONMENT

@@ -15,16 +15,16 @@ from chunkstore.errors import *  # noqa: F403  (all of them, by their own list)
 if TYPE_CHECKING:
     from chunkstore.assembly import open_asker
     from chunkstore.assembly import open_store as open  # noqa: A004  (the name people expect: chunkstore.open)
-    from chunkstore.engine import ChunkedSegmentStorage, Store
+    from chunkstore.engine.owner import Asker
+    from chunkstore.engine.reader import StorageReader
+    from chunkstore.engine.replica import Replica
+    from chunkstore.engine.segment import Segment
+    from chunkstore.engine.segment_file import Record
+    from chunkstore.engine.store import ChunkedSegmentStorage, Store
+    from chunkstore.engine.writer import StorageWriter
     from chunkstore.following import open_replica
-    from chunkstore.owner import Asker
-    from chunkstore.reader import StorageReader
-    from chunkstore.records import LayoutChunk, Pin, SegmentInfo, Usage
-    from chunkstore.replica import Replica
-    from chunkstore.segment import Segment
-    from chunkstore.segment_file import Record
+    from chunkstore.records.segments import LayoutChunk, Pin, SegmentInfo, Usage
     from chunkstore.upkeep.optimiser import StorageOptimiser
-    from chunkstore.writer import StorageWriter
 
 __all__ = [
     "GIB",
@@ -57,19 +57,19 @@ __all__ += errors.__all__
 getLogger(__name__).addHandler(NullHandler())  # what no one wants to see does not reach standard error
 
 _PLACES = {
-    "Asker": "owner",
-    "ChunkedSegmentStorage": "engine",
-    "LayoutChunk": "records",
-    "Pin": "records",
-    "Record": "segment_file",
-    "Replica": "replica",
-    "Segment": "segment",
-    "SegmentInfo": "records",
+    "Asker": "engine.owner",
+    "ChunkedSegmentStorage": "engine.store",
+    "LayoutChunk": "records.segments",
+    "Pin": "records.segments",
+    "Record": "engine.segment_file",
+    "Replica": "engine.replica",
+    "Segment": "engine.segment",
+    "SegmentInfo": "records.segments",
     "StorageOptimiser": "upkeep.optimiser",
-    "StorageReader": "reader",
-    "StorageWriter": "writer",
-    "Store": "engine",
-    "Usage": "records",
+    "StorageReader": "engine.reader",
+    "StorageWriter": "engine.writer",
+    "Store": "engine.store",
+    "Usage": "records.segments",
     "open": "assembly",
     "open_asker": "assembly",
     "open_replica": "following",

@@ -28,21 +28,21 @@ from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from chunkstore import assembly, following
-from chunkstore.arguments import SegmentRef, check_timeout, resolve
 from chunkstore.checksum import BytesLike
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.owner import Asker
+from chunkstore.engine.reader import StorageReader
+from chunkstore.engine.reading import Awaited, ReadableContainer, check_wait
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.segment import SegmentView
+from chunkstore.engine.segment_file import RecordReader, SegmentFile
+from chunkstore.engine.store import ChunkedSegmentStorage
+from chunkstore.engine.writer import StorageWriter
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
 from chunkstore.operations.tables import Session, TableReader
-from chunkstore.owner import Asker
-from chunkstore.reader import StorageReader
-from chunkstore.reading import Awaited, ReadableContainer, check_wait
-from chunkstore.records import SegmentInfo
+from chunkstore.records.arguments import SegmentRef, check_timeout, resolve
+from chunkstore.records.segments import SegmentInfo
 from chunkstore.registry import Root
-from chunkstore.replica import Replica
-from chunkstore.segment import SegmentView
-from chunkstore.segment_file import RecordReader, SegmentFile
 from chunkstore.upkeep.optimiser import StorageOptimiser
-from chunkstore.writer import StorageWriter
 
 __all__ = ["Call", "Face", "open", "open_asker", "open_replica"]
 

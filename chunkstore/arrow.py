@@ -14,14 +14,14 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from chunkstore.arguments import SegmentHandle, SegmentRef, check_flags, check_number
 from chunkstore.config import GIB, MIB
+from chunkstore.engine.reader import StorageReader
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.framing import Framing, Records, RecordSplitter, check_framing
 from chunkstore.pulsar.contexts import Stored
 from chunkstore.pulsar.reader import LedgerReader
-from chunkstore.reader import StorageReader
-from chunkstore.reading import ReadableContainer
+from chunkstore.records.arguments import SegmentHandle, SegmentRef, check_flags, check_number
+from chunkstore.records.framing import Framing, Records, RecordSplitter, check_framing
 
 __all__ = ["LEDGER_SCHEMA", "SCHEMA", "TEXT_SCHEMA", "ledger_batches", "to_batches"]
 

@@ -2,7 +2,7 @@
 
 Promises: frozen data. A request that is performed twice changes no more than once: a commit has a row that makes the second one fail, an
 append its event number, what is staged its own name, a session its holder, a pin its name and holder; jobs can be repeated.
-Leaves out: stored bytes (``chunkstore_journal.asks``), the owner (``Store.run``, ``upkeep.asked``), the client (``chunkstore.owner``).
+Leaves out: stored bytes (``chunkstore_journal.asks``), the owner (``Store.run``, ``upkeep.asked``), the client (``engine.owner``).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from chunkstore.arguments import check_number, check_pin, check_writer
 from chunkstore.changes import Append, Change, EndSession, Replace, TablePut, check_changes
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.journal import SnapshotReport
-from chunkstore.names import check_segment_name
-from chunkstore.records import Pin, PinRecord
-from chunkstore.reports import CollectReport, DefragReport
+from chunkstore.records.arguments import check_number, check_pin, check_writer
+from chunkstore.records.names import check_segment_name
+from chunkstore.records.reports import CollectReport, DefragReport
+from chunkstore.records.segments import Pin, PinRecord
 from chunkstore.sessions import SessionChunk, check_holder, check_session_chunks, check_session_id
 
 __all__ = [

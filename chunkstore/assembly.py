@@ -12,19 +12,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from chunkstore import parts
-from chunkstore.arguments import check_flags
 from chunkstore.config import OptimiserPolicy, Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.owner import Asker
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument, Unsupported
 from chunkstore.metadata.port import MetadataCache
 from chunkstore.metrics import CallCounts
-from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.space import Reserve
-from chunkstore.owner import Asker
+from chunkstore.records.arguments import check_flags
+from chunkstore.records.names import ContainerNames
 from chunkstore.registry import Root, open_storage
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = [

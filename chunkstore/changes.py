@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias, get_args
 
-from chunkstore.arguments import (
+from chunkstore.checksum import BytesLike, check_data
+from chunkstore.config import LIMITS, RollingPolicy
+from chunkstore.errors import InvalidArgument
+from chunkstore.records.arguments import (
     check_attribute_changes,
     check_attributes,
     check_key,
@@ -21,12 +24,9 @@ from chunkstore.arguments import (
     check_value,
     check_version,
 )
-from chunkstore.blocks import Borders
-from chunkstore.checksum import BytesLike, check_data
-from chunkstore.config import LIMITS, RollingPolicy
-from chunkstore.errors import InvalidArgument
-from chunkstore.names import CHUNK_ID_BYTES, check_segment_name, chunk_session
-from chunkstore.records import AttributeValue
+from chunkstore.records.blocks import Borders
+from chunkstore.records.names import CHUNK_ID_BYTES, check_segment_name, chunk_session
+from chunkstore.records.segments import AttributeValue
 from chunkstore.sessions import SessionChunk, check_session_chunks, check_session_id, staged_session
 
 __all__ = [
@@ -82,7 +82,7 @@ class Attach:
 
 class NewChunk(NamedTuple):
     """A chunk that the owner has written for a segment, in its present epoch and under a fresh id. ``borders``: from 0 to its length,
-    with the CRCs there (``chunkstore.blocks``)."""
+    with the CRCs there (``chunkstore.records.segments.segments.blocks``)."""
 
     id: bytes
     borders: Borders
@@ -130,7 +130,7 @@ class Truncate:
 @dataclass(frozen=True, slots=True)
 class Concat:
     """Splice a sealed segment after another; it ceases to exist. ``offset`` None takes the target's length. ``source`` may be a staged
-    segment (``chunkstore.owner``), while its session is open."""
+    segment (``chunkstore.engine.store.store.owner``), while its session is open."""
 
     target: str
     source: str

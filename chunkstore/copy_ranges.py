@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
-from chunkstore.blocks import Borders, ChunkSum
-from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike, crc32c_extend
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.names import Address
+from chunkstore.records.blocks import Borders, ChunkSum
+from chunkstore.records.buffers import joined
+from chunkstore.records.names import Address
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
 __all__ = ["compose_chunk", "read_verified", "write_chunk"]

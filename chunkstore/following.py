@@ -10,14 +10,14 @@ from datetime import datetime
 from functools import partial
 
 from chunkstore import parts, runtime
-from chunkstore.arguments import check_moment, check_timeout
 from chunkstore.assembly import closed_if_this_fails, follow_container
 from chunkstore.config import Settings
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import ContainerNotFound
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.names import BackupNames, ContainerNames
+from chunkstore.records.arguments import check_moment, check_timeout
+from chunkstore.records.names import BackupNames, ContainerNames
 from chunkstore.registry import Root, open_storage
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["open_replica", "open_replica_on"]

@@ -16,17 +16,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from chunkstore import processes, runtime
-from chunkstore.arguments import SegmentHandle
 from chunkstore.assembly import open_store
 from chunkstore.config import MIB, Settings
-from chunkstore.engine import Store
+from chunkstore.engine.reading import ReadableContainer
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import Store
+from chunkstore.engine.writer import StorageWriter
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound, SegmentSealed, Unsupported
 from chunkstore.following import open_replica
-from chunkstore.reading import ReadableContainer
-from chunkstore.records import SegmentInfo
+from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.segments import SegmentInfo
 from chunkstore.registry import Root, root_url, shown
-from chunkstore.replica import Replica
-from chunkstore.writer import StorageWriter
 
 if TYPE_CHECKING:  # fsspec has no types
 

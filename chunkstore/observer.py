@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from chunkstore import runtime
 from chunkstore.errors import ChunkstoreError, Damaged, NotOwner
 from chunkstore.journal import SnapshotReport, TakeOverReport
-from chunkstore.logs import ROOT, log_event, without_credentials
 from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_PARTS
+from chunkstore.records.logs import ROOT, log_event, without_credentials
 
 __all__ = ["GuardedObserver", "LoggingObserver", "Observer", "UpkeepRuns"]
 

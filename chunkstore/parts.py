@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from chunkstore.config import LIMITS, Settings, default_cache_dir
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
-from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.journal import JournalFollower, Shown
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
-from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.operations.garbage_range import is_removed
+from chunkstore.records.invariants import CheckLevel, Finding
+from chunkstore.records.names import BackupNames, ContainerNames
 from chunkstore.registry import Root, open_storage
 from chunkstore.storage import ChunkStorage
 

@@ -13,10 +13,10 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.blocks import count_borders
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.errors import ChunkExists, InvalidArgument
-from chunkstore.names import ContainerNames, session_chunk_id, utf8_bytes
+from chunkstore.records.blocks import count_borders
+from chunkstore.records.names import ContainerNames, session_chunk_id, utf8_bytes
 from chunkstore.storage import ChunkStorage
 
 __all__ = [
@@ -36,7 +36,7 @@ _STAGED: Final = re.compile(r"\0staged/([0-9a-f]{16})/[0-9a-f]{32}\Z")
 
 
 class SessionChunk(NamedTuple):
-    """A chunk that a session has written and made durable. ``border_crcs``: the CRCs at the borders of its blocks (``chunkstore.blocks``);
+    """A chunk that a session has written and made durable. ``border_crcs``: the CRCs at the borders of its blocks (``records.blocks``);
     without them only reads of the whole chunk are verified."""
 
     id: bytes

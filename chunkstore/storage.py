@@ -16,9 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from chunkstore.arguments import check_data_buffer, check_number, check_range, check_ranges
 from chunkstore.checksum import BytesLike
-from chunkstore.chunks import (
+from chunkstore.errors import ChunkExists, Closed, InvalidArgument, InvalidOffset, Unsupported
+from chunkstore.foreign import OURS, translated, translating
+from chunkstore.records.arguments import check_data_buffer, check_number, check_range, check_ranges
+from chunkstore.records.chunks import (
     COMPOSE_RANGES_MAX,
     Capabilities,
     ChunkHandle,
@@ -29,9 +31,7 @@ from chunkstore.chunks import (
     ListPage,
     LogAppender,
 )
-from chunkstore.errors import ChunkExists, Closed, InvalidArgument, InvalidOffset, Unsupported
-from chunkstore.foreign import OURS, translated, translating
-from chunkstore.names import check_object_name, check_object_text
+from chunkstore.records.names import check_object_name, check_object_text
 
 __all__ = [
     "COMPOSE_RANGES_MAX",

@@ -11,8 +11,8 @@ import pytest
 
 import chunkstore
 from chunkstore import ChunkedSegmentStorage, Replica, StorageReader, StorageWriter, errors
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.operations.tables import Session, Table
-from chunkstore.reading import ReadableContainer
 from chunkstore.sessions import SessionWriter
 from tests.support.documents import has_examples, run_examples
 from tests.support.reference import GENERATED, PAGES, commands

@@ -23,15 +23,15 @@ from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.backup.files import open_stored_export
-from chunkstore.blocks import Borders
-from chunkstore.buffers import joined
 from chunkstore.config import MIB
 from chunkstore.copy_ranges import compose_chunk, read_verified
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, Unsupported
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.names import Address, BackupNames, ContainerNames
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.records import CLOSED
+from chunkstore.records.blocks import Borders
+from chunkstore.records.buffers import joined
+from chunkstore.records.names import Address, BackupNames, ContainerNames
+from chunkstore.records.segments import CLOSED
 from chunkstore.storage import ChunkRange, ChunkStorage
 
 __all__ = ["Copier", "Copy", "copies", "named_copies", "without"]

@@ -13,14 +13,14 @@ from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.blocks import Borders, ChunkSum
 from chunkstore.changes import NewChunk
 from chunkstore.config import MIB, Settings
 from chunkstore.copy_ranges import compose_chunk, read_verified, write_chunk
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import NUMBER_MAX
-from chunkstore.names import Address, ContainerNames
+from chunkstore.records.blocks import Borders, ChunkSum
+from chunkstore.records.names import Address, ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
 __all__ = ["ChunkToCopy", "ForeignChunk", "Place", "piece_bytes"]

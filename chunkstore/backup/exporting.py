@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import check_flags, check_pin
 from chunkstore.assembly import open_store
 from chunkstore.backup.files import (
     Export,
@@ -26,9 +25,10 @@ from chunkstore.backup.files import (
     write_export,
 )
 from chunkstore.backup.selection import Choice, Selection, check_choice
-from chunkstore.blocks import Borders
 from chunkstore.config import Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.reading import context_of
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
     DeadlineExceeded,
@@ -38,18 +38,18 @@ from chunkstore.errors import (
     Unsupported,
 )
 from chunkstore.following import open_replica
-from chunkstore.invariants import Finding, of_bytes
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, check_segment_name
 from chunkstore.operations.check import chunk_faults
 from chunkstore.operations.inspect import info_of
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.reading import context_of
-from chunkstore.records import Pin, SegmentInfo
+from chunkstore.records.arguments import check_flags, check_pin
+from chunkstore.records.blocks import Borders
+from chunkstore.records.invariants import Finding, of_bytes
+from chunkstore.records.names import ContainerNames, check_segment_name
+from chunkstore.records.segments import Pin, SegmentInfo
 from chunkstore.registry import Root, open_storage, require_known_place
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = [

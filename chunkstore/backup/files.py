@@ -13,8 +13,8 @@ from chunkstore.backup.selection import CHOSEN_MAX, Choice
 from chunkstore.errors import Damaged, InvalidArgument, OutcomeUnknown
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE
 from chunkstore.metadata.port import Position
-from chunkstore.names import ContainerNames, check_container_name
 from chunkstore.parts import EXPORT_VERSION, MAGIC, MARKER, fields_of, read_small
+from chunkstore.records.names import ContainerNames, check_container_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [

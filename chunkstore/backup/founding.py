@@ -22,7 +22,6 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from chunkstore.backup.copy_in import ChunkToCopy, ForeignChunk, Place, piece_bytes
 from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_behind
-from chunkstore.blocks import Borders
 from chunkstore.errors import Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
@@ -36,8 +35,9 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.lines import decode_writer_row
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_segment
-from chunkstore.records import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
+from chunkstore.records.blocks import Borders
+from chunkstore.records.names import NO_CHUNK, Address, chunk_epoch, chunk_id, chunk_segment
+from chunkstore.records.segments import CLOSED, KIND_OBJECT, SegmentRecord, TableRecord
 from chunkstore.storage import iter_listing
 
 __all__ = ["Chunks", "Spool", "State"]

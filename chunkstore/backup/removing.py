@@ -23,15 +23,15 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 from chunkstore import parts, runtime
-from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies, without
 from chunkstore.backup.files import delete_export, open_stored_export
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
-from chunkstore.invariants import Finding
-from chunkstore.names import BackupNames, parse_run
 from chunkstore.parts import container_of
+from chunkstore.records.arguments import check_flags
+from chunkstore.records.invariants import Finding
+from chunkstore.records.names import BackupNames, parse_run
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage, iter_listing
 

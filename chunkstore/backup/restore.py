@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from chunkstore import parts
-from chunkstore.arguments import check_flags
 from chunkstore.assembly import check_patience
 from chunkstore.backup import runs
 from chunkstore.backup.copy_in import Place
@@ -23,7 +22,8 @@ from chunkstore.backup.survey import MissingChunk, require_complete, survey
 from chunkstore.config import Settings
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.names import ContainerNames
+from chunkstore.records.arguments import check_flags
+from chunkstore.records.names import ContainerNames
 from chunkstore.registry import Root
 from chunkstore.storage import ChunkStorage
 

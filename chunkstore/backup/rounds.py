@@ -20,7 +20,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, NamedTuple
 
 from chunkstore import parts, runtime
-from chunkstore.arguments import check_flags
 from chunkstore.backup import runs
 from chunkstore.backup.copies import Copier, Copy, copies, named_copies, without
 from chunkstore.backup.exporting import (
@@ -47,7 +46,9 @@ from chunkstore.backup.files import (
 from chunkstore.backup.runs import BackupInfo
 from chunkstore.backup.selection import Choice, Selection
 from chunkstore.config import MIB, Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.reading import context_of
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
@@ -57,13 +58,12 @@ from chunkstore.errors import (
     RolledBack,
     StorageUnavailable,
 )
-from chunkstore.invariants import FUTURE_MS
 from chunkstore.metadata.keys import CHUNK
-from chunkstore.names import BackupNames, ContainerNames
 from chunkstore.parts import container_of
-from chunkstore.reading import context_of
+from chunkstore.records.arguments import check_flags
+from chunkstore.records.invariants import FUTURE_MS
+from chunkstore.records.names import BackupNames, ContainerNames
 from chunkstore.registry import Root
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage, iter_listing
 
 __all__ = ["BackupPlan", "BackupReport", "backup", "backup_figures", "check_roots", "list_backups"]

@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.arguments import moment_text
 from chunkstore.backup.files import DONE, NEWEST, RUNNING, put_once, small_object
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument
-from chunkstore.invariants import FUTURE_MS
-from chunkstore.names import BackupNames, parse_run
 from chunkstore.parts import MARKER, marked_container, read_small
+from chunkstore.records.arguments import moment_text
+from chunkstore.records.invariants import FUTURE_MS
+from chunkstore.records.names import BackupNames, parse_run
 from chunkstore.storage import ChunkStorage, iter_listing
 
 __all__ = [

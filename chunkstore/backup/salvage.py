@@ -18,14 +18,14 @@ from chunkstore import parts, runtime
 from chunkstore.backup.copy_in import ForeignChunk
 from chunkstore.backup.selection import NameFilter
 from chunkstore.backup.survey import FoundChunk, HistoryEnd, Origin, Source
-from chunkstore.blocks import Borders, Piece, merged_borders
 from chunkstore.config import LIMITS, Settings
 from chunkstore.journal import RecordsPast
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataCache, MetadataView
-from chunkstore.names import Address, BackupNames, ContainerNames
 from chunkstore.operations.sound_blocks import NOWHERE, WINDOW_BYTES, Places, places_of, sound_blocks, whole_blocks
-from chunkstore.records import FLAG_SEALED, SegmentRecord
+from chunkstore.records.blocks import Borders, Piece, merged_borders
+from chunkstore.records.names import Address, BackupNames, ContainerNames
+from chunkstore.records.segments import FLAG_SEALED, SegmentRecord
 from chunkstore.storage import ChunkStorage, iter_listing
 
 __all__ = ["LostRange", "Salvage", "SalvageReport", "open_last_good"]

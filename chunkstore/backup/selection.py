@@ -35,8 +35,8 @@ from chunkstore.metadata.keys import (
 )
 from chunkstore.metadata.port import MetadataView
 from chunkstore.metadata.retention import pattern_key
-from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
-from chunkstore.records import SegmentRecord
+from chunkstore.records.names import CHUNK_ID_BYTES, NO_CHUNK, check_segment_name
+from chunkstore.records.segments import SegmentRecord
 
 __all__ = ["CHOSEN_MAX", "EVERYTHING", "Choice", "NameFilter", "Selection", "check_choice"]
 

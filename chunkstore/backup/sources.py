@@ -14,7 +14,6 @@ from functools import partial
 from typing import NamedTuple, TypeGuard
 
 from chunkstore import parts
-from chunkstore.arguments import check_moment
 from chunkstore.backup.exporting import read_export, root_of
 from chunkstore.backup.files import container_uuid
 from chunkstore.backup.opened import load_export
@@ -22,13 +21,14 @@ from chunkstore.backup.salvage import open_last_good
 from chunkstore.backup.selection import EVERYTHING, NameFilter
 from chunkstore.backup.survey import Origin, Source
 from chunkstore.config import Settings
+from chunkstore.engine.reading import context_of, read_view
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import InvalidArgument
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.port import MetadataCache
-from chunkstore.names import ContainerNames, check_segment_name
-from chunkstore.reading import context_of, read_view
+from chunkstore.records.arguments import check_moment
+from chunkstore.records.names import ContainerNames, check_segment_name
 from chunkstore.registry import Root
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["Caches", "Moment", "is_export", "open_source"]

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, Protocol, Self, TypeVar
 from chunkstore import runtime
 from chunkstore.backup.copy_in import ForeignChunk
 from chunkstore.backup.selection import EVERYTHING, NameFilter
-from chunkstore.blocks import Borders, is_one_block
 from chunkstore.errors import ChunkNotFound, ChunksMissing, Damaged, InvalidArgument
 from chunkstore.journal import RecordsPast
 from chunkstore.metadata.blocks import find_borders
@@ -28,9 +27,10 @@ from chunkstore.metadata.keys import (
     segment_key,
 )
 from chunkstore.metadata.port import MetadataView, Position
-from chunkstore.names import NO_CHUNK, ContainerNames, check_segment_name
 from chunkstore.operations.owned_epoch import decode_found_chunk
-from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.records.blocks import Borders, is_one_block
+from chunkstore.records.names import NO_CHUNK, ContainerNames, check_segment_name
+from chunkstore.records.segments import ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = [

@@ -11,7 +11,6 @@ import typer
 
 import chunkstore
 from chunkstore import backup as backups
-from chunkstore.arguments import check_pin
 from chunkstore.backup.selection import check_choice
 from chunkstore.cli import access
 from chunkstore.cli.options import age_option, argument, flag, option
@@ -27,8 +26,9 @@ from chunkstore.cli.output import (
 )
 from chunkstore.cli.restore import export_headers
 from chunkstore.errors import InvalidArgument
-from chunkstore.invariants import Finding
 from chunkstore.metrics import backup_collector, exposition
+from chunkstore.records.arguments import check_pin
+from chunkstore.records.invariants import Finding
 
 __all__ = ["backup", "export"]
 

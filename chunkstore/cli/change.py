@@ -9,7 +9,7 @@ from chunkstore.cli import access, options
 from chunkstore.cli.options import argument
 from chunkstore.cli.output import human_bytes
 from chunkstore.errors import BadOffset, InvalidArgument
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 
 __all__ = ["concat", "rm", "seal", "truncate", "unseal"]
 

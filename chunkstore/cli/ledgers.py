@@ -27,8 +27,8 @@ from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, LEDGER_UNKNOWN, PIP1
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.config import MIB
 from chunkstore.errors import Conflict, InvalidArgument, Unsupported
-from chunkstore.framing import Framing, RecordSplitter
-from chunkstore.framing import framed as framed_strictly
+from chunkstore.records.framing import Framing, RecordSplitter
+from chunkstore.records.framing import framed as framed_strictly
 
 __all__ = ["decode", "framed", "ls", "need_offload", "offload", "read", "rm"]
 

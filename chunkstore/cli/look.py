@@ -29,8 +29,8 @@ from chunkstore.cli.output import (
     shown,
     write_picture,
 )
-from chunkstore.records import LayoutChunk, SegmentInfo
-from chunkstore.replica import Replica
+from chunkstore.engine.replica import Replica
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 
 __all__ = [
     "Picture",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from chunkstore.arguments import check_pin
 from chunkstore.cli import access, options
 from chunkstore.cli.options import age_option, argument, option
 from chunkstore.cli.output import human_time
 from chunkstore.cli.streams import VerbFailed
-from chunkstore.names import check_segment_name
-from chunkstore.records import Pin
+from chunkstore.records.arguments import check_pin
+from chunkstore.records.names import check_segment_name
+from chunkstore.records.segments import Pin
 
 __all__ = ["add", "ls", "rm"]
 

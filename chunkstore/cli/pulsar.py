@@ -17,7 +17,7 @@ from chunkstore.cli.ledgers import decode, framed, need_offload
 from chunkstore.cli.options import age_option, argument, flag, option
 from chunkstore.cli.output import human_bytes, print_each, print_findings, print_json, print_note, shown
 from chunkstore.cli.streams import opened_input, write_all
-from chunkstore.framing import Framing
+from chunkstore.records.framing import Framing
 
 __all__ = ["decode", "ls", "orphans", "read", "rm", "verify"]
 

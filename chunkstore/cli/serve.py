@@ -22,6 +22,7 @@ from chunkstore.cli import access, options
 from chunkstore.cli.options import age_option, flag, option, size_option
 from chunkstore.cli.output import human_bytes, print_json
 from chunkstore.config import DefragPolicy, OptimiserPolicy, Settings
+from chunkstore.engine.reading import context_of
 from chunkstore.errors import (
     ChunkstoreError,
     ContainerBusy,
@@ -34,7 +35,6 @@ from chunkstore.errors import (
     StorageUnavailable,
 )
 from chunkstore.metrics import CallCounts, exposition, storage_collector, upkeep_collector
-from chunkstore.reading import context_of
 from chunkstore.upkeep.optimiser import JobStatus
 
 __all__ = ["serve"]

@@ -12,9 +12,9 @@ from chunkstore.cli import access, options
 from chunkstore.cli.options import age_option, argument
 from chunkstore.cli.output import human_time, print_json, print_note, shown
 from chunkstore.cli.streams import VerbFailed
+from chunkstore.engine.owner import end_session
 from chunkstore.errors import InvalidArgument
-from chunkstore.owner import end_session
-from chunkstore.records import OpenSession
+from chunkstore.records.segments import OpenSession
 from chunkstore.sessions import check_session_id
 
 __all__ = ["end", "ls"]

@@ -23,6 +23,7 @@ from chunkstore.cli.options import argument, flag, option, size_option
 from chunkstore.cli.output import Meter, human_bytes, meter
 from chunkstore.cli.streams import VerbFailed, opened_input, write_all
 from chunkstore.config import LIMITS, MIB, RollingPolicy
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import (
     ChunkstoreError,
     ContainerNotFound,
@@ -31,9 +32,8 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentSealed,
 )
-from chunkstore.layout import check_chunk_count
-from chunkstore.names import check_segment_name
-from chunkstore.reading import ReadableContainer
+from chunkstore.records.layout import check_chunk_count
+from chunkstore.records.names import check_segment_name
 from chunkstore.runtime import Future
 
 __all__ = ["ContentDiffers", "FileUnwritable", "cat", "copy_out", "get", "put", "tail"]

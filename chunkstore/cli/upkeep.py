@@ -13,9 +13,9 @@ from chunkstore.cli.options import flag, option, size_option
 from chunkstore.cli.output import human_bytes, human_time, meter, print_json, print_table, shown
 from chunkstore.cli.streams import VerbFailed
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.invariants import ORPHANED, CheckLevel, Finding
-from chunkstore.names import check_segment_name
 from chunkstore.parts import open_copy
+from chunkstore.records.invariants import ORPHANED, CheckLevel, Finding
+from chunkstore.records.names import check_segment_name
 from chunkstore.upkeep.scrub import check_limits
 
 __all__ = ["check", "journal", "scrub", "snapshot"]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, NoReturn, TypeAlias
 from chunkstore.checksum import BytesLike
 from chunkstore.config import MIB
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.names import check_object_name, utf8_bytes
+from chunkstore.records.names import check_object_name, utf8_bytes
 
 __all__ = [
     "HEADER_BYTES_MAX",

@@ -11,10 +11,11 @@ from functools import partial
 from typing import NamedTuple
 
 from chunkstore import runtime
-from chunkstore.arguments import SegmentHandle
 from chunkstore.codec.rolling_header import HEADER_SUFFIX, ChunkEntry, decode_header, encode_header
 from chunkstore.config import Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.reading import context_of
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.headers.importing import (
     PIECE_BYTES,
@@ -29,10 +30,9 @@ from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import segment_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.inspect import info_of, walk_chunks
-from chunkstore.reading import context_of
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 from chunkstore.registry import Root, open_storage, root_url
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 
 __all__ = ["HeadersReport", "export_headers"]

@@ -23,7 +23,9 @@ from chunkstore.codec.rolling_header import (
     decode_header,
 )
 from chunkstore.config import MIB, RollingPolicy, Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.owner import Written, attach_written, end_session, find_session
+from chunkstore.engine.reading import context_of, read_view
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkNotFound,
     ChunkstoreError,
@@ -33,14 +35,12 @@ from chunkstore.errors import (
     InvalidArgument,
     SegmentNotFound,
 )
-from chunkstore.invariants import Finding
 from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import HEADERS_NAMESPACE, check_object_name, check_segment_name
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.owner import Written, attach_written, end_session, find_session
-from chunkstore.reading import context_of, read_view
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records.invariants import Finding
+from chunkstore.records.names import HEADERS_NAMESPACE, check_object_name, check_segment_name
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 from chunkstore.registry import Root, open_storage, root_url
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from chunkstore.codec.kafka import indexes
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch, TopicOffset, read_leader_epochs, write_checkpoint
 from chunkstore.codec.kafka.names import parse_uuid, segment_file
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.kafka import model
 from chunkstore.kafka import tier as copies

@@ -13,7 +13,8 @@ from chunkstore.buckets import open_bucket
 from chunkstore.codec.kafka.checkpoints import LeaderEpoch
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid, uuid_text
 from chunkstore.codec.sources import DataSource
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import AccessDenied, Damaged
 from chunkstore.following import open_replica
 from chunkstore.kafka import rows
@@ -21,8 +22,7 @@ from chunkstore.kafka.lookups import RemoteLogMetadataReader
 from chunkstore.kafka.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from chunkstore.kafka.sources import Listing, Segment, SegmentSource
 from chunkstore.kafka.storage import RemoteDataNotFoundException, RemoteStorageReader, log_name
-from chunkstore.names import ContainerNames
-from chunkstore.replica import Replica
+from chunkstore.records.names import ContainerNames
 
 __all__ = ["ContainerSource", "identity_of", "open_container", "segment_of"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.kafka import metadata as final
 from chunkstore.kafka import model
 from chunkstore.kafka.model import EPOCH_MAX, RemoteLogSegmentState, TopicIdPartition, check_int, require

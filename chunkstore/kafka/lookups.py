@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed
 from chunkstore.kafka import model, rows
 from chunkstore.kafka.model import EPOCH_MAX, OFFSET_MAX, TopicIdPartition, check_int, require
 from chunkstore.operations.table_rows import TableEntry
-from chunkstore.replica import Replica
 
 __all__ = ["RemoteLogMetadataReader"]
 

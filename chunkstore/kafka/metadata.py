@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.changes import TableDelete, TablePut
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict
 from chunkstore.kafka import model, rows
 from chunkstore.kafka.lookups import RemoteLogMetadataReader, Segment

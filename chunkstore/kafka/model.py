@@ -15,7 +15,7 @@ from chunkstore.codec.kafka.batches import OFFSET_MAX
 from chunkstore.codec.kafka.remote_metadata import PartitionDeleteState as RemotePartitionDeleteState
 from chunkstore.codec.kafka.remote_metadata import SegmentState as RemoteLogSegmentState
 from chunkstore.errors import ChunkstoreError, InvalidArgument
-from chunkstore.names import utf8_bytes
+from chunkstore.records.names import utf8_bytes
 
 __all__ = [
     "EPOCHS_MAX", "EPOCH_MAX", "OFFSET_MAX", "IllegalTransition", "LeaderFenced", "OffsetOutOfRange", "RemoteLogSegmentId",

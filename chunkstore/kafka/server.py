@@ -25,7 +25,7 @@ from chunkstore import errors, runtime
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
 from chunkstore.deadline import Deadline, until
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.kafka import model, wire
 from chunkstore.kafka.metadata import RemoteLogMetadataManager
 from chunkstore.kafka.model import require

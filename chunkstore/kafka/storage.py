@@ -17,17 +17,17 @@ from struct import Struct
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 from chunkstore import runtime
-from chunkstore.arguments import SegmentHandle
 from chunkstore.changes import Change, Create, Delete, Seal, TableDelete, TablePut
 from chunkstore.codec.kafka.names import uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.kafka import model, rows
 from chunkstore.kafka.model import OFFSET_MAX, RemoteLogSegmentMetadata, TopicIdPartition, check_int, require
 from chunkstore.kafka.sources import opened_file
-from chunkstore.replica import Replica
+from chunkstore.records.arguments import SegmentHandle
 
 __all__ = [
     "STORED", "UNDER_WAY", "CopyUnderWay", "IndexType", "LogSegmentData", "RemoteDataNotFoundException",

@@ -17,7 +17,8 @@ from typing import Any, Final, Literal, Self
 from chunkstore import runtime
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid
 from chunkstore.codec.kafka.records import Isolation
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, InvalidArgument, SegmentNotFound
 from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
@@ -29,7 +30,6 @@ from chunkstore.kafka.storage import RemoteStorageReader
 from chunkstore.kafka.tier import Planned, opened_segment, plan
 from chunkstore.kafka.tiered import Fetched, Log, Reason, TieredDirectory, explain_tier
 from chunkstore.kafka.transactions import first_open
-from chunkstore.replica import Replica
 
 __all__ = ["RemoteLogManager", "RemoteLogManagerConfig", "why"]
 

@@ -23,7 +23,8 @@ from chunkstore.codec.kafka.indexes import TimeIndex
 from chunkstore.codec.kafka.names import parse_segment_file, parse_uuid, segment_file, uuid_text
 from chunkstore.codec.sources import DataSource, read_exactly
 from chunkstore.config import MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore.kafka import model
 from chunkstore.kafka.container import ContainerSource
@@ -35,7 +36,6 @@ from chunkstore.kafka.sources import INDEX_FILES, LogDirectory, Segment, transla
 from chunkstore.kafka.storage import LogSegmentData, RemoteStorageManager
 from chunkstore.kafka.transactions import first_open
 from chunkstore.kafka.whole import Partitions, clean_stop, locked, other_files, read_partitions, store_cluster
-from chunkstore.replica import Replica
 
 __all__ = ["Planned", "Restored", "Tiered", "opened_segment", "plan", "restore", "tier"]
 

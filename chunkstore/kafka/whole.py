@@ -21,10 +21,10 @@ from chunkstore.codec.kafka.checkpoints import write_partition_metadata
 from chunkstore.codec.kafka.names import parse_partition_folder, parse_uuid, segment_file
 from chunkstore.codec.sources import DataSource
 from chunkstore.config import MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
 from chunkstore.kafka.sources import SMALL_FILE_BYTES_MAX, Segment, translated
-from chunkstore.replica import Replica
 
 __all__ = ["Partitions", "clean_stop", "locked", "other_files", "read_partitions", "store_cluster"]
 

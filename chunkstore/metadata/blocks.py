@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from struct import Struct, unpack_from
 
-from chunkstore.blocks import Borders, in_rows, is_one_block, stretch_at
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import block_key, block_range
 from chunkstore.metadata.port import MetadataView
-from chunkstore.records import ChunkRecord, TableRecord
+from chunkstore.records.blocks import Borders, in_rows, is_one_block, stretch_at
+from chunkstore.records.segments import ChunkRecord, TableRecord
 
 __all__ = ["add_borders", "border_rows", "find_borders", "last_row_key"]
 

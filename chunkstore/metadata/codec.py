@@ -18,8 +18,8 @@ import msgpack
 
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.names import CHUNK_ID_BYTES
-from chunkstore.records import (
+from chunkstore.records.names import CHUNK_ID_BYTES
+from chunkstore.records.segments import (
     ACTIVE,
     CLOSED,
     KIND_INLINE,

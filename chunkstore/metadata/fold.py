@@ -25,7 +25,7 @@ from chunkstore.metadata.index import (
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, ROW_KINDS, chunk_key
 from chunkstore.metadata.lines import LineFold
 from chunkstore.metadata.port import Commit, Head, RowChange
-from chunkstore.names import CHUNK_ID_BYTES, chunk_segment
+from chunkstore.records.names import CHUNK_ID_BYTES, chunk_segment
 
 __all__ = ["KEY_BYTES_MAX", "fold", "may_follow"]
 

@@ -39,8 +39,8 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, EXTENT, INLINE, RUN, SEGMENT, chunk_key
 from chunkstore.metadata.port import Op
-from chunkstore.names import CHUNK_ID_BYTES, NO_CHUNK
-from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records.names import CHUNK_ID_BYTES, NO_CHUNK
+from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = [
     "INDEXED",

@@ -18,8 +18,8 @@ from chunkstore.metadata.codec import decode_chunk, decode_extent, decode_garbag
 from chunkstore.metadata.index import RowReader
 from chunkstore.metadata.keys import EXTENT, GARBAGE, INLINE, RUN, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import journal_position
-from chunkstore.records import GarbageRecord, SegmentRecord
+from chunkstore.records.names import journal_position
+from chunkstore.records.segments import GarbageRecord, SegmentRecord
 
 __all__ = [
     "all_extents",

@@ -24,8 +24,8 @@ from chunkstore.metadata.codec import (
 )
 from chunkstore.metadata.keys import CHUNK, SEGMENT, writer_key
 from chunkstore.metadata.port import Line, Lines
-from chunkstore.names import NO_CHUNK, line_chunk_id
-from chunkstore.records import CLOSED, FLAG_SEALED, KIND_INLINE, ChunkRecord, SegmentRecord, TableRecord
+from chunkstore.records.names import NO_CHUNK, line_chunk_id
+from chunkstore.records.segments import CLOSED, FLAG_SEALED, KIND_INLINE, ChunkRecord, SegmentRecord, TableRecord
 
 __all__ = ["Derived", "LineFold", "WriterEvent", "decode_writer_row", "encode_writer_row", "line_extents"]
 

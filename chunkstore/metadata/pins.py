@@ -16,7 +16,7 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_pin
 from chunkstore.metadata.keys import PIN
 from chunkstore.metadata.port import MetadataView
-from chunkstore.records import Pin, PinRecord
+from chunkstore.records.segments import Pin, PinRecord
 
 __all__ = ["pin_holder", "pin_of", "pinned_lsn", "pins_at", "read_pins", "scan_pins"]
 

@@ -16,7 +16,7 @@ from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import QUOTA_KEY, RETENTION_NAMESPACE, SEGMENT, VISIBLE_SEGMENTS, table_key, table_prefix
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import check_segment_name, utf8_bytes
+from chunkstore.records.names import check_segment_name, utf8_bytes
 
 __all__ = [
     "Policies",

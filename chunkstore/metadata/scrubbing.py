@@ -14,7 +14,7 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import SCRUB_KEY
 from chunkstore.metadata.port import MetadataView
-from chunkstore.reports import ScrubMark, ScrubPosition
+from chunkstore.records.reports import ScrubMark, ScrubPosition
 
 __all__ = ["BEGINNING", "ScrubMark", "ScrubPosition", "decode_mark", "encode_mark", "find_mark"]
 

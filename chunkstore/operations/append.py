@@ -11,7 +11,7 @@ Promises
   undecided, or once it is committed. So what is committed is a prefix: when one fails, all behind it have failed or are refused. Several
   are written at once only where every append makes chunks of its own.
 
-Leaves out: buffering (``chunkstore.writer``), commits of several segments
+Leaves out: buffering (``chunkstore.engine.store.store.writer``), commits of several segments
 (``commit_changes``).
 """
 
@@ -50,7 +50,7 @@ from chunkstore.operations.append_plan import PlannedAppend, plan_on_tail, write
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, Pending, PendingOp, PendingSegment, Stale
-from chunkstore.records import ACTIVE
+from chunkstore.records.segments import ACTIVE
 from chunkstore.storage import ChunkHandle
 
 __all__ = ["AppendWindow", "Underway", "append", "settle"]

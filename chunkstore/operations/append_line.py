@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from chunkstore import runtime
-from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike, crc32c, crc32c_of_bytes
 from chunkstore.deadline import Deadline
 from chunkstore.errors import Conflict
@@ -25,7 +24,8 @@ from chunkstore.metadata.lines import WriterEvent, decode_writer_row, encode_wri
 from chunkstore.operations.container import SPACE_CHECK_S, OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import NOT_LOADED, PendingLine, PendingOp, PendingSegment, Stale, Undecided, Waiter
-from chunkstore.records import FLAG_SEALED, KIND_INLINE, SegmentRecord, TableRecord
+from chunkstore.records.blocks import BLOCK_BYTES
+from chunkstore.records.segments import FLAG_SEALED, KIND_INLINE, SegmentRecord, TableRecord
 
 __all__ = ["OFFSET_MAX", "append_line", "enter_line", "known_event", "load_tip", "remember_event", "require_same_event"]
 

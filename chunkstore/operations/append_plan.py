@@ -9,20 +9,20 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from chunkstore.blocks import ChunkSum, is_one_block, may_pass_border
 from chunkstore.checksum import BytesLike, crc32c_extend, crc32c_of_bytes
 from chunkstore.deadline import Deadline
 from chunkstore.journal import OpCode
-from chunkstore.layout import AppendPiece, check_chunk_count, plan_append
 from chunkstore.metadata.blocks import add_borders, last_row_key
 from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Op
-from chunkstore.names import NO_CHUNK
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.owned_epoch import OwnedEpoch
 from chunkstore.operations.pending import RowRecord
-from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.records.blocks import ChunkSum, is_one_block, may_pass_border
+from chunkstore.records.layout import AppendPiece, check_chunk_count, plan_append
+from chunkstore.records.names import NO_CHUNK
+from chunkstore.records.segments import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["PlannedAppend", "grow_chunk", "plan_inline", "plan_on_tail", "write_pieces"]

@@ -16,7 +16,7 @@ from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.looking import Look
 from chunkstore.operations.written_chunks import chunks_of_session, hang_chunks, require_fresh, require_session
-from chunkstore.records import OpenSession, SessionRecord
+from chunkstore.records.segments import OpenSession, SessionRecord
 from chunkstore.sessions import SessionChunk
 
 __all__ = ["find_session", "list_sessions", "plan_attach", "plan_end_session", "plan_find_session", "plan_open_session"]

@@ -11,10 +11,10 @@ import math
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
-from chunkstore.chunks import Capabilities
 from chunkstore.config import KIB, MIB, Settings
+from chunkstore.records.blocks import BLOCK_BYTES
+from chunkstore.records.chunks import Capabilities
 
 __all__ = ["Backlog", "Mark", "Waiting", "inline_limits"]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from chunkstore import runtime
-from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import BytesLike
 from chunkstore.config import LIMITS
 from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound, SegmentSealed
@@ -23,11 +22,12 @@ from chunkstore.metadata.blocks import last_row_key
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key, writer_range
 from chunkstore.metadata.port import MetadataView, Op
-from chunkstore.names import NO_CHUNK, chunk_segment
 from chunkstore.operations.append_plan import PlannedAppend, plan_inline
 from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.pending import PendingSegment, RowRecord
-from chunkstore.records import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
+from chunkstore.records.blocks import BLOCK_BYTES
+from chunkstore.records.names import NO_CHUNK, chunk_segment
+from chunkstore.records.segments import ACTIVE, ChunkRecord, GarbageRecord, SegmentRecord, TableRecord
 
 __all__ = ["ChangeSet"]
 

@@ -16,25 +16,25 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import moment_text
-from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
-from chunkstore.invariants import ABSENT, FUTURE_MS, PINNED, CheckLevel, Finding, of_bytes, segment_findings
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.index import IndexBeside, check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
 from chunkstore.operations.inline_check import inline_findings
 from chunkstore.operations.looking import audit
 from chunkstore.operations.orphans import IdSet, orphan_findings
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records.arguments import moment_text
+from chunkstore.records.blocks import Borders
+from chunkstore.records.invariants import ABSENT, FUTURE_MS, PINNED, CheckLevel, Finding, of_bytes, segment_findings
+from chunkstore.records.names import CHUNK_ID_BYTES, Address, ContainerNames, confined
+from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = [

@@ -23,13 +23,13 @@ from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE, chunk_key, writer_range
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.garbage_range import Unfolded, is_older, unfold
-from chunkstore.records import GarbageRecord
-from chunkstore.reports import CollectReport
+from chunkstore.records.names import NO_CHUNK
+from chunkstore.records.reports import CollectReport
+from chunkstore.records.segments import GarbageRecord
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["CollectReport", "Collection", "collect", "collect_journal", "delete_objects"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from chunkstore.arguments import check_attributes
 from chunkstore.changes import (
     Append,
     Attach,
@@ -42,6 +41,7 @@ from chunkstore.operations.segments import plan_attributes, plan_create, plan_de
 from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
 from chunkstore.operations.truncate import plan_truncate
 from chunkstore.operations.written_chunks import looked_at
+from chunkstore.records.arguments import check_attributes
 
 __all__ = ["commit"]
 

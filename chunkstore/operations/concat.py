@@ -9,7 +9,7 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.written_chunks import require_session
-from chunkstore.records import CLOSED
+from chunkstore.records.segments import CLOSED
 from chunkstore.sessions import staged_session
 
 __all__ = ["plan_concat"]

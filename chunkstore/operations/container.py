@@ -31,7 +31,7 @@ from chunkstore.errors import (
 from chunkstore.journal import JournalService, Ownership, RecordKind
 from chunkstore.metadata.pins import pin_holder
 from chunkstore.metadata.port import MetadataStore, MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.observer import GuardedObserver, LoggingObserver, Observer, UpkeepRuns
 from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
@@ -40,9 +40,9 @@ from chunkstore.operations.looking import Look, audit, look
 from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import Pending, PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
-from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records.names import ContainerNames
+from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 
 __all__ = ["SPACE_CHECK_S", "OwnedContainer", "unexpected"]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from chunkstore.blocks import BLOCK_BYTES
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_extent
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, parse_place
+from chunkstore.records.blocks import BLOCK_BYTES
+from chunkstore.records.names import ContainerNames, parse_place
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["Extent", "ExtentRun", "follow_extents", "in_runs", "read_run"]

@@ -17,9 +17,9 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_chunk, decode_garbage
 from chunkstore.metadata.keys import GARBAGE, block_range, chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.records import KIND_INLINE, ChunkRecord, GarbageRecord
+from chunkstore.records.names import ContainerNames, confined
+from chunkstore.records.segments import KIND_INLINE, ChunkRecord, GarbageRecord
 
 __all__ = ["Unfolded", "is_older", "is_removed", "unfold"]
 

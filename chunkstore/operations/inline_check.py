@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from chunkstore.errors import Damaged
-from chunkstore.invariants import Finding
 from chunkstore.metadata.codec import decode_chunk
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.keys import CHUNK, INLINE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, confined, journal_position
-from chunkstore.records import KIND_INLINE
+from chunkstore.records.invariants import Finding
+from chunkstore.records.names import ContainerNames, confined, journal_position
+from chunkstore.records.segments import KIND_INLINE
 
 __all__ = ["inline_findings"]
 

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from itertools import islice
 from sys import maxsize
 
-from chunkstore.blocks import Borders
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, confined
 from chunkstore.operations.read import ReadContext, find_segment
-from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
+from chunkstore.records.blocks import Borders
+from chunkstore.records.names import ContainerNames, confined
+from chunkstore.records.segments import CLOSED, KIND_INLINE, KIND_OBJECT, LayoutChunk, SegmentInfo, SegmentRecord
 
 __all__ = ["borders", "info_of", "layout", "list_segments", "offset_at", "walk_chunks"]
 

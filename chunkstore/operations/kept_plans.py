@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.blocks import Borders
 from chunkstore.config import MIB
-from chunkstore.layout import ReadSlice
 from chunkstore.metadata.port import Position
-from chunkstore.names import Address
+from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.extents import ExtentRun
-from chunkstore.records import SegmentRecord
-from chunkstore.tail_cache import TailCache
+from chunkstore.records.blocks import Borders
+from chunkstore.records.layout import ReadSlice
+from chunkstore.records.names import Address
+from chunkstore.records.segments import SegmentRecord
 
 __all__ = ["PLANS_MAX", "WINDOW_BYTES", "Asked", "KeptPlans", "ReadPlan", "Window"]
 

@@ -16,12 +16,12 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
 from chunkstore.errors import Damaged
-from chunkstore.invariants import ORPHANED, Finding
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import ContainerNames, chunk_epoch, chunk_session, named_chunks, session_epoch
 from chunkstore.operations.read import ReadContext
+from chunkstore.records.invariants import ORPHANED, Finding
+from chunkstore.records.names import ContainerNames, chunk_epoch, chunk_session, named_chunks, session_epoch
 from chunkstore.storage import ChunkInfo, iter_listing
 
 __all__ = ["IdSet", "Standing", "Suspect", "judge", "list_suspects", "orphan_findings"]

@@ -22,7 +22,7 @@ from chunkstore.journal import Batch, Journal, Ownership, RecordKind, TakeOverRe
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import Line, Lines, MetadataStore, Position
-from chunkstore.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_id, confined
+from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.backlog import Backlog
 from chunkstore.operations.commit_queue import CommitEnvironment, CommitQueue, FailedBatch
 from chunkstore.operations.pending import (
@@ -36,9 +36,9 @@ from chunkstore.operations.pending import (
     Undecided,
 )
 from chunkstore.operations.record_builder import RecordBuilder
-from chunkstore.records import ACTIVE, ChunkRecord
+from chunkstore.records.names import CHUNK_ID_BYTES, ContainerNames, chunk_epoch, chunk_id, confined
+from chunkstore.records.segments import ACTIVE, ChunkRecord
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 
 __all__ = ["EpochStart", "OwnedEpoch", "decode_found_chunk"]
 

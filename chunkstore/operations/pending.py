@@ -17,7 +17,7 @@ from chunkstore.journal import RecordKind
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.lines import WriterEvent
 from chunkstore.metadata.port import Op
-from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records.segments import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = [
     "NOT_LOADED",

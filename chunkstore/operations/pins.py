@@ -25,7 +25,7 @@ from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.garbage_range import is_older
 from chunkstore.operations.pending import RowRecord
-from chunkstore.records import Pin, PinRecord
+from chunkstore.records.segments import Pin, PinRecord
 
 __all__ = ["end_expired_pins", "end_pins", "pin", "unpin"]
 

@@ -6,7 +6,7 @@ as often as that happens; one that the newest metadata still name is ``Damaged``
 part, so that a deposed owner never answers with an old state as if it were the present one. Where both cross a network, the
 check goes on beside the reading of chunks, which never change: it still begins behind the local part and ends before the answer.
 With ``read_fence="tail"`` a read that ends before the known end goes without: what was committed there stays as it is.
-Leaves out: read-ahead (``chunkstore.reader``).
+Leaves out: read-ahead (``chunkstore.engine.store.store.reader``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from chunkstore import runtime
-from chunkstore.blocks import is_one_block
-from chunkstore.buffers import filled
 from chunkstore.deadline import Deadline, until
 from chunkstore.errors import (
     BadOffset,
@@ -29,20 +27,22 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentTruncated,
 )
-from chunkstore.layout import ReadSlice, split_for_parallel_read
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.port import MetadataStore, MetadataView
-from chunkstore.names import Address, ContainerNames
+from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.extents import Extent, follow_extents, in_runs, read_run
 from chunkstore.operations.kept_plans import WINDOW_BYTES, Asked, KeptPlans, ReadPlan, Window
 from chunkstore.operations.looking import look, look_through
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read_slices import SliceReader
-from chunkstore.records import KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records.blocks import is_one_block
+from chunkstore.records.buffers import filled
+from chunkstore.records.layout import ReadSlice, split_for_parallel_read
+from chunkstore.records.names import Address, ContainerNames
+from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache
 
 __all__ = ["ReadContext", "find_segment", "plan_read", "read", "read_into"]
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-from chunkstore.blocks import first_bad
 from chunkstore.checksum import BytesLike, crc32c_extend
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import Damaged
-from chunkstore.layout import ReadSlice
+from chunkstore.records.blocks import first_bad
+from chunkstore.records.layout import ReadSlice
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["SliceReader"]

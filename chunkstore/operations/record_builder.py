@@ -28,7 +28,7 @@ from chunkstore.metadata.codec import (
 from chunkstore.metadata.keys import garbage_key
 from chunkstore.metadata.port import Op, RowChange
 from chunkstore.operations.pending import PendingOp
-from chunkstore.records import (
+from chunkstore.records.segments import (
     KIND_INLINE,
     ChunkRecord,
     GarbageRecord,

@@ -17,7 +17,6 @@ from chunkstore.changes import NewChunk, Replace
 from chunkstore.errors import Conflict
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.names import NO_CHUNK, chunk_epoch, chunk_segment
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
@@ -29,7 +28,8 @@ from chunkstore.operations.written_chunks import (
     require_fresh,
     require_session,
 )
-from chunkstore.records import CLOSED, ChunkRecord, SegmentRecord
+from chunkstore.records.names import NO_CHUNK, chunk_epoch, chunk_segment
+from chunkstore.records.segments import CLOSED, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
 __all__ = ["Run", "exchange", "find_run", "plan_replace", "relink", "replace"]

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chunkstore.arguments import check_attributes
 from chunkstore.config import RollingPolicy
 from chunkstore.errors import Conflict, SegmentExists, SegmentNotSealed
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.records import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, SegmentRecord
+from chunkstore.records.arguments import check_attributes
+from chunkstore.records.names import NO_CHUNK
+from chunkstore.records.segments import ACTIVE, CLOSED, FLAG_SEALED, AttributeValue, SegmentRecord
 
 __all__ = ["plan_attributes", "plan_create", "plan_delete", "plan_seal", "plan_unseal"]
 

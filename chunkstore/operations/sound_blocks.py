@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from chunkstore.blocks import Borders
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
-from chunkstore.names import Address, ContainerNames
+from chunkstore.records.blocks import Borders
+from chunkstore.records.names import Address, ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage
 
 __all__ = ["NOWHERE", "WINDOW_BYTES", "Places", "places_of", "sound_blocks", "whole_blocks"]

@@ -24,8 +24,8 @@ from chunkstore.config import KIB, MIB, Settings
 from chunkstore.errors import CacheDamaged, ChunkstoreError, StorageFull
 from chunkstore.metadata.port import MetadataStore
 from chunkstore.metadata.retention import find_quota
-from chunkstore.names import ContainerNames
 from chunkstore.observer import Observer
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["Reserve", "Room", "SpaceGuard"]

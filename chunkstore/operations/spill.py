@@ -13,8 +13,6 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from chunkstore.blocks import ChunkSum
-from chunkstore.buffers import filled
 from chunkstore.checksum import crc32c_of_bytes
 from chunkstore.config import LIMITS
 from chunkstore.copy_ranges import write_chunk
@@ -23,7 +21,6 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.inline_index import inline_chunks
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK, ContainerNames, journal_position
 from chunkstore.operations.append_plan import grow_chunk
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
@@ -33,7 +30,10 @@ from chunkstore.operations.owned_epoch import OwnedEpoch, decode_found_chunk
 from chunkstore.operations.read import find_segment
 from chunkstore.operations.replace import find_run, relink
 from chunkstore.operations.written_chunks import deleted_unless_committed
-from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
+from chunkstore.records.blocks import ChunkSum
+from chunkstore.records.buffers import filled
+from chunkstore.records.names import NO_CHUNK, ContainerNames, journal_position
+from chunkstore.records.segments import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
 
 __all__ = ["Spilled", "spill"]
 

@@ -2,7 +2,7 @@
 
 Promises: each run of chunks becomes a sealed segment without a name that anybody could say; its name says which chunks of which session,
 so that to stage the same again is no change. What no commit has taken when its session ends, a collection makes garbage.
-Leaves out: the commit that concats them (``chunkstore.owner``).
+Leaves out: the commit that concats them (``chunkstore.engine.store.store.owner``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from chunkstore.metadata.codec import decode_table
 from chunkstore.metadata.keys import table_key, table_prefix
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.records import TableRecord
+from chunkstore.records.segments import TableRecord
 
 __all__ = ["TableEntry", "floor_entry", "plan_delete_row", "plan_put_row", "read_entry", "scan_entries"]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from chunkstore.arguments import check_key, check_namespace, check_value, check_version
 from chunkstore.changes import TablePut
 from chunkstore.errors import InvalidArgument
 from chunkstore.metadata.port import MetadataView
@@ -26,6 +25,7 @@ from chunkstore.operations.table_rows import (
     read_entry,
     scan_entries,
 )
+from chunkstore.records.arguments import check_key, check_namespace, check_value, check_version
 from chunkstore.sessions import SessionWriter, check_chunk_number
 
 __all__ = ["Session", "Table", "TableReader", "version_put"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from chunkstore.errors import BadOffset
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
+from chunkstore.records.names import NO_CHUNK
 
 __all__ = ["plan_truncate"]
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from chunkstore.blocks import Borders, borders_inside
 from chunkstore.changes import NewChunk
 from chunkstore.errors import (
     ChunkNotFound,
@@ -25,11 +24,12 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.looking import Look
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
+from chunkstore.records.blocks import Borders, borders_inside
+from chunkstore.records.names import NO_CHUNK
+from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
 from chunkstore.sessions import SessionChunk
 
 __all__ = [

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgpack
 
 from chunkstore import runtime
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
-from chunkstore.names import utf8_bytes
-from chunkstore.reading import ReadableContainer
+from chunkstore.records.names import utf8_bytes
 
 __all__ = [
     "LEDGERS_MAX",

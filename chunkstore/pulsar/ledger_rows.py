@@ -18,7 +18,7 @@ from chunkstore.codec.pulsar.offload_metadata import (
     Pairs,
     encode_offload_context,
 )
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
 from chunkstore.pulsar.contexts import LedgerNotFound, Stored, check_topic, data_segment, iter_contexts, key_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import ENTRY_BYTES_MAX, Entry
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed, Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.pulsar.contexts import LedgerNotFound, check_topic, iter_contexts
 from chunkstore.pulsar.read_handle import ReadHandle

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from chunkstore import runtime
 from chunkstore.config import MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Conflict, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.pulsar.contexts import LedgerNotFound, check_topic, iter_contexts, new_context
 from chunkstore.pulsar.ledger_rows import Attempt, LedgerRow, LedgerRows

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Final
 
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, InvalidArgument, Unsupported
 from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.pulsar.ledgers import LedgerSource, Position

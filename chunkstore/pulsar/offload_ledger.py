@@ -17,7 +17,7 @@ from chunkstore.changes import Create
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.offload_metadata import OffloadContext
 from chunkstore.config import MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument, Unsupported
 from chunkstore.pulsar.contexts import Context, check_topic, dashed, data_segment, iter_contexts
 from chunkstore.pulsar.filling import Filled, SegmentFiller

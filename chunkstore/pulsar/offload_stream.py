@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_HEADER_BYTES, Entry, check_entry
 from chunkstore.config import KIB, MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, DeadlineExceeded, InvalidArgument, StorageUnavailable
 from chunkstore.pulsar.contexts import (
     NAMESPACE,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from chunkstore.arguments import SegmentHandle
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, LEDGER_UNKNOWN, PIP76, DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
@@ -22,6 +21,7 @@ from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts
 from chunkstore.pulsar.ledger_rows import LedgerRows
+from chunkstore.records.arguments import SegmentHandle
 
 __all__ = [
     "BLOCKS_MAX",

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgpack
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import unpack_row
 from chunkstore.pulsar.contexts import Stored, check_topic

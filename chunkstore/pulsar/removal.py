@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore.changes import Change, Delete, TableDelete
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Unsupported
 from chunkstore.pulsar.contexts import NAMESPACE, Context, Stored, data_segment, iter_contexts, key_of
 from chunkstore.pulsar.ledger_rows import LedgerRow, LedgerRows

@@ -16,7 +16,7 @@ from chunkstore.changes import Append, Change, Create, Seal, TablePut
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.config import MIB, RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument
 from chunkstore.pulsar.contexts import (
     NAMESPACE,

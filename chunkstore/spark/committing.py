@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.asks import AskCommit
 from chunkstore.changes import Change, Create, Seal, TablePut
+from chunkstore.engine.owner import Owner, Written, attach_written, end_session, find_session
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import JOB, STREAM, SinkRow, decode_sink, encode_sink, sink_key, unnamed_key
-from chunkstore.names import SINKS_NAMESPACE
 from chunkstore.operations.table_rows import TableEntry
-from chunkstore.owner import Owner, Written, attach_written, end_session, find_session
 from chunkstore.pulsar.contexts import NAMESPACE, Context, EntryRange, encode_context, iter_contexts, key_of
-from chunkstore.reading import ReadableContainer
+from chunkstore.records.names import SINKS_NAMESPACE
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Offloaded, Output
 from chunkstore.spark.once import NOTHING, Content, Incoming, Verdict, judge_batch, judge_job

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple, NoReturn
 
-from chunkstore.arguments import SegmentHandle
 from chunkstore.checksum import BytesLike
 from chunkstore.config import KIB, MIB
+from chunkstore.engine.reading import ReadableContainer
 from chunkstore.errors import InvalidArgument
-from chunkstore.reading import ReadableContainer
+from chunkstore.records.arguments import SegmentHandle
 from chunkstore.spark.pieces import Span
 from chunkstore.spark.runs import ROW_BYTES, Cut
 

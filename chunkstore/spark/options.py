@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from chunkstore.config import GIB, MIB, Settings
 from chunkstore.errors import InvalidArgument, Unsupported
-from chunkstore.names import check_container_name, check_segment_name
+from chunkstore.records.names import check_container_name, check_segment_name
 from chunkstore.registry import root_url
 from chunkstore.spark.columns import ABSENT, LEDGER_COLUMNS, LEDGER_EXTRAS, SEGMENT_COLUMNS, SEGMENT_EXTRAS, TABLES
 from chunkstore.spark.runs import Sizing

@@ -12,11 +12,11 @@ from typing import Final, Self
 from chunkstore import runtime
 from chunkstore.asks import Ask, AskCommit, AskSession, Result, Stage
 from chunkstore.assembly import describe_owner, open_asker, open_store
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.reading import ReadableContainer
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, ContainerBusy, NotOwner, OutcomeUnknown, StorageUnavailable
-from chunkstore.logs import without_credentials
 from chunkstore.operations.attach import find_session
-from chunkstore.reading import ReadableContainer
+from chunkstore.records.logs import without_credentials
 from chunkstore.spark.write_options import WriteOptions
 
 __all__ = ["START_S", "OwnerClient", "batch_holder", "foreach_holder", "is_shared", "stream_holder"]

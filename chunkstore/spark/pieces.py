@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from chunkstore.blocks import first_bad
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import MIB
 from chunkstore.errors import BadOffset, ChunkNotFound, ChunkstoreError, ContainerNotFound, Damaged, RootUnavailable
 from chunkstore.parts import uuid_at
+from chunkstore.records.blocks import first_bad
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.runs import Piece
 from chunkstore.storage import ChunkHandle, ChunkStorage

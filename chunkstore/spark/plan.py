@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from chunkstore.blocks import Borders
 from chunkstore.codec.pulsar.ranges import LedgerRange
+from chunkstore.engine.reading import ReadableContainer, context_of, read_view
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import (
     BadOffset,
     Conflict,
@@ -24,9 +25,8 @@ from chunkstore.errors import (
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.inspect import borders as find_borders
 from chunkstore.operations.read import plan_read as plan_slices
-from chunkstore.reading import ReadableContainer, context_of, read_view
-from chunkstore.records import LayoutChunk, SegmentInfo
-from chunkstore.replica import Replica
+from chunkstore.records.blocks import Borders
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 from chunkstore.spark.options import EARLIEST, LATEST, Positions, ReadOptions
 from chunkstore.spark.runs import (
     ROW_BYTES,

@@ -9,14 +9,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from chunkstore.blocks import Borders, is_one_block
 from chunkstore.codec.pulsar.ranges import Block, LedgerRange
 from chunkstore.config import MIB
+from chunkstore.engine.reading import read_view
+from chunkstore.engine.replica import Replica
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.read import find_segment
-from chunkstore.reading import read_view
-from chunkstore.replica import Replica
+from chunkstore.records.blocks import Borders, is_one_block
 
 __all__ = [
     "PARTITION_BYTES",

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from chunkstore import runtime
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import ChunkstoreError, Conflict, RolledBack
 from chunkstore.following import open_replica
-from chunkstore.replica import Replica
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.positions import Limit, StreamOffset

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chunkstore.arguments import SegmentHandle
+from chunkstore.engine.reader import gone
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import BadOffset, Conflict, SegmentNotFound, SegmentTruncated
-from chunkstore.reader import gone
-from chunkstore.records import SegmentInfo
-from chunkstore.replica import Replica
+from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.segments import SegmentInfo
 from chunkstore.spark.framing import first_line_end, line_end_before, line_too_long
 from chunkstore.spark.options import EARLIEST, LATEST, ReadOptions
 from chunkstore.spark.plan import Range, chosen_segments, is_chosen, plan_ranges, position_in, require_named

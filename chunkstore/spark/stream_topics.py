@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from chunkstore.codec.pulsar.ranges import LedgerRange
+from chunkstore.engine.replica import Replica
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts
-from chunkstore.replica import Replica
 from chunkstore.spark.options import LATEST, ReadOptions
 from chunkstore.spark.plan import chosen_topics, is_chosen_topic, plan_parts
 from chunkstore.spark.positions import Limit, StreamOffset, TopicReached, lose, share_out

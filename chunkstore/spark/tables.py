@@ -10,14 +10,14 @@ from typing import Final
 import pyarrow as pa
 
 from chunkstore.assembly import journal_records
+from chunkstore.engine.reading import context_of, read_view
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import Conflict, InvalidArgument
 from chunkstore.metadata.codec import decode_garbage
 from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import NO_CHUNK
-from chunkstore.reading import context_of, read_view
-from chunkstore.records import GarbageRecord, SegmentInfo
-from chunkstore.replica import Replica
+from chunkstore.records.names import NO_CHUNK
+from chunkstore.records.segments import GarbageRecord, SegmentInfo
 from chunkstore.spark.columns import TABLES, TableTask
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.plan import chosen_segments, chosen_topics, require_named

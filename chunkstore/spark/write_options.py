@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from chunkstore.config import MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.pulsar.contexts import check_topic
+from chunkstore.records.names import check_container_name, check_segment_name, utf8_bytes
 from chunkstore.registry import root_url
 from chunkstore.spark.options import known_values, one_of, path_option, refused, unknown_name, whole_number
 

@@ -1,6 +1,6 @@
 """The methods of an owned container that take several changes, what clients ask for, and upkeep.
 
-Promises: as ``chunkstore.engine``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
+Promises: as ``chunkstore.engine.store.store.store``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
 """
 
@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final, Self
 from weakref import proxy
 
-from chunkstore.arguments import SegmentRef, check_flags, check_pin
 from chunkstore.asks import Ask, AskCommit, AskJob, AskPin, AskSession, Event, Result, Stage, check_ask
 from chunkstore.changes import Append, Change, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import check_data
@@ -23,7 +22,6 @@ from chunkstore.config import DefragPolicy, OptimiserPolicy, RetentionPolicy
 from chunkstore.errors import ChunkstoreError, InvalidArgument
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import QUOTA_NAMESPACE, RETENTION_NAMESPACE
-from chunkstore.names import HEADERS_NAMESPACE, check_segment_name
 from chunkstore.operations.append import append
 from chunkstore.operations.attach import plan_find_session
 from chunkstore.operations.change_set import ChangeSet
@@ -34,8 +32,17 @@ from chunkstore.operations.read import ReadContext
 from chunkstore.operations.spiller import Spiller
 from chunkstore.operations.tables import TableReader, version_put
 from chunkstore.parts import ContainerParts
-from chunkstore.records import Pin, PinRecord
-from chunkstore.reports import CollectReport, DefragAction, DefragReport, RetentionReport, ScrubReport, SweepReport
+from chunkstore.records.arguments import SegmentRef, check_flags, check_pin
+from chunkstore.records.names import HEADERS_NAMESPACE, check_segment_name
+from chunkstore.records.reports import (
+    CollectReport,
+    DefragAction,
+    DefragReport,
+    RetentionReport,
+    ScrubReport,
+    SweepReport,
+)
+from chunkstore.records.segments import Pin, PinRecord
 from chunkstore.upkeep.jobs import SCRUB_INTERVAL_S, CollectJob, DefragJob, Job, RetentionJob, ScrubJob, SweepJob
 from chunkstore.upkeep.optimiser import StorageOptimiser
 from chunkstore.upkeep.usage import Space
@@ -99,7 +106,7 @@ class UpkeepCalls:
                 self._container.fetch(change.name)
         return commit(self._container, changes)
 
-    # As ``chunkstore.owner.Owner``
+    # As ``chunkstore.engine.store.store.store.owner.Owner``
 
     def state(self) -> Self:
         """This store, which shows what is committed. Raises nothing."""

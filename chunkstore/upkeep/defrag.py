@@ -16,19 +16,15 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.arguments import SegmentRef, resolve
-from chunkstore.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.changes import NewChunk, Replace
 from chunkstore.checksum import crc32c_extend
 from chunkstore.config import LIMITS, DefragPolicy
 from chunkstore.copy_ranges import compose_chunk
 from chunkstore.deadline import Deadline
 from chunkstore.errors import ChunkNotFound, Conflict, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.layout import ReadSlice
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import Address, ContainerNames
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import info_of, list_segments
 from chunkstore.operations.owned_epoch import decode_found_chunk
@@ -36,8 +32,12 @@ from chunkstore.operations.read import ReadContext, find_segment
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.operations.replace import replace
 from chunkstore.operations.written_chunks import deleted_unless_committed
-from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord, SegmentInfo, SegmentRecord
-from chunkstore.reports import DefragAction, DefragReport
+from chunkstore.records.arguments import SegmentRef, resolve
+from chunkstore.records.blocks import Borders, Piece, known_pieces, merged_borders
+from chunkstore.records.layout import ReadSlice
+from chunkstore.records.names import Address, ContainerNames
+from chunkstore.records.reports import DefragAction, DefragReport
+from chunkstore.records.segments import CLOSED, KIND_INLINE, ChunkRecord, SegmentInfo, SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkRange
 from chunkstore.upkeep.defrag_plan import READ_BACK_BYTES, DefragChunk, plan_runs, requests_of, undecided_from
 

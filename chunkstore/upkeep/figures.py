@@ -15,7 +15,7 @@ from chunkstore.metadata.keys import GARBAGE
 from chunkstore.metadata.pins import scan_pins
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.records import PinRecord
+from chunkstore.records.segments import PinRecord
 
 __all__ = ["figures"]
 

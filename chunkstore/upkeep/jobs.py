@@ -22,7 +22,7 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.inspect import list_segments
 from chunkstore.operations.pending import PendingOp
 from chunkstore.operations.read import ReadContext
-from chunkstore.reports import ScrubMark, SweepReport
+from chunkstore.records.reports import ScrubMark, SweepReport
 
 __all__ = ["SCRUB_INTERVAL_S", "CollectJob", "DefragJob", "Job", "RetentionJob", "ScrubJob", "Step", "SweepJob"]
 

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.arguments import check_flags
 from chunkstore.config import OptimiserPolicy
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, NotOwner
 from chunkstore.operations.container import OwnedContainer, unexpected
+from chunkstore.records.arguments import check_flags
 from chunkstore.upkeep.jobs import Job, Step
 
 __all__ = ["JobStatus", "OptimiserReport", "OptimiserStatus", "StorageOptimiser"]

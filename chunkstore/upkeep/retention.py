@@ -23,10 +23,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from chunkstore import runtime
-from chunkstore.arguments import check_moment, moment_text
 from chunkstore.config import LIMITS, RetentionPolicy
 from chunkstore.errors import Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.invariants import FUTURE_MS
 from chunkstore.metadata.codec import decode_segment
 from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import SEGMENT
@@ -37,8 +35,10 @@ from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.read import ReadContext
 from chunkstore.operations.truncate import plan_truncate
-from chunkstore.records import SegmentRecord
-from chunkstore.reports import RetentionCut, RetentionReport
+from chunkstore.records.arguments import check_moment, moment_text
+from chunkstore.records.invariants import FUTURE_MS
+from chunkstore.records.reports import RetentionCut, RetentionReport
+from chunkstore.records.segments import SegmentRecord
 
 __all__ = [
     "ChunkLabel",

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Final
 
 from chunkstore import runtime
-from chunkstore.arguments import check_kept_folder
 from chunkstore.deadline import until
 from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
 from chunkstore.metadata.codec import decode_garbage, decode_segment
@@ -26,14 +25,15 @@ from chunkstore.metadata.index import walk
 from chunkstore.metadata.keys import GARBAGE, SEGMENT
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import chunk_session
 from chunkstore.operations.check import check
 from chunkstore.operations.collect import delete_objects
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.orphans import IdSet, judge, list_suspects
 from chunkstore.operations.read import ReadContext
-from chunkstore.records import KIND_OBJECT, SegmentRecord
-from chunkstore.reports import Found, Orphan, SweepReport, SweptKind
+from chunkstore.records.arguments import check_kept_folder
+from chunkstore.records.names import chunk_session
+from chunkstore.records.reports import Found, Orphan, SweepReport, SweptKind
+from chunkstore.records.segments import KIND_OBJECT, SegmentRecord
 from chunkstore.storage import ChunkInfo, ChunkRange, ChunkStorage, iter_listing
 
 __all__ = ["Found", "Orphan", "SweepReport", "SweptKind", "check_age", "count_garbage", "find_orphans", "sweep"]

@@ -14,7 +14,7 @@ from chunkstore import runtime
 from chunkstore.metadata.inline_index import all_extents, held_from, inline_chunks, size_of_extents
 from chunkstore.metadata.port import MetadataView, Totals
 from chunkstore.operations.space import Room
-from chunkstore.records import SegmentRecord, Usage
+from chunkstore.records.segments import SegmentRecord, Usage
 
 __all__ = ["Space", "StoredSizes", "Written", "count_extents", "segment_usage"]
 

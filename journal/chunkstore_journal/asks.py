@@ -20,9 +20,9 @@ from chunkstore.changes import Change
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument, Unsupported
 from chunkstore.journal import SnapshotReport
-from chunkstore.names import ContainerNames
-from chunkstore.records import Pin
-from chunkstore.reports import CollectReport, DefragReport
+from chunkstore.records.names import ContainerNames
+from chunkstore.records.reports import CollectReport, DefragReport
+from chunkstore.records.segments import Pin
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_journal import wire
 from chunkstore_journal.slots import read_if_present

@@ -15,7 +15,7 @@ from chunkstore import runtime
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, NotOwner, StorageUnavailable
 from chunkstore.journal import RecordKind, TailCut
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import ZERO_HASH, Opened, StreamEnd, Streams, probe_dense
 from chunkstore_journal.objects import (

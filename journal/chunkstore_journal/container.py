@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from chunkstore import runtime
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkstoreError, ContainerNotFound, Damaged, Unsupported
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.objects import (
     CONTAINER_FORMAT_VERSION,

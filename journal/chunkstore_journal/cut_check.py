@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from chunkstore.errors import Damaged
-from chunkstore.invariants import CUTS
 from chunkstore.metadata.codec import decode_extent
 from chunkstore.metadata.inline_index import all_extents
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import MetadataView, Position
-from chunkstore.names import parse_place
+from chunkstore.records.invariants import CUTS
+from chunkstore.records.names import parse_place
 from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import Finding
 

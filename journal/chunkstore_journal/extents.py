@@ -23,8 +23,8 @@ from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK, chunk_key
 from chunkstore.metadata.lines import line_extents
 from chunkstore.metadata.port import Line, Lines, Op, RowChange
-from chunkstore.names import NO_CHUNK, journal_place, parse_place
-from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord
+from chunkstore.records.names import NO_CHUNK, journal_place, parse_place
+from chunkstore.records.segments import CLOSED, KIND_INLINE, ChunkRecord
 from chunkstore_journal.payloads import BLOB_AT, LINES_HEAD, OpenPayload, blob_end, blob_of, decode_ops, embedded_at
 from chunkstore_journal.record import FLAG_LINES, HEADER_BYTES, Record
 from chunkstore_journal.wire import refuse, unpack

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chunkstore.invariants import Finding
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
-from chunkstore.names import ContainerNames
+from chunkstore.records.invariants import Finding
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.cut_check import check_places
 from chunkstore_journal.history import open_streams

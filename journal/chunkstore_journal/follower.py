@@ -24,9 +24,9 @@ from chunkstore.errors import (
 from chunkstore.metadata.codec import decode_extent
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, Position
-from chunkstore.names import ContainerNames
+from chunkstore.metadata.tail_cache import TailCache, extents_of
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
-from chunkstore.tail_cache import TailCache, extents_of
 from chunkstore_journal.claim import find_top, read_latest, read_voided
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.ends import naming_salvage, require_seen

@@ -14,7 +14,7 @@ from chunkstore.config import KIB, MIB
 from chunkstore.errors import ChunkNotFound, Damaged, Unsupported
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import GENESIS, Position
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.runtime import Pool
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.container import read_format

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Literal, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import moment_text
 from chunkstore.config import LIMITS
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged, InvalidArgument
-from chunkstore.invariants import FUTURE_MS
 from chunkstore.journal import LeaseInfo, RecordKind
 from chunkstore.metadata.port import Head, Position, RowChange
+from chunkstore.records.arguments import moment_text
+from chunkstore.records.invariants import FUTURE_MS
 from chunkstore_journal.claim import read_latest
 from chunkstore_journal.ends import contradicts, missing
 from chunkstore_journal.extents import lines_of

@@ -14,8 +14,8 @@ from chunkstore.deadline import paced_s
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, ContainerBusy, Damaged
 from chunkstore.journal import LeaseInfo
 from chunkstore.metadata.port import Position
-from chunkstore.names import ContainerNames
 from chunkstore.processes import is_alive
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import probe_dense
 from chunkstore_journal.objects import decode_lease, encode_lease

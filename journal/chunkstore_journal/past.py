@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from chunkstore import runtime
-from chunkstore.arguments import moment_text
 from chunkstore.errors import (
     CacheDamaged,
     ChunkNotFound,
@@ -21,11 +20,12 @@ from chunkstore.errors import (
     PastCollected,
     StorageUnavailable,
 )
-from chunkstore.invariants import FUTURE_MS
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Commit, Head, MetadataCache, MetadataStore, RowChange
+from chunkstore.records.arguments import moment_text
+from chunkstore.records.invariants import FUTURE_MS
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.committed import committed_end
 from chunkstore_journal.container import read_format

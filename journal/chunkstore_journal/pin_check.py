@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from chunkstore import runtime
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
-from chunkstore.invariants import PINNED
+from chunkstore.records.invariants import PINNED
 from chunkstore_journal.history import Streams
 from chunkstore_journal.inspect import Finding
 from chunkstore_journal.snapshot import list_snapshots, verify_snapshot

@@ -15,7 +15,7 @@ from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, Sn
 from chunkstore.metadata.inline_index import held_from
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.claim import ClaimAttempt, new_attempt
 from chunkstore_journal.collect import Collector

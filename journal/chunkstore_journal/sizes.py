@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkInfo, ChunkStorage, iter_listing
 from chunkstore_journal.snapshot import list_snapshots
 

@@ -27,7 +27,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, Damaged
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.port import Head, MetadataStore, MetadataView, Position
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage, iter_listing
 from chunkstore_journal.payloads import SnapshotLink
 from chunkstore_journal.snapshot_reader import (

@@ -21,7 +21,7 @@ from chunkstore.config import LIMITS, MIB
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.keys import EXTENT, INLINE, ROW_KINDS, RUN
 from chunkstore.metadata.port import Position
-from chunkstore.names import check_object_name
+from chunkstore.records.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal.payloads import KEY_BYTES_MAX, SnapshotLink
 from chunkstore_journal.wire import (

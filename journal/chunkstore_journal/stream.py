@@ -19,7 +19,7 @@ from chunkstore.errors import ChunkstoreError, Closed, InvalidArgument, NotOwner
 from chunkstore.journal import Batch, Journal, JournalBroken, Place, RecordKind
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.port import Line, Lines, Position
-from chunkstore.names import journal_place
+from chunkstore.records.names import journal_place
 from chunkstore_journal.claim import is_seen, moved
 from chunkstore_journal.extents import encode_lines
 from chunkstore_journal.history import Opened, Streams

@@ -12,7 +12,7 @@ import chunkstore
 from chunkstore import backup, errors
 from chunkstore.backup.copies import Copier
 from chunkstore.changes import Concat
-from chunkstore.reading import context_of
+from chunkstore.engine.reading import context_of
 from chunkstore.storage import ChunkHandle
 from tests.backup.conftest import SMALL, Place
 

@@ -16,11 +16,11 @@ from chunkstore.backup import files
 from chunkstore.backup.exporting import FileSink
 from chunkstore.backup.files import ExportHeader, read_small, small_object, write_export
 from chunkstore.config import Tuning
+from chunkstore.engine.reading import context_of
 from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import CHUNK, SEGMENT, TABLE, block_range, table_prefix, writer_range
 from chunkstore.pulsar import LedgerNotFound, OffloadWriter
 from chunkstore.pulsar.contexts import NAMESPACE, iter_contexts
-from chunkstore.reading import context_of
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.golden.backup_samples import GOLDEN, HEADER, ROWS, SMALL_OBJECTS
 

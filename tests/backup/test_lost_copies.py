@@ -6,7 +6,7 @@ import pytest
 
 from chunkstore import backup, errors
 from chunkstore.backup import runs
-from chunkstore.names import BackupNames
+from chunkstore.records.names import BackupNames
 from chunkstore.storage import ChunkHandle
 from tests.backup.conftest import Place
 

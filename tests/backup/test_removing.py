@@ -10,7 +10,7 @@ import pytest
 import chunkstore
 from chunkstore import backup, errors
 from chunkstore.backup import runs
-from chunkstore.names import BackupNames
+from chunkstore.records.names import BackupNames
 from chunkstore.storage import ChunkStorage
 from tests.backup.conftest import Place
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chunkstore import backup
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.reading import read_view
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.metadata.inline_index import held_from
-from chunkstore.reading import read_view
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World

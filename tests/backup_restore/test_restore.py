@@ -13,7 +13,7 @@ import pytest
 from chunkstore.backup import copy_in, founding, survey
 from chunkstore.backup.restore import RestoreReport, restore
 from chunkstore.config import RetentionPolicy, RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunksMissing,
     ContainerNotFound,

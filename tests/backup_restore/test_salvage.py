@@ -10,7 +10,7 @@ import pytest
 
 from chunkstore import backup
 from chunkstore.backup import LostRange, RestoreReport, SalvageReport
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.journal import RecordsPast
 from chunkstore_bindings.memory import forget_memory

@@ -21,7 +21,7 @@ from typing import Any, Final
 from chunkstore.assembly import open_store
 from chunkstore.changes import Append, TablePut
 from chunkstore.config import KIB, RollingPolicy, Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chunkstore.reading import ReadableContainer
+from chunkstore.engine.reading import ReadableContainer
 from tests.chaos.owner import CUT, SEGMENTS, TABLE, event
 
 __all__ = ["Verdict"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import chunkstore
-from chunkstore.names import ContainerNames, chunk_id
+from chunkstore.records.names import ContainerNames, chunk_id
 from tests.cli.conftest import Call
 
 NAMES = ContainerNames("default")

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import chunkstore
 from chunkstore.config import Settings
-from chunkstore.owner import find_session
+from chunkstore.engine.owner import find_session
 from chunkstore.registry import open_storage
 from chunkstore.sessions import SessionWriter
 from tests.cli.conftest import Call

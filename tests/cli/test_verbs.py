@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import chunkstore
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 from tests.cli.conftest import Call
 
 DATA = bytes(range(256)) * 40

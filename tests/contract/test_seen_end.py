@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import RolledBack
 from chunkstore.metadata import seen_end
 from chunkstore.metadata.port import Head, Position

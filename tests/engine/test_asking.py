@@ -11,6 +11,7 @@ from chunkstore import changes as c
 from chunkstore import runtime
 from chunkstore.asks import Answer, AskCommit, Request
 from chunkstore.config import RollingPolicy
+from chunkstore.engine.owner import Asker
 from chunkstore.errors import (
     Conflict,
     Damaged,
@@ -22,7 +23,6 @@ from chunkstore.errors import (
     SegmentNotSealed,
     Unsupported,
 )
-from chunkstore.owner import Asker
 from chunkstore.sessions import SessionWriter
 from chunkstore_journal.asks import StoredAsks, encode_request
 from tests.support.data import pattern, refused

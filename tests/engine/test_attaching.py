@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chunkstore import owner as owners
 from chunkstore.changes import Create, EndSession, TablePut
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import owner as owners
+from chunkstore.engine.owner import Owner, Written, attach_written, find_session
+from chunkstore.engine.reading import read_view
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     Conflict,
 )
 from chunkstore.metadata.keys import SEGMENT, VISIBLE_SEGMENTS
-from chunkstore.owner import Owner, Written, attach_written, find_session
-from chunkstore.reading import read_view
 from tests.support.data import pattern, problems, refused
 from tests.support.worlds import World
 

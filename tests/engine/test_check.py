@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from chunkstore.invariants import CheckLevel, Finding
 from chunkstore.journal import Batch
-from chunkstore.names import chunk_id
 from chunkstore.operations import orphans
+from chunkstore.records.invariants import CheckLevel, Finding
+from chunkstore.records.names import chunk_id
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding
 from tests.support.hooked import replace_steps

@@ -22,7 +22,7 @@ from chunkstore.changes import (
     UpdateAttributes,
 )
 from chunkstore.config import RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
     ChunkstoreError,

@@ -11,7 +11,7 @@ import pytest
 from chunkstore import changes
 from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.alone import alone

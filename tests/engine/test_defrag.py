@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore import DefragPolicy, RollingPolicy, StorageUnavailable
 from chunkstore.config import MIB, Limits
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, OutcomeUnknown
 from chunkstore.operations.commit_queue import CommitQueue
 from chunkstore.upkeep import defrag as module

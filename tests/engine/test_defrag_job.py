@@ -10,7 +10,7 @@ import pytest
 
 from chunkstore.assembly import open_store_on
 from chunkstore.config import DefragPolicy, OptimiserPolicy, RollingPolicy, Settings, Tuning
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.upkeep import defrag
 from chunkstore.upkeep.jobs import DefragJob, Step
 from chunkstore_bindings.memory import MemoryChunkStorage

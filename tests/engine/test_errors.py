@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from chunkstore import changes
-from chunkstore.arguments import SegmentHandle
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
     ChunkstoreError,
@@ -21,6 +20,7 @@ from chunkstore.errors import (
     SegmentNotFound,
     SegmentSealed,
 )
+from chunkstore.records.arguments import SegmentHandle
 from tests.support.worlds import World
 
 Call = Callable[[ChunkedSegmentStorage], object]

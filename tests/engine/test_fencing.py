@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from chunkstore.changes import Append, TablePut
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, OutcomeUnknown
 from tests.support.data import problems, refused, run_threads
 from tests.support.worlds import World

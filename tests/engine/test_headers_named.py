@@ -7,7 +7,7 @@ import pytest
 from chunkstore.backup import import_headers
 from chunkstore.changes import Append, Create
 from chunkstore.errors import Damaged, SegmentExists, SegmentNotFound
-from chunkstore.names import HEADERS_NAMESPACE
+from chunkstore.records.names import HEADERS_NAMESPACE
 from tests.support.header_files import EPOCH_SEGMENT, facts, old_root, put
 from tests.support.worlds import World
 

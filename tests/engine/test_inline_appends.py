@@ -8,7 +8,7 @@ import pytest
 
 from chunkstore.changes import Append, Create
 from chunkstore.config import LIMITS
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     InvalidArgument,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.changes import Create
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.operations.spill import spill
 from tests.support.data import problems

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore import backup
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from tests.support.worlds import World
 

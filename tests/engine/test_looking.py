@@ -8,7 +8,7 @@ import pytest
 
 from chunkstore.changes import Append, Create
 from chunkstore.errors import Closed, NotOwner, SegmentNotFound
-from chunkstore.records import SegmentInfo
+from chunkstore.records.segments import SegmentInfo
 from tests.support.data import pattern, refused
 from tests.support.hooked import in_thread
 from tests.support.worlds import World

@@ -13,9 +13,9 @@ import chunkstore
 import chunkstore_bindings
 from chunkstore.errors import Damaged, StorageFull, StorageUnavailable
 from chunkstore.journal import JournalBroken
-from chunkstore.logs import FIELDS, without_credentials
 from chunkstore.metrics import UPKEEP_COUNTERS, UPKEEP_GAUGES, UPKEEP_PARTS
 from chunkstore.observer import LoggingObserver
+from chunkstore.records.logs import FIELDS, without_credentials
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
 from tests.support.clock import jumping_clock

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     Closed,
     Damaged,
@@ -19,7 +20,6 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.replica import Replica
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import iter_records
 from tests.support.clock import jumping_clock

@@ -11,7 +11,7 @@ import pytest
 
 from chunkstore import Pin
 from chunkstore.config import LIMITS
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument
 from chunkstore.journal import OpCode
 from chunkstore.metadata.keys import pin_key
@@ -19,7 +19,7 @@ from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.operations import record_builder
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
-from chunkstore.records import TableRecord
+from chunkstore.records.segments import TableRecord
 from tests.support.data import pattern, refused, run_threads
 from tests.support.forwarding import Hooked
 from tests.support.hooked import open_hooked

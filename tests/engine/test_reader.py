@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from chunkstore.engine.reader import StorageReader
 from chunkstore.errors import BadOffset, Closed, Damaged, NotOwner, SegmentNotFound, SegmentTruncated
-from chunkstore.reader import StorageReader
 from tests.support.data import pattern, refused
 from tests.support.hooked import wait_for
 from tests.support.worlds import World

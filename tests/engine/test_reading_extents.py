@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from chunkstore.changes import Append
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
 from chunkstore.metadata.port import Commit
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkStorage
 from tests.support.data import pattern
 from tests.support.forwarding import Forwarding, T

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import chunkstore
+from chunkstore.engine.segment_file import Record
 from chunkstore.errors import Closed, ContainerNotFound, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.framing import Framing, framed
-from chunkstore.segment_file import Record
+from chunkstore.records.framing import Framing, framed
 from tests.support.data import pattern, refused
 from tests.support.worlds import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.changes import Append, Concat, TableDelete, TablePut
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from tests.support.data import pattern
 from tests.support.worlds import EVERY_WORLD, World
 

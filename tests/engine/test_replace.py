@@ -16,11 +16,11 @@ from chunkstore.changes import (
     Replace,
 )
 from chunkstore.config import RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument, NotOwner
 from chunkstore.metadata.keys import is_row
-from chunkstore.names import chunk_id
 from chunkstore.operations.replace import replace as commit_replace
+from chunkstore.records.names import chunk_id
 from tests.support.data import pattern, problems, refused
 from tests.support.merging import merge
 from tests.support.worlds import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chunkstore import RetentionPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.upkeep import retention
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern

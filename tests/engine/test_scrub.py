@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.metadata.scrubbing import BEGINNING, find_mark
 from chunkstore.upkeep.scrub import ScrubFinding, scrub_step

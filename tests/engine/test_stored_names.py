@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import (
     decode_chunk,
@@ -17,8 +17,8 @@ from chunkstore.metadata.codec import (
     encode_chunk,
 )
 from chunkstore.metadata.keys import chunk_key, segment_key
-from chunkstore.names import CHUNK_ID_BYTES, ContainerNames
-from chunkstore.records import KIND_INLINE, ChunkRecord
+from chunkstore.records.names import CHUNK_ID_BYTES, ContainerNames
+from chunkstore.records.segments import KIND_INLINE, ChunkRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from tests.faults.ground import FULL_RUN
 from tests.support.forwarding import Forwarding

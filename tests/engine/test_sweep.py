@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from chunkstore.changes import Attach, EndSession
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument, StorageUnavailable
 from chunkstore.metadata.keys import chunk_key
-from chunkstore.names import BackupNames, ContainerNames, chunk_id, session_chunk_id
+from chunkstore.records.names import BackupNames, ContainerNames, chunk_id, session_chunk_id
 from chunkstore.storage import ChunkInfo, ListPage
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from chunkstore_bindings.wrappers.throttled import ThrottledChunkStorage, ThrottleLimits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chunkstore.config import RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import BadOffset, SegmentTruncated
 from tests.support.data import pattern, refused
 from tests.support.worlds import World

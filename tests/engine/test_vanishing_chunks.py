@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, DeadlineExceeded
-from chunkstore.replica import Replica
 from tests.support.clock import jumping_clock
 from tests.support.data import pattern
 from tests.support.forwarding import Hooked

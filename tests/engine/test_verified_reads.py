@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from chunkstore import blocks
 from chunkstore.changes import Append, Concat, Create, Seal
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.operations import read_slices
-from chunkstore.replica import Replica
+from chunkstore.records.segments import blocks
 from tests.support.data import pattern, problems, refused
 from tests.support.rot import Block, blocks_of, flip
 from tests.support.worlds import World

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,

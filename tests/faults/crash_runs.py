@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import DeadlineExceeded, NotOwner, OutcomeUnknown, StorageFull, StorageUnavailable
 from tests.faults.ground import AMPLE_S, Ground, Place, State, Wire, observe, work
 from tests.faults.scenarios import LAST_WORDS, Opening, Operation

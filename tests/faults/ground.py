@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.metadata.keys import SESSION
-from chunkstore.records import AttributeValue
+from chunkstore.records.segments import AttributeValue
 from tests.support.alone import alone
 from tests.support.disk import Disk, DiskStorage
 from tests.support.faulty import FaultyChunkStorage, Outcome

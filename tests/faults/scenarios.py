@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.sessions import SessionChunk
 from tests.faults.ground import WRITER, Ground
 from tests.support.faulty import Dead, Outcome, When

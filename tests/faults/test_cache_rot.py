@@ -10,7 +10,7 @@ import pytest
 
 from chunkstore.assembly import open_store
 from chunkstore.config import Settings, Tuning
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.following import open_replica
 from chunkstore.metadata.keys import segment_key, table_key
 from chunkstore.metadata.lmdb.cache import environment_of

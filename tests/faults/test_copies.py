@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from tests.support.data import problems
 
 pytestmark = pytest.mark.proof

@@ -18,7 +18,7 @@ import pytest
 
 from chunkstore.assembly import open_store_on
 from chunkstore.config import KIB, MIB, RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, OutcomeUnknown, StorageFull
 from chunkstore.operations.spiller import Spiller
 from chunkstore.storage import ChunkStorage

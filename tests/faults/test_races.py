@@ -11,7 +11,7 @@ import pytest
 
 from chunkstore import changes
 from chunkstore.deadline import Deadline
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Conflict, OutcomeUnknown, StorageFull, StorageUnavailable
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.lines import WriterEvent

@@ -11,14 +11,14 @@ from typing import Literal, NamedTuple, TypeVar
 from chunkstore import runtime
 from chunkstore.assembly import open_store_on
 from chunkstore.config import RollingPolicy, Settings, Tuning
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.journal import TakeOverReport
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.names import ContainerNames
-from chunkstore.records import KIND_INLINE
+from chunkstore.records.names import ContainerNames
+from chunkstore.records.segments import KIND_INLINE
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory
 from chunkstore_journal.claim import new_attempt
 from chunkstore_journal.container import read_format

@@ -14,8 +14,8 @@ from google_crc32c import extend, value
 from chunkstore.errors import ChunkNotFound, Damaged
 from chunkstore.metadata.codec import encode_segment
 from chunkstore.metadata.lines import LineFold, line_extents
-from chunkstore.names import chunk_id
-from chunkstore.records import SegmentRecord
+from chunkstore.records.names import chunk_id
+from chunkstore.records.segments import SegmentRecord
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_journal import payloads, record
 from chunkstore_journal.extents import decode_lines, encode_lines, extents_of, lines_of

@@ -19,9 +19,9 @@ from chunkstore.config import RollingPolicy
 from chunkstore.errors import BadOffset
 from chunkstore.journal import LeaseInfo, OpCode, RecordKind, SnapshotReport
 from chunkstore.metadata.port import Line, Op, Position, RowChange
-from chunkstore.names import session_chunk_id
-from chunkstore.records import Pin, PinRecord
-from chunkstore.reports import CollectReport, DefragAction, DefragReport
+from chunkstore.records.names import session_chunk_id
+from chunkstore.records.reports import CollectReport, DefragAction, DefragReport
+from chunkstore.records.segments import Pin, PinRecord
 from chunkstore.sessions import SessionChunk
 from chunkstore_journal import objects, payloads
 from chunkstore_journal.extents import encode_lines

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkstore.metadata import codec
-from chunkstore.records import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
+from chunkstore.records.segments import ChunkRecord, GarbageRecord, PinRecord, SegmentRecord, SessionRecord, TableRecord
 
 __all__ = ["CHUNK", "DECODERS", "ENCODERS", "GOLDEN", "SAMPLES", "SEGMENT", "U63", "A", "B", "kind_of"]
 

@@ -14,7 +14,7 @@ import pytest
 
 import chunkstore
 from chunkstore.config import Settings, Tuning
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, ChunkstoreError, StorageUnavailable
 from chunkstore.storage import ChunkHandle
 from chunkstore_bindings.hdfs import HdfsChunkStorage

@@ -12,7 +12,7 @@ from chunkstore import runtime
 from chunkstore.config import Settings
 from chunkstore.errors import ContainerBusy, ContainerNotFound, Damaged, Unsupported
 from chunkstore.journal import LeaseInfo, Ownership
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage

@@ -15,7 +15,7 @@ from chunkstore.journal import Batch, Journal, OpCode, Ownership, RecordKind, Ta
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Commit, MetadataStore, Position, RowChange
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkHandle, ChunkStorage
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage

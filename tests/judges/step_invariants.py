@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from chunkstore.checksum import crc32c
 from chunkstore.metadata.keys import CHUNK, ROW_KINDS, chunk_key
 from chunkstore.metadata.port import Head, MetadataView
-from chunkstore.names import ContainerNames, chunk_epoch
+from chunkstore.records.names import ContainerNames, chunk_epoch
 from chunkstore_journal.objects import ContainerFormat
 from tests.judges.events import Event
 from tests.judges.stored_history import Entry, StoredHistory

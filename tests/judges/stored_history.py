@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chunkstore.names import ContainerNames, chunk_epoch
+from chunkstore.records.names import ContainerNames, chunk_epoch
 from tests.judges.extents import SPILL, Extents
 from tests.judges.lines import appended
 from tests.judges.stored_records import (

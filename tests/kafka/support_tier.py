@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chunkstore.cli.app import main
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource
 from chunkstore.kafka.sources import Finding

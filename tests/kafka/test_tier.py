@@ -15,7 +15,7 @@ import pytest
 import chunkstore
 from chunkstore import runtime
 from chunkstore.cli.app import main
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.kafka import sources
 from chunkstore.kafka.bucket import KafkaBucket
 from chunkstore.kafka.container import ContainerSource

@@ -11,7 +11,7 @@ import pytest
 
 import chunkstore
 from chunkstore.config import KIB, RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import Block, LedgerReader, OffloadWriter, TopicPlanner, TopicPosition, plan
 

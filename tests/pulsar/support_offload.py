@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from chunkstore.checksum import BytesLike
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, OutcomeUnknown, StorageUnavailable
 from chunkstore.operations.tables import Table
 from chunkstore.pulsar import MemorySource

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
     Damaged,

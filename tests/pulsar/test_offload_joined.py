@@ -9,7 +9,7 @@ import pytest
 import chunkstore
 from chunkstore import runtime
 from chunkstore.config import MIB
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Conflict, InvalidArgument, StorageUnavailable, Unsupported
 from chunkstore.metrics import exposition
 from chunkstore.pulsar import (

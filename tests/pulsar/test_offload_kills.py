@@ -12,7 +12,7 @@ import chunkstore
 from chunkstore import runtime
 from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
 from chunkstore.config import Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.pulsar import (
     ContainerOffloader,

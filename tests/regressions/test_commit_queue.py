@@ -10,7 +10,7 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.changes import Append
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
 from tests.support.data import problems
 from tests.support.forwarding import Hooked

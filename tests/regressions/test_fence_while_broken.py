@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkNotFound, NotOwner, StorageFull
 from chunkstore.storage import Capabilities
 from tests.support.forwarding import Hooked

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
 from chunkstore.storage import BaseChunkStorage, ChunkHandle, ChunkRange, ChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chunkstore import changes
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, StorageFull, StorageUnavailable
 from chunkstore.storage import Capabilities
 from tests.support.data import problems

@@ -17,7 +17,7 @@ from chunkstore.metadata.index import rebuild_index, walk
 from chunkstore.metadata.keys import chunk_key, segment_key
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataView, Position
-from chunkstore.records import ChunkRecord, SegmentRecord
+from chunkstore.records.segments import ChunkRecord, SegmentRecord
 
 SEGMENT, RUN = (7).to_bytes(8, "big"), (5).to_bytes(8, "big")
 ZERO, HIGH = bytes(8), b"\xff" * 8

@@ -9,7 +9,7 @@ import pytest
 
 from chunkstore import runtime
 from chunkstore.assembly import describe_owner, journal_records, open_store_on
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed
 from chunkstore.journal import Ownership
 from chunkstore.metadata.lmdb import environment

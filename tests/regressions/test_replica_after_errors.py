@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import StorageUnavailable
-from chunkstore.replica import Replica
 from tests.faults.ground import Ground, Wire
 from tests.support.faulty import Outcome
 from tests.support.worlds import VARIANT_IDS, VARIANTS

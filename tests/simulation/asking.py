@@ -8,8 +8,8 @@ from typing import cast
 from chunkstore.asks import Answer
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Change, EndSession, TablePut
-from chunkstore.engine import ChunkedSegmentStorage
-from chunkstore.owner import Asker
+from chunkstore.engine.owner import Asker
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore_journal.asks import StoredAsks, decode_answer
 from tests.simulation.scene import SEGMENT, Event, Owner, Scene
 from tests.simulator import Job

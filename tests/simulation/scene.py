@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from chunkstore.config import JournalMode
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     BadOffset,
     ChunkstoreError,
@@ -27,8 +28,7 @@ from chunkstore.errors import (
 )
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Commit, Position
-from chunkstore.names import ContainerNames
-from chunkstore.replica import Replica
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import Opened, Sealed, Streams
 from chunkstore_journal.payloads import SealPayload

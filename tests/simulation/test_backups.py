@@ -11,12 +11,12 @@ from chunkstore.backup import runs
 from chunkstore.backup.copies import named_copies
 from chunkstore.backup.restore import restore as restore_container
 from chunkstore.backup.rounds import backup
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Unsupported
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.names import BackupNames
-from chunkstore.replica import Replica
+from chunkstore.records.names import BackupNames
 from chunkstore.storage import BaseChunkStorage, ChunkStorage
 from tests.simulator import Process, World
 from tests.simulator.folders import FolderStorage

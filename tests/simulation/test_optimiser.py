@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chunkstore.config import OptimiserPolicy, RetentionPolicy, RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.journal import RecordKind
 from chunkstore.upkeep.optimiser import StorageOptimiser

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from chunkstore.config import Settings, Tuning
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ContainerBusy
 from tests.simulator.jobs import Job
 from tests.simulator.scheduler import NS

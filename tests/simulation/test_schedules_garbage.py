@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument, NotOwner, OutcomeUnknown
-from chunkstore.names import chunk_id
+from chunkstore.records.names import chunk_id
 from chunkstore.upkeep.sweep import SweepReport
 from tests.simulation.scene import ALL, S3, SEGMENT, SLOT, Owner, Scene, scene_of, worlds
 from tests.simulator import Rule, Weather

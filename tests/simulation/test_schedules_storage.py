@@ -12,7 +12,7 @@ from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings, Tuning
 from chunkstore.errors import Damaged, NotOwner, StorageUnavailable, Unsupported
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.hdfs import HdfsChunkStorage
 from chunkstore_bindings.wrappers.probe import PROBE_RACERS

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from chunkstore.config import RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import SegmentTruncated
 from tests.simulation.crashing import Story, at_every_call
 from tests.simulation.scene import ALL, SEGMENT, Owner, Scene, scene_of, worlds

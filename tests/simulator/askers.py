@@ -20,8 +20,8 @@ from chunkstore.asks import AskCommit, Stage
 from chunkstore.assembly import open_asker_on
 from chunkstore.changes import Attach, Change, Concat, Create, EndSession, Seal, TablePut
 from chunkstore.config import RollingPolicy
+from chunkstore.engine.owner import Asker
 from chunkstore.errors import ChunkstoreError, Closed, OutcomeUnknown
-from chunkstore.owner import Asker
 from chunkstore.sessions import SessionChunk, SessionWriter, staged_name
 from tests.judges.segment_model import Call
 from tests.simulator.clients import look_at

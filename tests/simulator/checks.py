@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged
 from chunkstore.metadata.keys import CHUNK, chunk_key, session_key
 from chunkstore.metadata.port import MetadataView
-from chunkstore.names import chunk_epoch, chunk_session
 from chunkstore.operations.check import check
-from chunkstore.replica import Replica
+from chunkstore.records.names import chunk_epoch, chunk_session
 from chunkstore.storage import iter_listing
 from tests.judges.checker import check_history
 from tests.judges.events import Event

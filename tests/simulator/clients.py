@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from chunkstore.changes import Append, Change, Concat, Create, Delete, Seal, TablePut, Truncate
 from chunkstore.config import RollingPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
+from chunkstore.engine.writer import StorageWriter
 from chunkstore.errors import (
     ChunkstoreError,
     Closed,
@@ -23,9 +25,7 @@ from chunkstore.errors import (
     SegmentSealed,
     StorageUnavailable,
 )
-from chunkstore.records import SegmentInfo
-from chunkstore.replica import Replica
-from chunkstore.writer import StorageWriter
+from chunkstore.records.segments import SegmentInfo
 from tests.simulator.drawing import Plan
 from tests.simulator.recorder import Recorder
 from tests.simulator.upkeep_verbs import UpkeepVerbs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import NotOwner, StorageUnavailable
 from tests.simulator import finals
 from tests.simulator.finals import calmly

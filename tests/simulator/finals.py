@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown
-from chunkstore.replica import Replica
 from tests.simulator.clients import KEYS, TABLE
 from tests.simulator.recorder import Recorder
 from tests.simulator.world import Process, World

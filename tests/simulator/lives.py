@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, Closed, Damaged
 from tests.judges.events import Event
 from tests.simulator.checks import Checks

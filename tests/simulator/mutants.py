@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from chunkstore import runtime
 from chunkstore.metadata.port import Position
-from chunkstore.names import NO_CHUNK
+from chunkstore.records.names import NO_CHUNK
 from chunkstore_journal.claim import ClosedStream
 from chunkstore_journal.history import StreamEnd
 from chunkstore_journal.slots import MINE

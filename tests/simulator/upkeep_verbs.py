@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from chunkstore.config import DefragPolicy, RetentionPolicy
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.retention import encode_policy, pattern_key

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Closed
-from chunkstore.replica import Replica
 from tests.judges.events import Event
 from tests.judges.step_invariants import StepInvariants, Violation
 from tests.simulator.wire import Call

@@ -15,7 +15,7 @@ from greenlet import GreenletExit
 
 from chunkstore.config import Settings
 from chunkstore.errors import ChunkstoreError, StorageUnavailable
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from tests.simulator.faults import Faults
 from tests.simulator.scheduler import Scheduler, SimProcessState
 

@@ -28,15 +28,15 @@ from greenlet import GreenletExit
 from chunkstore import runtime
 from chunkstore.assembly import open_store_on
 from chunkstore.config import Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.lmdb import LmdbMetadataCache
 from chunkstore.metadata.lmdb.environment import abandon
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataCache
-from chunkstore.names import ContainerNames
-from chunkstore.replica import Replica
+from chunkstore.records.names import ContainerNames
 from chunkstore.runtime import ProcessIdentity
 from chunkstore.storage import ChunkStorage
 from chunkstore_bindings.wrappers.probe import ServerBacked, probe_storage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 
 __all__ = ["alone"]
 

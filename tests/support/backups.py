@@ -6,7 +6,7 @@ from chunkstore import backup, parts
 from chunkstore.backup import runs
 from chunkstore.backup.removing import Removed
 from chunkstore.config import Settings
-from chunkstore.names import BackupNames
+from chunkstore.records.names import BackupNames
 from chunkstore.storage import ChunkStorage
 
 __all__ = ["drop_old"]

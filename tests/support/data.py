@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from chunkstore.invariants import Finding
+from chunkstore.records.invariants import Finding
 
 BLOCK = random.Random(20_26).randbytes(65_521)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.operations.commit_queue import CommitEnvironment
 from chunkstore.storage import Capabilities, ChunkStorage
 from tests.support.forwarding import Hooked

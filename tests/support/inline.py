@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chunkstore import runtime
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from tests.support.data import pattern
 from tests.support.worlds import World
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from chunkstore.assembly import open_store_on
 from chunkstore.changes import Append, TablePut
 from chunkstore.config import Settings
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore_bindings.memory import MemoryChunkStorage
 from tests.support.data import problems

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.reading import ReadableContainer
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar import Block, LedgerRange
-from chunkstore.reading import ReadableContainer
-from chunkstore.replica import Replica
 
 __all__ = ["TABLE", "plan_from_table", "write_segment"]
 

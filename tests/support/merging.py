@@ -6,13 +6,13 @@ from itertools import pairwise
 
 from google_crc32c import value
 
-from chunkstore.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.changes import NewChunk, Replace
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.index import walk
 from chunkstore.operations.read import find_segment
+from chunkstore.records.blocks import Borders, Piece, known_pieces, merged_borders
 from chunkstore.storage import ChunkHandle
 
 __all__ = ["merge"]

@@ -17,7 +17,7 @@ from chunkstore.metadata.index import IndexBeside, check_index, rebuild_index
 from chunkstore.metadata.inline_index import all_extents, inline_chunks
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Totals
 from chunkstore.metadata.rows import recount
-from chunkstore.records import ACTIVE, CLOSED
+from chunkstore.records.segments import ACTIVE, CLOSED
 from tests.support.metadata_history import History, Segment, World
 
 __all__ = ["EVERYTHING", "MetadataBasics", "compare", "run_script"]

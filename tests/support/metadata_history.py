@@ -13,8 +13,16 @@ from chunkstore.journal import OpCode
 from chunkstore.metadata.codec import encode_chunk, encode_segment, encode_table
 from chunkstore.metadata.keys import chunk_key, garbage_key, segment_key, writer_key
 from chunkstore.metadata.port import GENESIS, Commit, Line, Lines, Op, Position, RowChange
-from chunkstore.names import chunk_id, line_chunk_id, session_chunk_id
-from chunkstore.records import CLOSED, FLAG_SEALED, KIND_INLINE, KIND_OBJECT, ChunkRecord, SegmentRecord, TableRecord
+from chunkstore.records.names import chunk_id, line_chunk_id, session_chunk_id
+from chunkstore.records.segments import (
+    CLOSED,
+    FLAG_SEALED,
+    KIND_INLINE,
+    KIND_OBJECT,
+    ChunkRecord,
+    SegmentRecord,
+    TableRecord,
+)
 
 __all__ = ["Chunk", "History", "Segment", "World"]
 

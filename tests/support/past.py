@@ -9,7 +9,7 @@ from chunkstore.metadata.codec import decode_chunk, decode_segment
 from chunkstore.metadata.keys import SEGMENT, chunk_key, is_row
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import MetadataStore
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.history import Streams, open_streams
 from chunkstore_journal.recovery import commit_of, commits_of_open

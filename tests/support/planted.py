@@ -8,7 +8,7 @@ from chunkstore.checksum import DIGEST_MODULUS, row_digest
 from chunkstore.config import Settings
 from chunkstore.journal import Batch, OpCode, RecordKind
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore.storage import ChunkStorage
 from chunkstore_journal.container import read_format
 from chunkstore_journal.service import ContainerJournal

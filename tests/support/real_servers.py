@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError, DeadlineExceeded, OutcomeUnknown, StorageUnavailable
 from tests.support.paths import SOURCES
 from tests.support.servers.base import wait_until

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from google_crc32c import value
 
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.metadata.codec import decode_table
 from tests.support.worlds import World
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import chunkstore
-from chunkstore.blocks import Borders
 from chunkstore.config import Settings, Tuning
-from chunkstore.records import LayoutChunk
-from chunkstore.replica import Replica
+from chunkstore.engine.replica import Replica
+from chunkstore.records.blocks import Borders
+from chunkstore.records.segments import LayoutChunk
 from chunkstore.spark.options import ReadOptions
 from chunkstore.spark.plan import plan_read
 from chunkstore.spark.runs import ReadTask

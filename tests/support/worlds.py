@@ -23,14 +23,14 @@ import pytest
 
 from chunkstore.assembly import open_asker_on, open_store_on
 from chunkstore.config import RollingPolicy, Settings, Tuning
-from chunkstore.engine import ChunkedSegmentStorage
+from chunkstore.engine.owner import Asker
+from chunkstore.engine.replica import Replica
+from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.following import open_replica_on
 from chunkstore.metadata.memory import MemoryMetadataCache, MemoryShelf
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore
-from chunkstore.names import ContainerNames
-from chunkstore.owner import Asker
+from chunkstore.records.names import ContainerNames
 from chunkstore.registry import open_storage
-from chunkstore.replica import Replica
 from chunkstore.storage import ChunkHandle, ChunkStorage, iter_listing
 from chunkstore_bindings.filesystem import FilesystemChunkStorage
 from chunkstore_bindings.memory import MemoryChunkStorage, forget_memory

@@ -9,8 +9,8 @@ import pytest
 
 import chunkstore
 from chunkstore.errors import BadOffset, Damaged, InvalidArgument, SegmentNotFound
-from chunkstore.framing import Framing, framed
 from chunkstore.pulsar import LedgerNotFound, OffloadWriter
+from chunkstore.records.framing import Framing, framed
 
 pa = pytest.importorskip("pyarrow", reason="not tested: Arrow batches (pyarrow is not installed)")
 

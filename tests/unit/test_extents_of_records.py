@@ -12,8 +12,8 @@ from chunkstore.journal import OpCode, RecordKind
 from chunkstore.metadata.codec import decode_chunk, encode_chunk
 from chunkstore.metadata.keys import chunk_key
 from chunkstore.metadata.port import Op, RowChange
-from chunkstore.names import NO_CHUNK, chunk_id
-from chunkstore.records import CLOSED, KIND_INLINE, ChunkRecord
+from chunkstore.records.names import NO_CHUNK, chunk_id
+from chunkstore.records.segments import CLOSED, KIND_INLINE, ChunkRecord
 from chunkstore_journal.extents import check_moved, extents_of, moved_extents
 from chunkstore_journal.payloads import BLOB_AT, decode_ops, encode_open, encode_ops
 from chunkstore_journal.record import HEADER_BYTES, Record, RecordHeader, decode_record, encode_record

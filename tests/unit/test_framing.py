@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.framing import Framing, Records, RecordSplitter, check_framing, framed
+from chunkstore.records.framing import Framing, Records, RecordSplitter, check_framing, framed
 
 FRAMINGS = st.sampled_from(["lines", "length-prefixed"])
 PAYLOADS = st.lists(st.binary(max_size=20).map(lambda data: data.replace(b"\n", b"")), max_size=20)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chunkstore.codec.rolling_header import ChunkEntry, Header, decode_header, encode_header
 from chunkstore.errors import InvalidArgument
 from chunkstore.headers.importing import check_file_name, plan_export, plan_import
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 
 ABC = Header(100, (ChunkEntry(0, "a"), ChunkEntry(100, "b"), ChunkEntry(200, "c")))
 

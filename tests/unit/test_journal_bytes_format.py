@@ -12,8 +12,8 @@ import chunkstore_journal
 from chunkstore.config import LIMITS, MIB, RollingPolicy
 from chunkstore.journal import RecordKind
 from chunkstore.metadata.port import Position
-from chunkstore.records import PinRecord
-from chunkstore.reports import DefragAction
+from chunkstore.records.reports import DefragAction
+from chunkstore.records.segments import PinRecord
 from chunkstore.sessions import SessionChunk
 from chunkstore_journal import asks, extents, objects, payloads, record, snapshot_reader, wire
 from tests.golden.journal_samples import GOLDEN

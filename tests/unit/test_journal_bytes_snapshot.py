@@ -17,7 +17,7 @@ from chunkstore.errors import Damaged
 from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.keys import is_row
 from chunkstore.metadata.port import Head, Position
-from chunkstore.names import ContainerNames
+from chunkstore.records.names import ContainerNames
 from chunkstore_bindings.memory import MemoryChunkStorage
 from chunkstore_journal.snapshot import (
     SNAPSHOT_HEADER_BYTES_MAX,

@@ -10,8 +10,6 @@ from google_crc32c import value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkstore import blocks
-from chunkstore.blocks import Borders, ChunkSum
 from chunkstore.errors import Damaged
 from chunkstore.journal import OpCode
 from chunkstore.metadata import blocks as rows
@@ -20,7 +18,9 @@ from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import block_key
 from chunkstore.metadata.memory import memory_store
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
-from chunkstore.records import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
+from chunkstore.records.segments import blocks
+from chunkstore.records.blocks import Borders, ChunkSum
+from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = bytes(range(28))

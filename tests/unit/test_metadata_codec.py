@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata import codec, lines
 from chunkstore.metadata import store as metadata_store
-from chunkstore.records import (
+from chunkstore.records.segments import (
     ChunkRecord,
     GarbageRecord,
     PinRecord,

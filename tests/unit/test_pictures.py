@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from chunkstore.cli.look import Picture, gather, layout_lines, layout_svg
-from chunkstore.records import LayoutChunk, SegmentInfo
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 
 _SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</text><script>alert(1)</script>&\"'\x1b[31m\0\u202e\ufffe\ud800"

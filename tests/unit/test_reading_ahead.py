@@ -11,10 +11,10 @@ from types import MappingProxyType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chunkstore.arguments import SegmentHandle
+from chunkstore.engine.reader import StorageReader
 from chunkstore.errors import BadOffset, Damaged, SegmentTruncated
-from chunkstore.reader import StorageReader
-from chunkstore.records import SegmentInfo
+from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.segments import SegmentInfo
 from tests.support.data import pattern
 
 PIECE = 4096

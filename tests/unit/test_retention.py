@@ -18,7 +18,7 @@ from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import QUOTA_KEY, RETENTION_NAMESPACE, table_key
 from chunkstore.metadata.retention import _QUOTA, _VALUE, decode_policy, encode_policy, encode_quota, pattern_key
-from chunkstore.records import FLAG_SEALED, SegmentRecord, TableRecord
+from chunkstore.records.segments import FLAG_SEALED, SegmentRecord, TableRecord
 from chunkstore.upkeep.retention import ChunkLabel, plan_cut
 
 FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"

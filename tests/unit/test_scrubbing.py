@@ -13,7 +13,7 @@ from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import SCRUB_KEY
 from chunkstore.metadata.scrubbing import _HEADER, BEGINNING, ScrubMark, ScrubPosition, decode_mark, encode_mark
-from chunkstore.records import TableRecord
+from chunkstore.records.segments import TableRecord
 
 FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"
 

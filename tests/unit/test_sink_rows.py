@@ -9,7 +9,6 @@ from struct import pack
 
 import pytest
 
-from chunkstore.arguments import check_namespace
 from chunkstore.errors import Damaged
 from chunkstore.metadata.keys import table_key
 from chunkstore.metadata.sinks import (
@@ -22,7 +21,8 @@ from chunkstore.metadata.sinks import (
     sink_key,
     unnamed_key,
 )
-from chunkstore.names import SINKS_NAMESPACE
+from chunkstore.records.arguments import check_namespace
+from chunkstore.records.names import SINKS_NAMESPACE
 
 FORMAT = Path(__file__).resolve().parents[2] / "chunkstore" / "metadata" / "FORMAT.md"
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16

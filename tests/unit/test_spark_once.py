@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from chunkstore.asks import Ask, AskCommit, AskSession, Result
 from chunkstore.changes import Attach, Change, Create, EndSession, TablePut
+from chunkstore.engine.owner import end_session
 from chunkstore.errors import Conflict, OutcomeUnknown, SegmentExists, SegmentNotFound
 from chunkstore.metadata.sinks import SinkRow
-from chunkstore.names import session_chunk_id
 from chunkstore.operations.table_rows import TableEntry
-from chunkstore.owner import end_session
-from chunkstore.records import OpenSession
+from chunkstore.records.names import session_chunk_id
+from chunkstore.records.segments import OpenSession
 from chunkstore.sessions import SessionChunk
 from chunkstore.spark.chunks_out import Output
 from chunkstore.spark.committing import Job, commit_batch, commit_job, session_of

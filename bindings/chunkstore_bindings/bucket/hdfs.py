@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from chunkstore import runtime
-from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Deadline, left_s
 from chunkstore.errors import AccessDenied, InvalidArgument, RootUnavailable, StorageUnavailable, Unsupported
-from chunkstore.names import utf8_bytes
+from chunkstore.records.buffers import joined
+from chunkstore.records.names import utf8_bytes
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, check_key, check_range
 from chunkstore_bindings.filesystem.tree import walk_names
 from chunkstore_bindings.hdfs.atomic import AtomicCreates, Temporary

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import utf8_bytes
+from chunkstore.records.names import utf8_bytes
 
 __all__ = ["Bucket", "ObjectHead", "ObjectInfo", "UnfinishedUpload", "check_key", "check_range"]
 

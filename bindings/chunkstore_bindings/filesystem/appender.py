@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from chunkstore.chunks import LogAppender
 from chunkstore.errors import Closed, InvalidOffset
+from chunkstore.records.chunks import LogAppender
 from chunkstore_bindings.filesystem import posix
 from chunkstore_bindings.filesystem.file_cache import OpenFile
 from chunkstore_bindings.filesystem.folders import Folders

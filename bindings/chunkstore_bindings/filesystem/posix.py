@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from chunkstore.buffers import filled
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import (
     AccessDenied,
@@ -27,6 +26,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
+from chunkstore.records.buffers import filled
 
 __all__ = [
     "OFFSET_MAX",

@@ -33,8 +33,8 @@ from urllib.parse import quote
 
 from chunkstore import runtime
 from chunkstore.checksum import BytesLike
-from chunkstore.chunks import LogAppender
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.records.chunks import LogAppender
 from chunkstore.storage import BaseChunkStorage, Capabilities, ChunkInfo, ChunkRange, Composed, ConcatArgument, ListPage
 from chunkstore_bindings.filesystem import mounts, posix
 from chunkstore_bindings.filesystem.appender import FileAppender

@@ -27,11 +27,11 @@ from itertools import islice
 from typing import Any, Final
 
 from chunkstore import runtime
-from chunkstore.buffers import joined
 from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
+from chunkstore.records.buffers import joined
 from chunkstore.storage import (
     BaseChunkStorage,
     Capabilities,

@@ -11,7 +11,7 @@ from typing import Any
 
 from chunkstore.deadline import left_s
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import check_object_name
+from chunkstore.records.names import check_object_name
 from chunkstore.storage import ChunkInfo, ListPage
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.refusals import nonsense

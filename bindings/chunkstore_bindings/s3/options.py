@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from chunkstore.config import GIB, MIB
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import check_object_name, utf8_bytes
+from chunkstore.records.names import check_object_name, utf8_bytes
 
 __all__ = ["COPY_BYTES_MAX", "PARTS_MAX", "PART_BYTES_MIN", "S3Options", "parse_root"]
 

@@ -41,8 +41,8 @@ from chunkstore.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from chunkstore.logs import log_event, without_credentials
-from chunkstore.names import check_object_name
+from chunkstore.records.logs import log_event, without_credentials
+from chunkstore.records.names import check_object_name
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage, Composed, ConcatArgument
 from chunkstore_bindings.wrappers.wrapping import WrappingChunkStorage, size_of
 

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 
 from chunkstore import runtime
 from chunkstore.config import MIB
+from chunkstore.engine.owner import Owner, end_session
 from chunkstore.errors import ChunkstoreError, Conflict, Damaged, InvalidArgument
-from chunkstore.owner import Owner, end_session
 from chunkstore.registry import Root, root_url
 from chunkstore.spark.chunks_out import Offloaded, Output, WritePlan, write_task
 from chunkstore.spark.committing import Job, commit_job, done_so_far, session_of, was_done

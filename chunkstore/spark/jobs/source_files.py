@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from chunkstore.errors import ChunkstoreError, InvalidArgument, StorageUnavailable
-from chunkstore.logs import without_credentials
+from chunkstore.records.logs import without_credentials
 
 __all__ = ["SourceFile", "find_files", "foreign", "open_system"]
 

@@ -6,7 +6,7 @@ own (object stores), up to ``window`` batches are written at the same time (deci
 waits, up to 8 MiB, as far as a quarter of ``op_deadline_s`` is enough for all that is under way. After an error the writer is broken:
 every later future, in order, fails with the same error. With a ``writer_id`` every ``append`` is one event, numbered from
 1 (or from what ``resume`` found), and a batch is recorded with its last event number, so that ``resume`` goes on exactly
-after the last committed event. With ``framing`` each payload becomes a record (``chunkstore.framing``). Not for use in a forked child.
+after the last committed event. With ``framing`` each payload becomes a record (``records.framing``). Not for use in a forked child.
 
 Threads: one has the turn, in which it takes a batch and enters it; then it hands the turn to a new one, writes its batch, and waits for the
 commit. At rest there is one. Futures are set in order, whichever batch is finished first.
@@ -20,15 +20,15 @@ from functools import partial
 from typing import Final, Protocol, Self
 
 from chunkstore import runtime
-from chunkstore.arguments import SegmentHandle, check_timeout
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, Settings
+from chunkstore.engine.writer_batch import Batch, Waiting, superseded
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded, InvalidArgument
-from chunkstore.framing import Framing, framed
 from chunkstore.operations.append import AppendWindow
 from chunkstore.operations.container import unexpected
+from chunkstore.records.arguments import SegmentHandle, check_timeout
+from chunkstore.records.framing import Framing, framed
 from chunkstore.runtime import Future
-from chunkstore.writer_batch import Batch, Waiting, superseded
 
 __all__ = ["AppendTarget", "StorageWriter"]
 

@@ -41,7 +41,7 @@ from typing import ClassVar, NamedTuple
 from chunkstore.checksum import name_spread
 from chunkstore.config import LIMITS
 from chunkstore.errors import Damaged, InvalidArgument
-from chunkstore.records import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord
+from chunkstore.records.segments import CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord
 
 __all__ = [
     "CHUNK_ID_BYTES",

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from chunkstore.checksum import check_data
-from chunkstore.chunks import COMPOSE_RANGES_MAX, ChunkRange
 from chunkstore.config import LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import (
+from chunkstore.records.chunks import COMPOSE_RANGES_MAX, ChunkRange
+from chunkstore.records.names import (
     HEADERS_NAMESPACE,
     SINKS_NAMESPACE,
     check_container_name,
@@ -22,7 +22,7 @@ from chunkstore.names import (
     check_segment_name,
     utf8_bytes,
 )
-from chunkstore.records import AttributeValue
+from chunkstore.records.segments import AttributeValue
 
 __all__ = [
     "SegmentHandle",

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Literal, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import SegmentHandle, check_number
+from chunkstore.engine.segment_file import SegmentFile, SkippedRange
 from chunkstore.errors import (
     BadOffset,
     ChunkstoreError,
@@ -28,8 +28,8 @@ from chunkstore.errors import (
     SegmentTruncated,
     StorageUnavailable,
 )
-from chunkstore.records import SegmentInfo
-from chunkstore.segment_file import SegmentFile, SkippedRange
+from chunkstore.records.arguments import SegmentHandle, check_number
+from chunkstore.records.segments import SegmentInfo
 
 __all__ = ["OnDamage", "SkippedRange", "StorageReader", "check_reader", "gone"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from chunkstore.errors import Damaged
-from chunkstore.names import NO_CHUNK, Address, ContainerNames, chunk_epoch, confined
-from chunkstore.records import ACTIVE, CLOSED, KIND_INLINE, ChunkRecord, SegmentRecord
+from chunkstore.records.names import NO_CHUNK, Address, ContainerNames, chunk_epoch, confined
+from chunkstore.records.segments import ACTIVE, CLOSED, KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = [
     "ABSENT",

@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.arguments import check_pin, check_timeout, writer_bytes
 from chunkstore.asks import (
     Answer,
     Ask,
@@ -34,6 +33,8 @@ from chunkstore.asks import (
 from chunkstore.changes import Append, Attach, Change, Concat, Create, EndSession, TablePut, check_changes
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import LIMITS, MIB
+from chunkstore.engine.reading import ReadableContainer
+from chunkstore.engine.replica import Replica
 from chunkstore.errors import (
     ChunkstoreError,
     Conflict,
@@ -47,10 +48,9 @@ from chunkstore.journal import SnapshotReport
 from chunkstore.metadata.pins import pin_holder
 from chunkstore.operations.table_rows import TableEntry
 from chunkstore.operations.tables import version_put
-from chunkstore.reading import ReadableContainer
-from chunkstore.records import Pin, PinRecord
-from chunkstore.replica import Replica
-from chunkstore.reports import CollectReport, DefragReport
+from chunkstore.records.arguments import check_pin, check_timeout, writer_bytes
+from chunkstore.records.reports import CollectReport, DefragReport
+from chunkstore.records.segments import Pin, PinRecord
 from chunkstore.sessions import (
     SessionChunk,
     SessionWriter,

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from chunkstore.arguments import SegmentHandle
 from chunkstore.checksum import BytesLike
-from chunkstore.framing import Framing
-from chunkstore.reader import StorageReader
-from chunkstore.records import LayoutChunk, SegmentInfo
-from chunkstore.segment_file import RecordReader
-from chunkstore.writer import StorageWriter
+from chunkstore.engine.reader import StorageReader
+from chunkstore.engine.segment_file import RecordReader
+from chunkstore.engine.writer import StorageWriter
+from chunkstore.records.arguments import SegmentHandle
+from chunkstore.records.framing import Framing
+from chunkstore.records.segments import LayoutChunk, SegmentInfo
 
 __all__ = ["Segment", "SegmentView"]
 

@@ -20,29 +20,17 @@ from dataclasses import replace
 from functools import partial
 
 from chunkstore import processes, runtime
-from chunkstore.arguments import (
-    SegmentHandle,
-    SegmentRef,
-    check_attribute_changes,
-    check_attributes,
-    check_buffering,
-    check_not_itself,
-    check_number,
-    check_writer,
-    gather,
-    resolve,
-    resolve_writable,
-    writer_bytes,
-)
 from chunkstore.asks import Ask, AskBox, Result
 from chunkstore.checksum import BytesLike, check_data
 from chunkstore.config import MIB, OptimiserPolicy, RollingPolicy, Settings
+from chunkstore.engine.reading import ReadableContainer, Watchers
+from chunkstore.engine.segment import Segment
+from chunkstore.engine.writer import StorageWriter
+from chunkstore.engine.writer_batch import Writers
 from chunkstore.errors import Closed, InvalidArgument, SegmentExists, SegmentNotFound
-from chunkstore.framing import Framing, check_framing
 from chunkstore.journal import JournalService, Ownership, TakeOverReport
 from chunkstore.metadata.keys import writer_key
 from chunkstore.metadata.lines import decode_writer_row
-from chunkstore.names import check_segment_name
 from chunkstore.observer import Observer
 from chunkstore.operations.append import AppendWindow, append, settle
 from chunkstore.operations.attach import plan_open_session
@@ -56,15 +44,27 @@ from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.tables import Session, Table
 from chunkstore.parts import ContainerParts
-from chunkstore.reading import ReadableContainer, Watchers
-from chunkstore.records import AttributeValue
-from chunkstore.segment import Segment
+from chunkstore.records.arguments import (
+    SegmentHandle,
+    SegmentRef,
+    check_attribute_changes,
+    check_attributes,
+    check_buffering,
+    check_not_itself,
+    check_number,
+    check_writer,
+    gather,
+    resolve,
+    resolve_writable,
+    writer_bytes,
+)
+from chunkstore.records.framing import Framing, check_framing
+from chunkstore.records.names import check_segment_name
+from chunkstore.records.segments import AttributeValue
 from chunkstore.sessions import check_holder
 from chunkstore.upkeep.asked import Asked
 from chunkstore.upkeep.calls import UpkeepCalls
 from chunkstore.upkeep.usage import Space, Written
-from chunkstore.writer import StorageWriter
-from chunkstore.writer_batch import Writers
 
 __all__ = ["ChunkedSegmentStorage", "Store"]
 

@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chunkstore.blocks import Borders
 from chunkstore.config import KIB, LIMITS
 from chunkstore.errors import InvalidArgument
-from chunkstore.names import Address
+from chunkstore.records.blocks import Borders
+from chunkstore.records.names import Address
 
 __all__ = ["AppendPiece", "ReadSlice", "check_chunk_count", "plan_append", "split_for_parallel_read"]
 

@@ -3,7 +3,7 @@
 Promises: every method is thread-safe, reads one consistent point of history and never writes to the container.
 A segment is named by its name or by a handle; a handle of a deleted segment gets ``SegmentNotFound`` even if the name
 exists again. Where a stat may be stale (NFS) an owner's fenced look is a commit (protocol A13), and raises ``StorageFull``, too,
-while there is no space for it. Leaves out: changing anything (``chunkstore.engine``), following (``chunkstore.replica``).
+while there is no space for it. Leaves out: changing anything (``chunkstore.engine.store.store.store``), following (``chunkstore.engine.store.store.replica``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 from chunkstore import runtime
-from chunkstore.arguments import (
+from chunkstore.config import RetentionPolicy
+from chunkstore.engine.reader import OnDamage, StorageReader, check_reader
+from chunkstore.engine.segment import SegmentView
+from chunkstore.errors import InvalidArgument, SegmentNotFound
+from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
+from chunkstore.metadata.port import MetadataView
+from chunkstore.operations import inspect
+from chunkstore.operations.attach import list_sessions
+from chunkstore.operations.read import ReadContext, find_segment, read, read_into
+from chunkstore.operations.tables import TableReader
+from chunkstore.parts import ContainerParts
+from chunkstore.records.arguments import (
     SegmentHandle,
     SegmentRef,
     check_buffer,
@@ -25,19 +36,8 @@ from chunkstore.arguments import (
     check_timeout,
     resolve,
 )
-from chunkstore.config import RetentionPolicy
-from chunkstore.errors import InvalidArgument, SegmentNotFound
-from chunkstore.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
-from chunkstore.metadata.pins import pinned_lsn, pins_at, read_pins
-from chunkstore.metadata.port import MetadataView
-from chunkstore.operations import inspect
-from chunkstore.operations.attach import list_sessions
-from chunkstore.operations.read import ReadContext, find_segment, read, read_into
-from chunkstore.operations.tables import TableReader
-from chunkstore.parts import ContainerParts
-from chunkstore.reader import OnDamage, StorageReader, check_reader
-from chunkstore.records import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
-from chunkstore.segment import SegmentView
+from chunkstore.records.invariants import CHECK_LEVELS, PINNED, CheckLevel, Finding
+from chunkstore.records.segments import LayoutChunk, OpenSession, Pin, SegmentInfo, Usage
 from chunkstore.upkeep.usage import Space, count_extents, segment_usage
 
 __all__ = [

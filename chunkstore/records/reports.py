@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from chunkstore.chunks import ChunkInfo
+from chunkstore.records.chunks import ChunkInfo
 
 __all__ = [
     "CollectReport",

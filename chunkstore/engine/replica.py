@@ -14,19 +14,19 @@ from functools import partial
 from typing import Final
 
 from chunkstore import processes, runtime
-from chunkstore.arguments import SegmentRef
 from chunkstore.config import DefragPolicy
 from chunkstore.deadline import paced_s
+from chunkstore.engine.reading import ReadableContainer, read_view
 from chunkstore.errors import ChunkstoreError, Closed, DeadlineExceeded, Unsupported
-from chunkstore.invariants import ORPHANED, CheckLevel, Finding
 from chunkstore.journal import JournalFollower
 from chunkstore.metadata.port import Position
+from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.kept_plans import KeptPlans
 from chunkstore.operations.read import ReadContext
 from chunkstore.parts import ContainerParts
-from chunkstore.reading import ReadableContainer, read_view
-from chunkstore.reports import DefragReport, RetentionReport, SweepReport, SweptKind
-from chunkstore.tail_cache import TailCache
+from chunkstore.records.arguments import SegmentRef
+from chunkstore.records.invariants import ORPHANED, CheckLevel, Finding
+from chunkstore.records.reports import DefragReport, RetentionReport, SweepReport, SweptKind
 from chunkstore.upkeep.usage import Space
 
 __all__ = ["Replica"]

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from chunkstore.arguments import SegmentHandle, check_buffer, check_flags, check_number
 from chunkstore.config import MIB
 from chunkstore.errors import ChunkstoreError, Closed, Damaged, InvalidArgument
-from chunkstore.framing import Framing, RecordSplitter, check_framing
+from chunkstore.records.arguments import SegmentHandle, check_buffer, check_flags, check_number
+from chunkstore.records.framing import Framing, RecordSplitter, check_framing
 
 __all__ = ["Record", "RecordReader", "SegmentFile", "SkippedRange"]
 
