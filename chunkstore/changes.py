@@ -82,7 +82,7 @@ class Attach:
 
 class NewChunk(NamedTuple):
     """A chunk that the owner has written for a segment, in its present epoch and under a fresh id. ``borders``: from 0 to its length,
-    with the CRCs there (``chunkstore.records.segments.segments.blocks``)."""
+    with the CRCs there (``chunkstore.records.blocks``)."""
 
     id: bytes
     borders: Borders
@@ -130,7 +130,7 @@ class Truncate:
 @dataclass(frozen=True, slots=True)
 class Concat:
     """Splice a sealed segment after another; it ceases to exist. ``offset`` None takes the target's length. ``source`` may be a staged
-    segment (``chunkstore.engine.store.store.owner``), while its session is open."""
+    segment (``chunkstore.engine.owner``), while its session is open."""
 
     target: str
     source: str

@@ -12,7 +12,7 @@ from typing import Any, Final
 from chunkstore.config import LIMITS, Settings, default_cache_dir
 from chunkstore.errors import ContainerNotFound, Damaged, InvalidArgument, PastCollected, Unsupported
 from chunkstore.journal import JournalFollower, Shown
-from chunkstore.metadata.inline_index import held_from
+from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.port import Head, MetadataCache, MetadataView
 from chunkstore.operations.garbage_range import is_removed
 from chunkstore.records.invariants import CheckLevel, Finding
@@ -163,7 +163,7 @@ class ContainerParts:
         try:
             present.catch_up()
             with present.store.view() as view:
-                held = held_from(view)
+                held = oldest_inline_record(view)
                 let_go = place is not None and (held is None or place < held)
                 if not (let_go or (identity is not None and is_removed(view, names, identity))):
                     return None

@@ -33,7 +33,7 @@ from chunkstore.processes import pid_namespace, read_boot_id
 __all__ = [
     "Condition", "Event", "Future", "LastStep", "Lock", "Pool", "ProcessIdentity", "Runtime", "Task", "active",
     "condition", "defer_interrupt", "event", "future", "identity", "install", "interruptible_lock", "label_ms",
-    "lock", "monotonic_s", "now_ms", "pool", "run_beside", "sleep_s", "spawn", "spawn_if_possible", "token",
+    "lock", "monotonic_s", "now_ms", "pool", "run_with_timeout", "sleep_s", "spawn", "spawn_if_possible", "token",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -382,7 +382,7 @@ def spawn_if_possible(call: Callable[[], None], name: str) -> Task | None:
         return None
 
 
-def run_beside(call: Callable[[], T], name: str, wait_s: float) -> list[T]:
+def run_with_timeout(call: Callable[[], T], name: str, wait_s: float) -> list[T]:
     """What ``call`` returns, in a list, from a thread of its own, where the system gives one: a caller inside a call that hangs could not
     keep its deadline. Empty: it goes on after ``wait_s``. Raises what it raises by then."""
     ended: list[T] = []

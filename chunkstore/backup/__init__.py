@@ -1,7 +1,7 @@
 """Backups: exports of metadata, backups of bytes, containers made of others' states, header files.
 
 Everything here but imports of headers works at an owner or at a replica, and changes nothing that a container holds but pins. Bytes of the
-files: FORMAT.md beside this file; of header files: ``chunkstore/codec/ROLLING_HEADER.md``.
+files: FORMAT.md next to this file; of header files: ``chunkstore/codec/ROLLING_HEADER.md``.
 """
 
 from chunkstore.backup.exporting import (

@@ -188,7 +188,7 @@ class Copier:
         if server is not None and self._is_whole(item) and _SERVER_BYTES_MIN <= item.length <= _SERVER_BYTES_MAX:
             if self._target.exists(target):
                 return self._check_length(item, new=False)
-            self._look_through(item)
+            self._iterate_view(item)
             try:
                 server(item.source.object, target)
                 return item.length
@@ -204,7 +204,7 @@ class Copier:
         borders = None if item.crc32c is None else Borders((0, item.length), (0, item.crc32c))
         return read_verified(self._source, item.source, item.length, borders, window_bytes)
 
-    def _look_through(self, item: Copy) -> None:
+    def _iterate_view(self, item: Copy) -> None:
         """Compare a chunk with its record in place: a chunk that the server copies must not be damaged."""
         if self._verify:
             for _ in self._verified(item, _PIECE_BYTES):

@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from chunkstore.backup.copy_in import ChunkToCopy, ForeignChunk, Place, piece_bytes
-from chunkstore.backup.survey import FoundChunk, Source, rows_behind, segments_behind
+from chunkstore.backup.survey import FoundChunk, Source, rows_after, segments_after
 from chunkstore.errors import Damaged, NotOwner, StorageFull, StorageUnavailable
 from chunkstore.metadata.blocks import border_rows
 from chunkstore.metadata.codec import decode_table, encode_segment, encode_table, pack_chunks
@@ -62,7 +62,7 @@ class Chunks:
         self._kept = Spool[_Kept]()
 
     def keep(self, found: list[FoundChunk]) -> None:
-        """Put these behind what is there."""
+        """Put these after what is there."""
         kept: list[_Kept] = []
         for _, _, ((name, begin), length, borders, created_ms, in_copy), _ in found:
             assert borders is not None
@@ -111,7 +111,7 @@ class State:
         self._progress = progress or (lambda _: None)
         self._ids = itertools.count((epoch << 32) + 1)
         self._tail = int.from_bytes(source.origin.hash[:4], "big")
-        """Of the ids of chunks, in the place of chance: whoever takes in the same finds them."""
+        """Of the ids of chunks, in the place of chance: a caller that takes in the same finds them."""
         self._piece_bytes = piece_bytes(place.storage)
         self._are_single = place.storage.capabilities.append
         self._former = self._find_former() if goes_on else {}
@@ -242,7 +242,7 @@ class State:
             after = page[-1].name
 
     def _some_segments(self, after: str, view: MetadataView) -> list[SegmentRecord]:
-        return list(itertools.islice(segments_behind(view, after, self._source.chosen), _PAGE))
+        return list(itertools.islice(segments_after(view, after, self._source.chosen), _PAGE))
 
     # ---- copying
 
@@ -287,7 +287,7 @@ class State:
         return ChunkToCopy(run.segment.name, storage, chunk, fresh, former)
 
     def _find_former(self) -> dict[int, int]:
-        """The epochs of copies that were made by whoever came no further, by their numbers; of several the newest."""
+        """The epochs of copies that were made by runs that came no further, by their numbers; of several the newest."""
         found: dict[int, int] = {}
         names = self._place.names
         for info in iter_listing(self._place.storage, names.data_prefix()):
@@ -303,7 +303,7 @@ class State:
     def _tables(self) -> Iterator[Pair]:
         """The rows of tables, in their order."""
         after = b""
-        while rows := self._source.look(partial(rows_behind, self._source, after)):
+        while rows := self._source.look(partial(rows_after, self._source, after)):
             after = rows[-1].position
             for _, namespace, key, value in rows:
                 yield table_key(namespace, key), encode_table(TableRecord(_FIRST_VERSION, value))
@@ -391,7 +391,7 @@ class Spool(Generic[T]):
             self._file = tempfile.TemporaryFile(prefix="chunkstore-import-")  # noqa: SIM115  (closed by ``close``)
 
     def add(self, items: list[T]) -> None:
-        """Put more behind what is there."""
+        """Put more after what is there."""
         self._page += items
         if len(self._page) >= _SPOOL_PAGE:
             self._write()

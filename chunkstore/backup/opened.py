@@ -26,7 +26,7 @@ __all__ = ["BackupFollower", "BackupParts", "load_export"]
 class BackupFollower:
     """Shows the newest backup of a container. Not thread-safe; views of ``store`` may be used by other threads.
 
-    ``names`` is told which copies belong to chunks that were growing. ``moment``: lsn or milliseconds since 1970; none: the present.
+    ``names`` learns which copies belong to chunks that were growing. ``moment``: lsn or milliseconds since 1970; none: the present.
     """
 
     ahead = ""

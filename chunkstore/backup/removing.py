@@ -8,7 +8,7 @@
     R5  delete these exports
 
 Why no copy goes that is needed: a chunk that was live at a backup's lsn and not at a later one's was removed in between, and is never
-live again; so no backup of a still later state names it. A run that began before relies on its base, and names nothing else that lies
+live again; so no backup of a still later state names it. A run that began before relies on its base, and names nothing else that is
 below it. So what the newest backup named goes when a later one counts, with the next backup that is dropped. Assumes that a LIST shows
 what was put before it (S3, HDFS and disks do)."""
 

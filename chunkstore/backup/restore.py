@@ -1,6 +1,6 @@
 """Restoring and importing: a state of a container, of a backup or of an export, or some segments of it, as a new container.
 
-Promises: the source is only read; the new container is whole or opened by nobody.
+Promises: the source is only read; the new container is whole or opened by no one.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def restore(
     Stop the container's owner first: what it commits meanwhile may be missing.
 
     The new container is there whole or not at all, and durable. After an interruption the same call takes what was copied before for its
-    own once it has read and compared it, and copies the rest; what nobody uses stays as orphans until a sweep. Of two at once the later
+    own once it has read and compared it, and copies the rest; what no one uses stays as orphans until a sweep. Of two at once the later
     wins.
 
     Raises ``InvalidArgument`` (the moment; there is such a container already, or one root is inside the other container; another
@@ -168,7 +168,7 @@ def make_container(
     cache: MetadataCache | None = None,
 ) -> None:
     """Make a container that begins with these ``rows``, given the place, the epoch, and whether somebody may have tried before. The storage
-    stays the caller's, and nobody owns the container then.
+    stays the caller's, and no one owns the container then.
 
     Atomic and durable. Raises ``InvalidArgument`` (there is one already), as ``chunkstore.open``, and what ``rows`` raises. Retry: safe.
     """
@@ -207,9 +207,9 @@ def make_container(
 
 
 def _require_nothing(storage: ChunkStorage, names: ContainerNames) -> None:
-    """Raise ``InvalidArgument`` where a container was opened. One that nobody ever opened holds nothing: somebody died while making it.
+    """Raise ``InvalidArgument`` where a container was opened. One that no one ever opened holds nothing: somebody died while making it.
 
-    Changes nothing. Raises, too: ``ContainerNotFound`` (nobody has begun one), ``Damaged``, and what the storage does. Retry: safe.
+    Changes nothing. Raises, too: ``ContainerNotFound`` (no one has begun one), ``Damaged``, and what the storage does. Retry: safe.
     """
     from chunkstore_bindings.wrappers.wrapping import guarded
     from chunkstore_journal.history import open_streams

@@ -225,7 +225,7 @@ class _Run:
                     copier.copied_bytes,
                 )
                 self._store_export(path, header, found)
-                # Behind this everything that the export names is there, and stays as long as it counts.
+                # After this everything that the export names is there, and stays as long as it counts.
                 runs.decide(self.target, self.names, found)
         except OutcomeUnknown:
             raise  # what is there may count

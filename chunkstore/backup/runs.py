@@ -227,7 +227,7 @@ def why_given_up(storage: ChunkStorage, names: BackupNames, run: str) -> Conflic
 
 
 def _given_up(run: str, fields: Any) -> Conflict:
-    """``fields``: what the other one has put, behind the flag."""
+    """``fields``: what the other one has put, after the flag."""
     found = "withdrawn by another run"
     if not fields.is_at_end:
         seen_ms, then_ms, by = fields.whole(), fields.whole(), fields.text(_TEXT_MAX)

@@ -2,7 +2,7 @@
 
 Promises: rows come from one view, in key order. A part is whole in itself: with a segment come its chunks, the borders of their blocks,
 the last events of its writers, its own retention policy, and the offload contexts of which it is the data. Nothing that belongs to
-the container's history comes along: garbage and its chunks, sessions, pins, where scrubbing stands. Segments and chunks are counted
+the container's history comes along: garbage and its chunks, sessions, pins, where scrubbing is. Segments and chunks are counted
 against one another, so that rows which do not add up are no export. Memory: about 100 bytes for each chunk of a part; of
 everything, for each chunk in garbage. Leaves out: bytes of the file (``files``).
 """
@@ -48,7 +48,7 @@ _WRITERS: Final = table_prefix(WRITERS_NAMESPACE)
 
 
 class Choice(NamedTuple):
-    """What to export: segments by name, or by a prefix with ``*`` behind it; a topic. Neither: everything."""
+    """What to export: segments by name, or by a prefix with ``*`` after it; a topic. Neither: everything."""
 
     names: tuple[str, ...] = ()
     topic: str = ""
@@ -68,7 +68,7 @@ def check_choice(segments: Sequence[str], topic: str | None) -> Choice:
     for name in segments:
         check_segment_name(name, "segments")
     if topic is not None:
-        # Here and below: with ledgers comes protobuf, which nobody else should wait for.
+        # Here and below: with ledgers comes protobuf, which no one else should wait for.
         from chunkstore.backup.topics import check_topic
 
         check_topic(topic)

@@ -1,7 +1,7 @@
 """Where states come from that are imported: a moment of a container, one of its backups, an export file.
 
 Promises: what is opened shows one state, and is only read. An export is verified to its end before anything of it
-is believed; its chunks are looked for only where the same container lies. Leaves out: what is imported (``survey``).
+is believed; its chunks are looked for only where the same container is. Leaves out: what is imported (``survey``).
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ def _open_export(
     settings: Settings,
     chosen: NameFilter,
 ) -> Iterator[Source]:
-    """The state that an export file holds; its chunks lie at ``root``, or else where the file says.
+    """The state that an export file holds; its chunks are at ``root``, or else where the file says.
 
-    Raises ``InvalidArgument`` (no file; another container lies there), ``ContainerNotFound``, ``Unsupported``, ``Damaged`` (the file), and
+    Raises ``InvalidArgument`` (no file; another container is there), ``ContainerNotFound``, ``Unsupported``, ``Damaged`` (the file), and
     what the storage raises.
     """
     export = read_export(path)

@@ -44,8 +44,8 @@ __all__ = [
     "Source",
     "chunks_of",
     "require_complete",
-    "rows_behind",
-    "segments_behind",
+    "rows_after",
+    "segments_after",
     "survey",
 ]
 
@@ -163,7 +163,7 @@ def survey(
         if not source.chosen.is_everything:
             source.look(partial(_check_chosen, source.chosen))
         while place is not None:
-            ended, found, place = source.look(partial(_chunks_behind, source, place, keep is not None))
+            ended, found, place = source.look(partial(_chunks_after, source, place, keep is not None))
             calls = [
                 partial(_look_at, source.storage, found[at : at + _TOGETHER])
                 for at in range(0, len(found) if ask else 0, _TOGETHER)
@@ -175,7 +175,7 @@ def survey(
             segments, chunks = segments + ended, chunks + len(found)
             size_bytes += sum(item.chunk.length for item in found)
         key = b""
-        while batch := source.look(partial(rows_behind, source, key)):
+        while batch := source.look(partial(rows_after, source, key)):
             rows, key = rows + len(batch), batch[-1].position
     finally:
         pool.close()
@@ -187,7 +187,7 @@ def _check_chosen(chosen: NameFilter, view: MetadataView) -> None:
 
 
 class _Place(NamedTuple):
-    """Behind the segment ``after``, and in the next one at the chunk ``identity``, which begins at ``offset`` of the segment and has
+    """After the segment ``after``, and in the next one at the chunk ``identity``, which begins at ``offset`` of the segment and has
     ``passed`` before it; empty: at its first one."""
 
     after: str
@@ -196,14 +196,14 @@ class _Place(NamedTuple):
     passed: int = 0
 
 
-def _chunks_behind(
+def _chunks_after(
     source: Source, place: _Place, borders: bool, view: MetadataView
 ) -> tuple[int, list[FoundChunk], _Place | None]:
     """The next chunks, how many segments end with them, and where to continue; None: that was all."""
     found: list[FoundChunk] = []
     after, offset, identity, count = place
     ended = 0
-    for segment in segments_behind(view, after, source.chosen):
+    for segment in segments_after(view, after, source.chosen):
         if ended == _PAGE:
             return ended, found, _Place(after, 0)
         start = offset if identity else segment.start_offset - segment.first_chunk_skip
@@ -219,7 +219,7 @@ def _chunks_behind(
     return ended, found, None
 
 
-def segments_behind(view: MetadataView, after: str, chosen: NameFilter) -> Iterator[SegmentRecord]:
+def segments_after(view: MetadataView, after: str, chosen: NameFilter) -> Iterator[SegmentRecord]:
     """The chosen segments with names above ``after``, in order. Raises ``Damaged``."""
     start = SEGMENT + after.encode() + b"\0" if after else VISIBLE_SEGMENTS
     for key, raw in view.scan(start, _ENDS):
@@ -287,7 +287,7 @@ def _why_missing(storage: ChunkStorage, chunk: ForeignChunk) -> str:
     return "" if length >= chunk.length else f"{length} of {chunk.length} bytes"
 
 
-def rows_behind(source: Source, after: bytes, view: MetadataView, count: int = _ROWS) -> list[Row]:
+def rows_after(source: Source, after: bytes, view: MetadataView, count: int = _ROWS) -> list[Row]:
     """The next rows of tables that come along, those after the position ``after``. Raises ``Damaged``."""
     found: list[Row] = []
     size_bytes = 0

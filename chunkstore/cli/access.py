@@ -27,7 +27,7 @@ _ORDER: Final = ("container", "ask", "take_over", "accept_rollback", "cache_dir"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A verb's parameter ``here`` of this class, or one below, stands for the options that are its fields."""
+    """A verb's parameter ``here`` of this class, or one below, means the options that are its fields."""
 
     container: options.Container = "default"
     cache_dir: options.CacheDir = None

@@ -106,7 +106,7 @@ def _look_at(
 def _opened(
     here: access.Asking, root: str, *, no_pin: bool
 ) -> Iterator[tuple[chunkstore.ChunkedSegmentStorage | chunkstore.Replica, backups.Pins | None]]:
-    """What is read, and who makes its pin: a replica and nobody, the owner that we are, or a replica beside the owner that is asked."""
+    """What is read, and who makes its pin: a replica and no one, the owner that we are, or a replica next to the owner that is asked."""
     if no_pin:
         if here.ask or here.take_over:
             raise InvalidArgument("--no-pin claims nothing and asks no owner; leave out --ask", argument="--no-pin")

@@ -1,4 +1,4 @@
-"""Verbs that only look: ``ls``, ``stat``, ``layout``, ``containers``, ``owner``; and pictures of how a segment's bytes lie in chunks.
+"""Verbs that only look: ``ls``, ``stat``, ``layout``, ``containers``, ``owner``; and pictures of how a segment's bytes are in chunks.
 
 A picture of a million chunks is as large as one of a few hundred: short neighbours are drawn as one. Colours of epochs are the same in
 every picture."""
@@ -152,7 +152,7 @@ def _drawn(chunk: LayoutChunk, longest: int) -> tuple[object, ...]:
 
 
 def _where(chunk: LayoutChunk) -> str:
-    """Its object; of an extent, which lies in a record of the journal, also the byte there."""
+    """Its object; of an extent, which is in a record of the journal, also the byte there."""
     return f"{chunk.name} from byte {chunk.object_offset}" if chunk.kind == "inline" else chunk.name
 
 
@@ -222,7 +222,7 @@ class Picture(NamedTuple):
 
     @property
     def inline_bytes(self) -> int:
-        """Bytes that lie in the journal's records."""
+        """Bytes that are in the journal's records."""
         return sum(shape.inline for shape in self.shapes)
 
     @property
@@ -358,5 +358,5 @@ def layout_lines(picture: Picture, columns: int) -> Iterator[Text]:
 def _cell(shape: Shape, number: int, *, dead: bool) -> str:
     if dead:
         return "\u2591"
-    # Neighbours of one epoch are told apart.
+    # Neighbours of one epoch are distinguished.
     return "\u2592" if shape.chunks > 1 else "\u2588" if number % 2 == 0 else "\u2593"

@@ -88,8 +88,8 @@ def apply(
     """Truncate segments by their policies."""
     ignored = options.moment_of(ignore_times_after, "--ignore-times-after")
     if dry_run:
-        with here.replica(root) as looked_at:
-            report = looked_at.due_retention(ignore_times_after=ignored)
+        with here.replica(root) as replica:
+            report = replica.due_retention(ignore_times_after=ignored)
     else:
         with here.owner(root) as store:
             report = store.apply_retention(ignore_times_after=ignored)

@@ -71,7 +71,7 @@ def serve(
     if idle_s is not None:
         if not 0.1 <= idle_s <= 1e8:
             raise InvalidArgument(f"--idle-s must be from 0.1 to 1e8 seconds, not {idle_s!r}", argument="--idle-s")
-        # Whoever waits for nothing to do has looked at least once.
+        # A caller that waits for nothing to do has looked at least once.
         tuning = replace(settings.tuning, collect_s=min(settings.tuning.collect_s, idle_s / 2))
         settings = replace(settings, tuning=tuning)
         policy = replace(policy, interval_s=min(policy.interval_s, idle_s / 2))

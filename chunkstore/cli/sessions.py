@@ -70,7 +70,7 @@ def end(
     if not chosen:
         if not here.as_json:
             print_note(f"{_NONE_OLDER}; nothing ended")
-        return  # nobody is fenced for nothing
+        return  # no one is fenced for nothing
     with here.owner_or_asker(root) as opened:
         for item in chosen:
             ended = end_session(opened, item.id)
@@ -87,7 +87,7 @@ def _check(session_ids: Sequence[int], older_than: float | None) -> None:
 
 
 def _older(sessions: Sequence[OpenSession], older_than: float | None) -> list[OpenSession]:
-    """By the clock of whoever owned the container when they were opened, against ours."""
+    """By the clock of a caller that owned the container when they were opened, against ours."""
     if older_than is None:
         return list(sessions)
     latest_ms = runtime.now_ms() - older_than * 1000

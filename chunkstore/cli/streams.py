@@ -1,6 +1,6 @@
 """Standard output and standard error while a command runs, and the file, or standard input, that a verb reads.
 
-A failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whoever writes; a failed write to
+A failed write to standard output raises ``OutputFailed`` (a reader that left: ``BrokenPipeError``), whatever writes; a failed write to
 standard error raises nothing. After a failure the stream leads nowhere, so that Python's own flush at exit cannot fail. Streams that
 were closed before the start count as failed."""
 
@@ -38,7 +38,7 @@ class OutputFailed(VerbFailed):
 def opened_input(name: str, buffering: int = -1) -> Iterator[BinaryIO]:
     """A file to read, or standard input (``-``). Raises ``InvalidArgument``: it cannot be opened."""
     if name == "-":
-        # None, where whoever began this process had closed it.
+        # None, where the parent process had closed it.
         if (standard := cast("TextIO | None", sys.stdin)) is None:
             raise InvalidArgument("standard input is closed: name a file, or open it", argument="FILE")
         yield standard.buffer

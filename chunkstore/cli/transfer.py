@@ -136,7 +136,7 @@ def put(
 
 @dataclass(slots=True)
 class _Copy:
-    """Appends all of ``source`` behind what the mode allows to be there already; see ``put``."""
+    """Appends all of ``source`` after what the mode allows to be there already; see ``put``."""
 
     segment: str
     source: _Source
@@ -145,7 +145,7 @@ class _Copy:
     rolling: RollingPolicy | None
     progress: Meter
     compared: int = 0
-    """Where ``source`` stands: its bytes below are those of the segment."""
+    """Where ``source`` is: its bytes below are those of the segment."""
 
     def look(self, store: ReadableContainer) -> None:
         """Refuse what is there and not allowed to be; with ``resume``, compare it.

@@ -176,7 +176,7 @@ def snapshot(
         check_segment_name(name, "name")
     with here.owner_or_asker(root) as store:
         report = store.snapshot()
-        # Behind it: the nearest snapshot that is not behind the pin is this one.
+        # After it: the nearest snapshot that is not after the pin is this one.
         pinned = {} if name is None else {"pin": name, "pin_lsn": store.pin(name).lsn}
     facts = {
         **pinned,

@@ -126,4 +126,4 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "spark offload": ("spark offload ROOT lines.txt --topic T --dry-run",),
     "demo": ("demo --no-spark",),
 }
-"""By the verb's full name; ``--help`` ends with them. Capital words stand for roots."""
+"""By the verb's full name; ``--help`` ends with them. Capital words mean roots."""

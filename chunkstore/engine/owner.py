@@ -296,7 +296,7 @@ def find_session(owner: Owner, holder: str, *, ttl_s: float = 86_400.0, wait_s: 
 
 
 def end_session(owner: Owner, session_id: int, *, wait_s: float = _ATTACH_S) -> bool:
-    """End a session, whoever opened it; whether it was open. What it has not attached it never will, and is an orphan from now on.
+    """End a session, also one that another process opened; whether it was open. What it has not attached is an orphan from now on.
 
     Raises as ``Owner.run``. Atomic, durable. Retry: safe."""
     check_session_id(session_id)

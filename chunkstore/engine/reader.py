@@ -339,7 +339,7 @@ class _Pieces:
             with self._condition:
                 self._reading -= 1
                 piece.item, piece.read = item, True
-                self._go_on_behind(piece)
+                self._go_on_after(piece)
                 self._condition.notify_all()
 
     def _may_begin(self, position: int, ahead_max: int) -> bool:
@@ -347,7 +347,7 @@ class _Pieces:
             return False
         return not self._reading or position + self._piece_bytes <= self.known_end
 
-    def _go_on_behind(self, piece: _Ahead) -> None:
+    def _go_on_after(self, piece: _Ahead) -> None:
         """With the condition held: where a piece is not as long as it was taken for, what follows it begins elsewhere."""
         item = piece.item
         if isinstance(item, bytes) and item:

@@ -3,7 +3,7 @@
 Promises: every method is thread-safe, reads one consistent point of history and never writes to the container.
 A segment is named by its name or by a handle; a handle of a deleted segment gets ``SegmentNotFound`` even if the name
 exists again. Where a stat may be stale (NFS) an owner's fenced look is a commit (protocol A13), and raises ``StorageFull``, too,
-while there is no space for it. Leaves out: changing anything (``chunkstore.engine.store.store.store``), following (``chunkstore.engine.store.store.replica``).
+while there is no space for it. Leaves out: changing anything (``chunkstore.engine.store``), following (``chunkstore.engine.replica``).
 """
 
 from __future__ import annotations

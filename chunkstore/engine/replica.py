@@ -86,7 +86,7 @@ class Replica(ReadableContainer):
             check=self._check_open,
             remote=self._remote,
             kept=KeptPlans(),
-            check_beside=False,
+            concurrent_fence_check=False,
             recheck=self._refresh,
             rebuild=lambda _damage: self._refresh(),
             tail=tail,
@@ -247,7 +247,7 @@ class Replica(ReadableContainer):
         """Catch up; the lsn reached, or None after ``most_s``, when it goes on in the background or in another thread."""
         if not self._remote:
             return self._catch_up(most_s)
-        return next(iter(runtime.run_beside(lambda: self._catch_up(most_s), "chunkstore-follow", most_s)), None)
+        return next(iter(runtime.run_with_timeout(lambda: self._catch_up(most_s), "chunkstore-follow", most_s)), None)
 
     def _catch_up(self, most_s: float) -> int | None:
         """In this thread, as long as it takes; None if another thread was at it for ``most_s``."""

@@ -117,7 +117,7 @@ class Store(ReadableContainer, UpkeepCalls):
             check=SharedCheck(check, settings.op_deadline_s) if container.remote else check,
             remote=container.remote,
             kept=KeptPlans(),
-            check_beside=container.remote,
+            concurrent_fence_check=container.remote,
             tail_only=settings.read_fence == "tail",
             recheck=container.check_fence,
             rebuild=container.rebuild,

@@ -305,7 +305,7 @@ class StorageWriter:
                     self._vacant = False
         except BaseException as error:
             # What calls back when a future is resolved may raise anything; no future may wait for a thread that has gone.
-            self._fail_behind(unexpected(error))
+            self._fail_all(unexpected(error))
             raise
         finally:
             with self._condition:
@@ -403,7 +403,7 @@ class StorageWriter:
         """Write a batch, wait until it is committed, and answer what is in order by then."""
         try:
             if batch.error is None:
-                batch.offset = self._carry_out(batch)
+                batch.offset = self._read_with_retry(batch)
         except ChunkstoreError as error:
             batch.error = error
         except BaseException as error:
@@ -421,7 +421,7 @@ class StorageWriter:
                 self._condition.notify_all()
             self._resolve()
 
-    def _carry_out(self, batch: Batch) -> int:
+    def _read_with_retry(self, batch: Batch) -> int:
         if batch.underway is not None:
             try:
                 return self._appends.finish(batch.underway, partial(self._written, batch))
@@ -475,7 +475,7 @@ class StorageWriter:
         if raised:
             raise raised[0]
 
-    def _fail_behind(self, error: ChunkstoreError) -> None:
+    def _fail_all(self, error: ChunkstoreError) -> None:
         """What is under way comes to its end; nothing else does."""
         failed = Batch([], 0, None)
         failed.error, failed.done = error, True

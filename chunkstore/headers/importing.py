@@ -316,7 +316,7 @@ class HeaderImporter:
             return False
         limit_s = self._container.settings.op_deadline_s
         run = partial(self._container.alone, self._lock, "import of a header file", partial(self._import, name))
-        ended = runtime.run_beside(run, "chunkstore-import", limit_s)
+        ended = runtime.run_with_timeout(run, "chunkstore-import", limit_s)
         if not ended:
             what = f"importing segment {name!r} from its header file, which continues"
             raise DeadlineExceeded(what, deadline_s=limit_s)
@@ -387,7 +387,7 @@ def plan_import(segment: str, header: Header, lengths: Mapping[str, int], *, sea
 
     A file ends where the next one begins, the last one at its own end. Files at the beginning that are gone were truncated away: the
     segment starts with the first one that is there. Findings, each with the file and a position in it: "damage", a file that is gone
-    behind that, or is too short; "warning", one that is longer than what is the segment's; "info", what was truncated away.
+    after that, or is too short; "warning", one that is longer than what is the segment's; "info", what was truncated away.
     """
     entries = header.chunks
     gone = 0

@@ -1,7 +1,7 @@
-"""Rows of a chunk's block borders, in the reserved table namespace ``!blocks`` (FORMAT.md beside this file, "Block borders").
+"""Rows of a chunk's block borders, in the reserved table namespace ``!blocks`` (FORMAT.md next to this file, "Block borders").
 
 Promises: a row is extended by adding CRCs at its end, and commits in the record that makes its chunk that long. Readers believe
-no grid: borders are where the rows say, and what lies between two neighbours is a block, whatever rows are missing.
+no grid: borders are where the rows say, and what is between two neighbours is a block, whatever rows are missing.
 Leaves out: where borders are put (``blocks``).
 """
 

@@ -1,8 +1,8 @@
-"""Bytes of the metadata rows: msgpack arrays ``[major, minor, field, ...]`` (FORMAT.md beside this file).
+"""Bytes of the metadata rows: msgpack arrays ``[major, minor, field, ...]`` (FORMAT.md next to this file).
 
 Promises: encoding is canonical (arrays, ints, bytes, str; attributes sorted by name). A row of a newer minor version is
 read, its further fields survive in ``extra`` and are written back; a newer major version is refused. Decoding never
-trusts lengths: a damaged row raises ``Damaged`` naming the key and the byte where the first wrong field lies.
+trusts lengths: a damaged row raises ``Damaged`` naming the key and the byte where the first wrong field is.
 
 Invariants: minor version N of a row kind has exactly N fields more than minor version 0, so that the number of fields
 says the version and a rewrite by older code keeps it. Leaves out: keys (``keys``), and whether rows fit together
@@ -68,8 +68,8 @@ _ROW_MAX = LIMITS.row_bytes_max
 _pack_raw = msgpack.Packer(autoreset=True).pack  # holds the interpreter's lock throughout: rows call no Python code
 _unpack = msgpack.unpackb
 _SHORT_ARRAY = 32
-"""An array of so many elements is believed at once, however deep it lies."""
-_new = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
+"""An array of so many elements is believed at once, however deep it is."""
+_new = tuple.__new__  # what a NamedTuple's constructor does after its argument handling
 _POINTER_LENGTHS = frozenset((0, CHUNK_ID_BYTES))
 _STATES = frozenset((ACTIVE, CLOSED))
 _KINDS = frozenset(range(KIND_OBJECT, KIND_INLINE + 1))
@@ -77,7 +77,7 @@ _KINDS = frozenset(range(KIND_OBJECT, KIND_INLINE + 1))
 _NAME_MAX = LIMITS.segment_name_bytes_max
 _FALSE, _TRUE = 0xC2, 0xC3
 """msgpack's bytes for the two values that are ints to Python; where neither occurs, no bool can hide among the numbers. Numbers, because
-a ``bytes`` is looked for only behind an exception that says that it is none."""
+a ``bytes`` is looked for only after an exception that says that it is none."""
 _SEGMENT_WIDTH = 2 + len(SegmentRecord._fields) - 1
 _CHUNK_WIDTH = 2 + len(ChunkRecord._fields) - 1
 _U32_MAX = (1 << 32) - 1

@@ -37,11 +37,11 @@ _DROPPING = frozenset((int(OpCode.COLLECT), int(OpCode.SPILL)))
 """Opcodes whose rows of chunks go."""
 _DROP_SLACK = 64
 _NO_CHUNKS = ((),)
-"""What stands behind the lengths of an append into the last chunk, which changes nothing in the index: nearly every operation."""
+"""What follows the lengths of an append into the last chunk, which changes nothing in the index: nearly every operation."""
 
 
 def may_follow(head: Head, commits: Sequence[Commit]) -> bool:
-    """Whether ``commits`` begin right behind ``head``.
+    """Whether ``commits`` begin right after ``head``.
 
     Raises ``InvalidArgument`` if the commits do not follow one another.
     """
@@ -119,7 +119,7 @@ class _Folding:
         return self._rows[key] if key in self._rows else self._read(key)
 
     def fold(self, commits: Sequence[Commit]) -> int:
-        """Apply all of them; the digest behind them."""
+        """Apply all of them; the digest after them."""
         for commit in commits:
             if commit.lines is not None:
                 self._lines.add(commit.lines)

@@ -7,7 +7,7 @@ Two kinds of entries (``keys``), neither journaled nor part of the state digest:
 
 A *run* is named by the segment whose appends made its extents, and ``offset in the run`` is the offset the chunk had in
 that segment's own coordinates. Segment ids are never reused, so runs never collide. A run row says: from ``start`` on, up
-to the segment's next run row, the segment's bytes lie in ``run`` at ``offset - start + base``. Concat moves run rows and
+to the segment's next run row, the segment's bytes are in ``run`` at ``offset - start + base``. Concat moves run rows and
 touches no extent; truncation drops run rows from the front.
 
 Promises: for every offset in ``[start_offset, length)`` of a live segment ``locate`` answers the chunk that holds it.
@@ -21,7 +21,7 @@ outside the range find their own extents nearer; where the range begins inside t
 truncation. Floors below a run row's base are refused besides.
 
 Dead extents cost only space. COLLECT drops them from the low end of the runs of the chunks it forgets. What it cannot
-reach (dead ones behind live ones, after REPLACE; all of a segment's foreign chunks after ``rebuild_index``) stays until
+reach (dead ones after live ones, after REPLACE; all of a segment's foreign chunks after ``rebuild_index``) stays until
 the segment's own end or a rebuild.
 
 Leaves out: rows and their digest (``fold``), storing (``lmdb``, ``memory``).
@@ -44,7 +44,7 @@ from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord
 
 __all__ = [
     "INDEXED",
-    "IndexBeside",
+    "IndexComparison",
     "IndexFinding",
     "IndexTransaction",
     "RowReader",
@@ -190,7 +190,7 @@ def _extent_stop(run: int, offset: int) -> bytes:
 
 
 def apply_operation(txn: IndexTransaction, op: Op, claimed: set[int] | None = None) -> None:
-    """Bring the index behind one operation. The commit's rows are changed already. Idempotent for the same state. ``claimed``: for
+    """Bring the index after one operation. The commit's rows are changed already. Idempotent for the same state. ``claimed``: for
     many operations of one transaction, the segments whose newest bytes are known to be in their own run.
 
     Raises: ``Damaged`` if the operation's header is malformed (headers come from stored records).
@@ -299,7 +299,7 @@ def _replace(txn: IndexTransaction, op: Op) -> None:
     if behind is not None and behind[0][:_PREFIX_BYTES] == _PREFIX.pack(RUN, segment_id):
         run, base = _TARGET.unpack(behind[1])
         shift = base - _U64.unpack_from(behind[0], _PREFIX_BYTES)[0]
-        # A row only where a chunk begins: behind the segment's last chunk a row would cut off that chunk's later growth.
+        # A row only where a chunk begins: after the segment's last chunk a row would cut off that chunk's later growth.
         if txn.get(_KEY.pack(EXTENT, run, stop + shift)) is not None:
             txn.put(_KEY.pack(RUN, segment_id, stop), _TARGET.pack(run, stop + shift))
     for key, _ in _runs(txn, segment_id, start, stop):
@@ -422,7 +422,7 @@ def check_index(reader: RowReader, segment: SegmentRecord) -> Iterator[IndexFind
         yield IndexFinding(segment.id, offset, segment.last_chunk, None, message)
 
 
-class IndexBeside:
+class IndexComparison:
     """A segment's index, compared with the list by somebody who walks that. Where they agree ``check_index`` finds nothing: the same
     without a second walk, and by scans instead of look-ups."""
 

@@ -1,8 +1,8 @@
-"""Which chunks lie in the journal, and where the oldest of them does: looks at the derived index (``index``), no scans of rows.
+"""Which chunks are in the journal, and where the oldest of them does: looks at the derived index (``index``), no scans of rows.
 
     extent in the journal   i | run | offset in the run  ->  chunk id
 
-An entry is put by the APPEND whose chunk is an extent, beside the offset index's own; it goes with the chunk's row, or later. Promises: an
+An entry is put by the APPEND whose chunk is an extent, next to the offset index's own; it goes with the chunk's row, or later. Promises: an
 extent that has a row, in a list or in garbage, has an entry. Leaves out: keeping it (``index``).
 """
 
@@ -23,10 +23,10 @@ from chunkstore.records.segments import GarbageRecord, SegmentRecord
 
 __all__ = [
     "all_extents",
-    "held_from",
     "inline_chunks",
     "inline_runs",
     "oldest_extents",
+    "oldest_inline_record",
     "runs_of",
     "size_of_extents",
     "spilled_from",
@@ -65,9 +65,9 @@ def oldest_extents(reader: RowReader) -> Iterator[tuple[bytes, bytes]]:
                 break
 
 
-def held_from(view: MetadataView) -> tuple[int, int] | None:
+def oldest_inline_record(view: MetadataView) -> tuple[int, int] | None:
     """Epoch and index of the oldest record of the journal that holds an extent which has a row, or had one when a plan was made that may
-    still be carried out; None: no record does. What cannot be read holds everything."""
+    still be performed; None: no record does. What cannot be read holds everything."""
     places: list[tuple[int, int]] = []
     try:
         for identity, row in oldest_extents(view):
@@ -105,7 +105,7 @@ def size_of_extents(reader: RowReader, identities: Iterable[bytes]) -> tuple[int
 
 
 def inline_chunks(reader: RowReader, segment: SegmentRecord) -> Iterator[tuple[int, bytes]]:
-    """The segment's chunks that lie in the journal: (segment offset, chunk id), in order. Those that others have replaced, and that are
+    """The segment's chunks that are in the journal: (segment offset, chunk id), in order. Those that others have replaced, and that are
     garbage by now, are none of them. Raises ``Damaged``."""
     begin = segment.start_offset - segment.first_chunk_skip
     rows = list(reader.scan(_KEY.pack(RUN, segment.id, 0), _KEY.pack(RUN, segment.id, _U64_MAX)))

@@ -6,7 +6,7 @@
     P <pin name, UTF-8>                           pin row
     S <segment name, UTF-8>                       segment row
     T <len(namespace) u8> <namespace> <key>       table row
-    i <run id u64be> <offset in run u64be>        extents: what of the offset index's extent rows lies in the journal -> <28-byte chunk id>
+    i <run id u64be> <offset in run u64be>        extents: what of the offset index's extent rows is in the journal -> <28-byte chunk id>
     r <segment id u64be> <start offset u64be>     offset index: run row     -> <run id u64be> <base u64be>
     x <run id u64be> <offset in run u64be>        offset index: extent row  -> <28-byte chunk id>
     0x00 ...                                      the store's own head and marks

@@ -1,7 +1,7 @@
 """Rows of appends whose bytes are in records, derived from the records' lines (protocol 3.7).
 
 Promises: one pure function of the state and the lines, for owners, replicas, recovery and checks alike: the same lines on the same state
-are the same rows. Each extent becomes a chunk behind its segment's last one; the id follows from segment, epoch, lsn and the extent's
+are the same rows. Each extent becomes a chunk after its segment's last one; the id follows from segment, epoch, lsn and the extent's
 number in the record. A line that does not follow its segment's end is ``Damaged``, and nothing is derived.
 Leaves out: the bytes themselves, storing (``fold``), how a record holds its lines (``chunkstore_journal``).
 """

@@ -3,7 +3,7 @@
 Promises
 * The content is always ``fold(apply, H[..head.lsn])``: ``apply`` is conditional on the head's hash and lsn (protocol.md 3.8,
   P7). A commit is applied whole or not at all.
-* A store has one writer for its whole life: the cache object that made or opened it. Nobody else ever moves its head.
+* A store has one writer for its whole life: the cache object that made or opened it. No one else ever moves its head.
 * Views are consistent: one point of history, however long they stay open. They are cheap and must be closed.
 * The offset index is derived from the operations of each commit (``metadata.index``) in the same transaction; the totals
   from the rows that it changes (``metadata.rows``).
@@ -46,7 +46,7 @@ RowChange: TypeAlias = tuple[bytes, bytes | None]
 
 
 class Position(NamedTuple):
-    """A point of history, and where its record lies.
+    """A point of history, and where its record is.
 
     ``lsn`` and ``hash`` (16 bytes, the record's hash) name the point. The record is in stream ``epoch``; the next
     record of that stream has index ``index``, and in APPEND mode begins at byte ``end`` of log.a (in SLOT mode 0).
@@ -67,7 +67,7 @@ ROLES: Final = ("owner", "replica", "past")
 
 
 class Head(NamedTuple):
-    """Where a store stands: position, and the state digest over all rows."""
+    """Where a store is: position, and the state digest over all rows."""
 
     position: Position
     digest: int
@@ -193,12 +193,12 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def head(self) -> Head:
-        """Where the store stands, asked freshly."""
+        """Where the store is, asked freshly."""
 
     @property
     @abstractmethod
     def position(self) -> Position | None:
-        """Where every view that is opened now stands, without asking; None: not known, as while it moves. Raises ``Closed``, or None."""
+        """Where every view that is opened now is, without asking; None: not known, as while it moves. Raises ``Closed``, or None."""
 
     @abstractmethod
     def view(self) -> MetadataView:
@@ -238,7 +238,7 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """Free space where the store lies, or None where that has no meaning."""
+        """Free space where the store is, or None where that has no meaning."""
 
     @abstractmethod
     def close(self, *, clean: bool) -> None:

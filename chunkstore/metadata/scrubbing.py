@@ -1,4 +1,4 @@
-"""Where scrubbing goes on: one row without a key in the reserved table namespace ``!scrub`` (FORMAT.md beside this file, "Scrubbing").
+"""Where scrubbing goes on: one row without a key in the reserved table namespace ``!scrub`` (FORMAT.md next to this file, "Scrubbing").
 
 Promises: a position is a place in the bytes of a segment, so it means the same after chunks were merged, truncated or deleted.
 Leaves out: scrubbing (``upkeep.scrub``).
@@ -46,7 +46,7 @@ def decode_mark(raw: bytes) -> ScrubMark:
 
 
 def find_mark(view: MetadataView) -> ScrubMark | None:
-    """Where a pass stands, or that it has ended. None: there is no row, or it cannot be read, and scrubbing begins anew."""
+    """Where a pass is, or that it has ended. None: there is no row, or it cannot be read, and scrubbing begins anew."""
     raw = view.get(SCRUB_KEY)
     try:
         return None if raw is None else decode_mark(raw)

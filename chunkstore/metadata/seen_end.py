@@ -1,4 +1,4 @@
-"""The end of history that an owner's caches on this machine have seen: a small file beside the rows (protocol 3.4, A17).
+"""The end of history that an owner's caches on this machine have seen: a small file next to the rows (protocol 3.4, A17).
 
 Promises: it outlives the rows. A store that is held, rotten, thrown away or torn by a restart still leaves what it had applied, and the
 next claimant compares that with the journal. Written after each transaction, without a sync, and synced by a clean close: as durable as
@@ -27,7 +27,7 @@ _END: Final = Struct(">BQ16sQQQ32s")
 _VERSION: Final = 1
 _CRC_BYTES: Final = 4
 _TRIES: Final = 8
-"""A reader beside the writer may meet half of a write, and reads once more."""
+"""A reader next to the writer may meet half of a write, and reads once more."""
 _KEPT: Final = 64
 """Files of so many addresses are kept."""
 
@@ -100,7 +100,7 @@ class EndFile:
             raise
 
     def note(self, head: Head) -> None:
-        """Record it, unless more was recorded before. A failure leaves the file behind the rows, where a killed process leaves it."""
+        """Record it, unless more was recorded before. A failure leaves the file older than the rows, as a killed process does."""
         if head.position.lsn >= self._lsn:
             self._lsn = head.position.lsn
             with suppress(OSError):

@@ -1,7 +1,7 @@
 """How far those have come who write, or export, from outside the owner: rows of the reserved table namespace ``!sinks`` (FORMAT.md,
 "Sinks").
 
-Promises: a row is put by the very commit that it speaks of, so whoever reads it knows whether that has happened; no two commits put the
+Promises: a row is put by the very commit that it speaks of, so reading it tells whether that has happened; no two commits put the
 same value. Leaves out: what a stored row means for what comes next (``chunkstore.spark.once``).
 """
 

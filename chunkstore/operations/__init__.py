@@ -1,3 +1,3 @@
-"""The operations on segments, one verb a module, over the ports. ``chunkstore.engine.store.store.store`` is the face in front of them."""
+"""The operations on segments, one verb a module, over the ports. ``chunkstore.engine.store`` is the face in front of them."""
 
 __all__: list[str] = []

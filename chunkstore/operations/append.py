@@ -7,11 +7,11 @@ Promises
 * A chunk is written only by the epoch in its name; after a failed write it is never written again (protocol A2).
 * Exactly once: an event number not above the writer's stored one writes nothing and returns the recorded offset.
 
-* Appends of one ``AppendWindow`` are under way at once, each behind the one before it and nowhere else: in the same epoch while that is
-  undecided, or once it is committed. So what is committed is a prefix: when one fails, all behind it have failed or are refused. Several
+* Appends of one ``AppendWindow`` are under way at once, each after the one before it and nowhere else: in the same epoch while that is
+  undecided, or once it is committed. So what is committed is a prefix: when one fails, all after it have failed or are refused. Several
   are written at once only where every append makes chunks of its own.
 
-Leaves out: buffering (``chunkstore.engine.store.store.writer``), commits of several segments
+Leaves out: buffering (``chunkstore.engine.writer``), commits of several segments
 (``commit_changes``).
 """
 
@@ -57,7 +57,7 @@ __all__ = ["AppendWindow", "Underway", "append", "settle"]
 
 
 class Underway:
-    """An append that is written behind its reservation, by who made it: its operation and plan, once it has one. ``check`` is called
+    """An append that is written after its reservation, by who made it: its operation and plan, once it has one. ``check`` is called
     with the segment's lock held, and raises what keeps it out of the queue."""
 
     __slots__ = ("check", "offset", "op", "owned", "planned", "request")
@@ -103,7 +103,7 @@ def append(
             return op.offset
         entered = owned, op, op.offset
     request = AppendRequest(name, identity, data, expected_offset, writer_id, event_number, deadline)
-    return container.carry_out(partial(reserve, container, request), deadline, len(data), entered)
+    return container.run(partial(reserve, container, request), deadline, len(data), entered)
 
 
 def settle(container: OwnedContainer, name: str) -> None:
@@ -128,7 +128,7 @@ def settle(container: OwnedContainer, name: str) -> None:
 
 
 def _lock(owned: OwnedEpoch, name: str, deadline: Deadline) -> PendingSegment:
-    """The pending state of ``name``, locked, behind changes of structure that wait for it."""
+    """The pending state of ``name``, locked, after changes of structure that wait for it."""
     by_name = owned.segments.by_name
     state = by_name.get(name) or owned.segments.find(name)
     if not state.turn.acquire(False):
@@ -209,7 +209,7 @@ def reserve(container: OwnedContainer, request: AppendRequest, owned: OwnedEpoch
 
 
 def fail_unwritten(owned: OwnedEpoch, op: Pending, error: BaseException) -> None:
-    """The bytes of an append that is in the queue could not be written: it fails, and all behind it on its segment."""
+    """The bytes of an append that is in the queue could not be written: it fails, and all after it on its segment."""
     (state,) = op.segments
     with state.lock:
         owned.queue.not_written(op, unexpected(error))
@@ -291,7 +291,7 @@ class AppendWindow:
         writer_id: bytes | None,
         event_number: int,
     ) -> Underway | None:
-        """Reserve and enter an append behind ``before`` (None: all before it is committed). None: it has to be done alone, when everything
+        """Reserve and enter an append after ``before`` (None: all before it is committed). None: it has to be done alone, when everything
         before it is committed: there is nothing to write, or what was before it did not happen and is done again. Whatever it returns
         must come to ``finish``. Raises as ``append``; nothing happened."""
         container = self._container
@@ -328,7 +328,7 @@ class AppendWindow:
 
     def finish(self, underway: Underway, written: Callable[[], None]) -> int:
         """Write the bytes, call ``written``, and wait until the append is committed; returns its offset. Raises as ``append``, and
-        ``CacheDamaged``: it did not happen, nor did anything behind it."""
+        ``CacheDamaged``: it did not happen, nor did anything after it."""
         owned, op, request = underway.owned, underway.op, underway.request
         if underway.planned is not None and not op.decided:
             try:

@@ -5,7 +5,7 @@ Promises
 * ``append_line`` does all of an append where nothing has to be looked up, waited for or refused; else it does nothing, and ``append``
   goes the general way, which enters lines by ``enter_line``, too.
 * Exactly once (protocol 3.5): the row of a writer's last event commits in the same record as the append it describes. An undecided event
-  is waited for before a repetition of it is answered; the next one goes behind it into the queue, and fails with it.
+  is waited for before a repetition of it is answered; the next one goes after it into the queue, and fails with it.
 * What a line changes is derived when it is needed (``metadata.lines``); the segment's *tip* is all that the next line has to know.
 Leaves out: what is not plain (``append``), the record (``OwnedEpoch``), group commit (``commit_queue``).
 """
@@ -44,7 +44,7 @@ def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment
     if segment is not None:
         behind = tail is not None and tail.kind == KIND_INLINE
         fits = len(state.encoded) <= _NAME_BYTES_MAX
-        longest = container.inline_bytes_behind if behind else container.inline_bytes
+        longest = container.inline_bytes_after if behind else container.inline_bytes
         state.segment_id, state.length = segment.id, segment.length
         state.sealed = bool(segment.flags & FLAG_SEALED)
         state.line_bytes_max = min(longest, segment.chunk_size_bytes_max) if fits else 0
@@ -73,7 +73,7 @@ def enter_line(
     state.length = offset + length
     # The records of segment and tail follow from the committed lines, if anything else wants them.
     state.generation = NOT_LOADED
-    state.line_bytes_max = min(container.inline_bytes_behind, state.extent_bytes_max)
+    state.line_bytes_max = min(container.inline_bytes_after, state.extent_bytes_max)
     return op, entered
 
 
@@ -101,7 +101,7 @@ def append_line(
     ):
         return None
     with runtime.defer_interrupt():
-        # Only where nobody has to be waited for: waiting has a deadline, on the general way.
+        # Only where no one has to be waited for: waiting has a deadline, on the general way.
         if not state.turn.acquire(False):
             return None
         held = state.lock.acquire(False)

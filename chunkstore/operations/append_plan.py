@@ -29,7 +29,7 @@ __all__ = ["PlannedAppend", "grow_chunk", "plan_inline", "plan_on_tail", "write_
 
 
 _APPEND = int(OpCode.APPEND)
-_make = tuple.__new__  # what a NamedTuple's constructor does behind its argument handling
+_make = tuple.__new__  # what a NamedTuple's constructor does after its argument handling
 
 
 class PlannedAppend(NamedTuple):
@@ -56,7 +56,7 @@ def plan_on_tail(
     data: BytesLike,
     now_ms: int,
 ) -> PlannedAppend:
-    """Plan ``data`` (not empty) behind ``segment.length``. ``last`` is the last chunk's record; ``growing``: it may be extended.
+    """Plan ``data`` (not empty) after ``segment.length``. ``last`` is the last chunk's record; ``growing``: it may be extended.
     ``open_row``: as in ``PlannedAppend``."""
     length = len(data)
     size_max = segment.chunk_size_bytes_max
@@ -85,7 +85,7 @@ def plan_on_tail(
 def plan_inline(
     owned: OwnedEpoch, segment: SegmentRecord, last: ChunkRecord | None, extends: bool, data: bytes, now_ms: int
 ) -> PlannedAppend:
-    """Plan ``data`` (not empty, one block at most) as bytes of the next record: a new extent behind ``last``, or with ``extends`` more of
+    """Plan ``data`` (not empty, one block at most) as bytes of the next record: a new extent after ``last``, or with ``extends`` more of
     that one, which is not in a record yet. ``open_row`` and ``targets`` say nothing."""
     length = len(data)
     if extends and last is not None:

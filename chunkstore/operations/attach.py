@@ -75,7 +75,7 @@ def plan_attach(
     """Plan appending chunks that a session wrote; returns their offset in the segment.
 
     Raises ``Conflict`` (session not open), ``SegmentSealed``, ``BadOffset``, ``InvalidArgument`` (a chunk is attached already, is
-    not there, or has another length), ``Undecided``. ``check_session_chunks`` has seen them, and ``look`` (``looked_at``).
+    not there, or has another length), ``Undecided``. ``check_session_chunks`` has seen them, and ``look`` (``existence_checked``).
     """
     segment = changes.open_segment(name, expected_offset, identity)
     require_session(changes, session_id)

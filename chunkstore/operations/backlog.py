@@ -21,13 +21,13 @@ __all__ = ["Backlog", "Mark", "Waiting", "inline_limits"]
 _INLINE_BYTES: Final = 64 * KIB
 _BEHIND_TIMES: Final = 4
 _BEHIND_BYTES: Final = 256 * MIB
-"""So much may wait before spilling counts as behind, at least: the journal holds it, and spilling reads what memory no longer does."""
+"""So much may wait before spilling counts as late, at least: the journal holds it, and spilling reads what memory no longer does."""
 
 
 def inline_limits(settings: Settings, capabilities: Capabilities) -> tuple[int, int]:
-    """Appends of up to so many bytes go into the journal's record, and of up to so many behind bytes that did.
+    """Appends of up to so many bytes go into the journal's record, and of up to so many after bytes that did.
 
-    There, where storages append, each larger one begins a chunk: the one that grew before cannot go on behind bytes that are not in it.
+    There, where storages append, each larger one begins a chunk: the one that grew before cannot go on after bytes that are not in it.
     """
     limit = _INLINE_BYTES if settings.inline_bytes_max is None else settings.inline_bytes_max
     return limit, min(_BEHIND_TIMES * limit, BLOCK_BYTES) if capabilities.append else limit

@@ -25,7 +25,7 @@ _GATHER_SHARE: Final = 0.2
 _GATHER_S_MAX: Final = 0.02
 _COMPANY_SHARE: Final = 0.95
 _PASSED_OVER_MAX: Final = 8
-"""Commits without a wait behind one that was in vain."""
+"""Commits without a wait after one that was in vain."""
 
 
 class BatchWindow:

@@ -21,7 +21,7 @@ from chunkstore.config import MIB
 from chunkstore.errors import CacheDamaged, ChunkNotFound, Damaged, SegmentNotFound
 from chunkstore.metadata.blocks import find_borders
 from chunkstore.metadata.codec import decode_chunk, decode_garbage, decode_segment
-from chunkstore.metadata.index import IndexBeside, check_index
+from chunkstore.metadata.index import IndexComparison, check_index
 from chunkstore.metadata.keys import CHUNK, GARBAGE, SEGMENT, all_blocks_range, chunk_key
 from chunkstore.metadata.pins import pinned_lsn, pins_at, scan_pins
 from chunkstore.metadata.port import MetadataView
@@ -146,7 +146,7 @@ class _Rows:
 def _check_segment(
     context: ReadContext, view: MetadataView, segment: SegmentRecord, rows: _Rows, level: CheckLevel, epoch: int
 ) -> Iterator[Finding]:
-    index = IndexBeside(view, segment)
+    index = IndexComparison(view, segment)
 
     def find(identity: bytes) -> ChunkRecord | None:
         record = rows.find(identity)
@@ -273,7 +273,7 @@ def _check_pins(view: MetadataView) -> Iterator[Finding]:
 
 
 def _check_pinned_chunk(context: ReadContext, key: bytes, lsn: int, name: str) -> Iterator[Finding]:
-    """The chunk of a garbage range, removed at ``lsn``, behind a pin."""
+    """The chunk of a garbage range, removed at ``lsn``, after a pin."""
     if context.storage.exists(name):
         return
     context.recheck()

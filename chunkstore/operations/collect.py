@@ -3,9 +3,9 @@
 Promises: a chunk is deleted only after a committed removal and a grace period on our own monotonic clock, counted from the
 later of the removal and our own take-over. Objects go first, then their rows, so a crash in between only repeats deletions. One
 record forgets at most 5,000 chunks and rows of their block borders, the last chunk's besides; of what spills have left, as many
-rows. What was removed behind the position of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins
+rows. What was removed after the position of a pin stays while the pin does (protocol 3.14.7), and a collection ends the pins
 that have expired. A row that is refused (``names.confined``) or cannot be read stops nothing: it stays, in a range of its own,
-with the object it stands for, and what lies beyond it goes. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
+with the object it means, and what is beyond it goes. Leaves out: the sweep of orphans (``chunkstore.upkeep.sweep``).
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ def _find(
         garbage = decode_garbage(repr(key), raw)
     except Damaged:
         return key, None, None, False
-    # Pins are read in the view that shows the garbage, and no others matter: a pin that is committed behind this view has a higher lsn
+    # Pins are read in the view that shows the garbage, and no others matter: a pin that is committed after this view has a higher lsn
     # than everything in it, so what goes now was removed below that pin and is no part of what it keeps. The same holds for a zombie
-    # that deletes at any later time: its view is a prefix of history (P7), and its successor's pins are behind it.
+    # that deletes at any later time: its view is a prefix of history (P7), and its successor's pins are after it.
     lowest = pinned_lsn(view)
     if lowest is not None and garbage.lsn > lowest:
         return key, garbage, None, True
@@ -224,7 +224,7 @@ def _delete_objects(container: OwnedContainer, names: list[str], removed_lsn: in
     # A zombie that got this far deletes only what a committed prefix removed for ever: harmless at any delay (P10).
     if names:
         if container.current.journal.mode == "append" and container.current.queue.head.lsn == removed_lsn:
-            # The last record of a file counts for others only when one stands behind it: a replica that met a claim first would show
+            # The last record of a file counts for others only when one follows it: a replica that met a claim first would show
             # what was before the removal, without its bytes, for as long as the claimant takes.
             container.note(RecordKind.HEARTBEAT, ())
         container.check_fence()

@@ -40,7 +40,7 @@ from chunkstore.operations.replace import plan_replace
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
 from chunkstore.operations.truncate import plan_truncate
-from chunkstore.operations.written_chunks import looked_at
+from chunkstore.operations.written_chunks import existence_checked
 from chunkstore.records.arguments import check_attributes
 
 __all__ = ["commit"]
@@ -51,7 +51,7 @@ def commit(container: OwnedContainer, changes: Sequence[Change]) -> list[int | N
     for the rest. Raises and retry as ``Store.commit``."""
     names = [name for change in changes for name in segment_names(change)]
     tables = any(map(concerns_tables, changes))
-    with looked_at(container, _written(changes)) as look:
+    with existence_checked(container, _written(changes)) as look:
 
         def plan(planned: ChangeSet) -> list[int | None]:
             return [_plan(container, look, planned, change) for change in changes]

@@ -41,7 +41,7 @@ def commit_changes(
     errors of commits."""
     deadline = container.deadline()
     attempt = partial(_attempt, container, sorted(set(names)), plan, deadline, tables)
-    return container.carry_out(attempt, deadline, adds)
+    return container.run(attempt, deadline, adds)
 
 
 def _attempt(

@@ -2,12 +2,12 @@
 
 Promises
 * Law of the order: bytes durable -> journal durable -> fence known -> cache -> acknowledged.
-* Operations of one segment are committed in the order they entered; one still being written holds up those behind it there.
+* Operations of one segment are committed in the order they entered; one still being written holds up those after it there.
 * The first waiter commits all that is queued; with remote storages a background thread does, for a caller inside a call
   that hangs could not keep its deadline. Any waiter may lead.
 * An operation is decided exactly once. A caller whose deadline passes gets ``OutcomeUnknown`` while the commit goes on.
 * A queue belongs to one epoch. Once it has ended, nothing enters it and nothing of it is committed.
-* A batch that fails fails everything queued behind it; a failed data write fails its segment only.
+* A batch that fails fails everything queued after it; a failed data write fails its segment only.
 
 Leaves out: planning; what a failed batch came to (``recovery``).
 """
@@ -136,7 +136,7 @@ class CommitQueue:
             raise
 
     def enter_last(self, op: Pending) -> None:
-        """After ``end_if_idle``: put in the operation behind which nothing ever enters."""
+        """After ``end_if_idle``: put in the operation after which nothing ever enters."""
         with self._lock:
             self._plain = False
             self._queue.append(op)
@@ -147,7 +147,7 @@ class CommitQueue:
             op.written = True
 
     def not_written(self, op: Pending, error: ChunkstoreError) -> None:
-        """With the lock of its one segment held: its data could not be written. It fails, and all behind it on its segment."""
+        """With the lock of its one segment held: its data could not be written. It fails, and all after it on its segment."""
         (state,) = op.segments
         with self._lock:
             if op not in self._queue:
@@ -337,7 +337,7 @@ class CommitQueue:
             self._decide(batch, error, lsn)
 
     def fail(self, batch: Sequence[Pending], error: ChunkstoreError) -> None:
-        """A batch did not happen, and the epoch goes on: it fails, and all that is queued behind it."""
+        """A batch did not happen, and the epoch goes on: it fails, and all that is queued after it."""
         with self._lock:
             if self.generation != _ENDED:
                 self.generation += 1
@@ -368,7 +368,7 @@ class CommitQueue:
 
     def _fail_queued(self, error: ChunkstoreError) -> None:
         if not isinstance(error, (StorageUnavailable, StorageFull, NotOwner, Closed)):
-            # What was wrong with one operation is not what was wrong with those behind it.
+            # What was wrong with one operation is not what was wrong with those after it.
             reason = StorageUnavailable(f"not committed, because the commit before it failed ({error}); retry")
             reason.__cause__ = error
             error = reason

@@ -1,4 +1,4 @@
-"""Concatenating: a sealed segment's chunks are spliced behind another one's, in O(1) journal bytes: two changed chunk rows."""
+"""Concatenating: a sealed segment's chunks are spliced after another one's, in O(1) journal bytes: two changed chunk rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan_concat(
     identity: int | None = None,
     source_id: int | None = None,
 ) -> None:
-    """Plan to splice a sealed source behind the target; the source ceases to exist.
+    """Plan to splice a sealed source after the target; the source ceases to exist.
 
     Raises ``SegmentSealed`` (target), ``SegmentNotSealed`` (source), ``SegmentTruncated`` (source), ``BadOffset``; of a staged source also
     ``Conflict`` (its session has ended), ``Undecided``.

@@ -82,14 +82,14 @@ class OwnedContainer:
         self.space: SpaceGuard = SpaceGuard(storage, names, settings, self.observer)
         self.changed = changed  # called with the lsn of each commit, and with 0 when it is closed, deposed or recovered
         self.reshaped: list[Callable[[PendingOp], None]] = []
-        """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that nobody waits for any more."""
+        """Called with each committed operation that ``reshapes``, by its caller's thread; also with one that no one waits for any more."""
         self.fetch: Callable[[str], bool] = lambda _name: False
         """Called without locks for a segment that is not there: brings it, from elsewhere, and says whether it is there now."""
         self.remote: bool = storage.capabilities.remote
         self._by_stat = storage.capabilities.fence_by_stat
         self.inline_bytes: int
-        self.inline_bytes_behind: int
-        self.inline_bytes, self.inline_bytes_behind = inline_limits(settings, storage.capabilities)
+        self.inline_bytes_after: int
+        self.inline_bytes, self.inline_bytes_after = inline_limits(settings, storage.capabilities)
         self.tail: TailCache = TailCache(settings.tail_cache_bytes)
         self.pace_bytes_s: float = 0.0  # of what writers commit (``AppendWindow``)
         self.backlog: Backlog = Backlog(settings)
@@ -156,9 +156,9 @@ class OwnedContainer:
         self.current.store.close(clean=True)
 
     def takes_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: BytesLike) -> bool:
-        """Whether bytes that are appended behind ``tail`` go into the record: few, and spilling keeps up."""
+        """Whether bytes that are appended after ``tail`` go into the record: few, and spilling keeps up."""
         behind = tail is not None and tail.kind == KIND_INLINE
-        length_max = self.inline_bytes_behind if behind else self.inline_bytes
+        length_max = self.inline_bytes_after if behind else self.inline_bytes
         return self.backlog.takes(data, min(length_max, segment.chunk_size_bytes_max))
 
     # The door
@@ -260,7 +260,7 @@ class OwnedContainer:
         """What ``call`` makes of a view of the committed rows (``looking``). Raises what it raises, and as ``serving``."""
         return look(lambda: self.current.store, self.rebuild, call)
 
-    def carry_out(
+    def run(
         self,
         attempt: Callable[[OwnedEpoch], tuple[Pending | None, T]],
         deadline: Deadline,
@@ -345,7 +345,7 @@ class OwnedContainer:
             op = owned.note(kind, notes)
             return op, op
 
-        return self.carry_out(enter, self.deadline()).lsn
+        return self.run(enter, self.deadline()).lsn
 
 
 def unexpected(error: BaseException) -> ChunkstoreError:

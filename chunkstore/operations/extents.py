@@ -1,6 +1,6 @@
-"""Extents, which lie in the journal's objects, many to a read: neighbours in one object are read at once (protocol 3.7).
+"""Extents, which are in the journal's objects, many to a read: neighbours in one object are read at once (protocol 3.7).
 
-Promises: every byte that is given out was compared with the CRC32C in its extent's row, if it is to be; what lies between two extents of
+Promises: every byte that is given out was compared with the CRC32C in its extent's row, if it is to be; what is between two extents of
 a read (headers, rows, bytes of other segments) is read and left alone. A row is looked up by itself only where the list leaves the order
 of the ids. Leaves out: where an extent is missing or damaged, what to do about it (``read``, ``spill``).
 """
@@ -48,13 +48,13 @@ class ExtentRun(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """... and of the one behind the last."""
+        """... and of the one after the last."""
         return self.extents[-1][4] + self.extents[-1][2]
 
 
 def follow_extents(view: MetadataView, identity: bytes, offset: int, stop: int) -> tuple[list[Extent], bytes, int]:
     """The extents from the chunk ``identity`` on, which begins at ``offset`` of its segment, as far as the chunks in front of ``stop`` are
-    some; and the chunk behind them, and where that begins. A row that is not plainly one is left to who reads chunks."""
+    some; and the chunk after them, and where that begins. A row that is not plainly one is left to who reads chunks."""
     extents: list[Extent] = []
     place = ""
     while identity and offset < stop:

@@ -43,7 +43,7 @@ class Fence:
             self.error = error
             self._deposed(error)
 
-    def close_behind(self, epoch: int) -> NotOwner:
+    def close_to_owner(self, epoch: int) -> NotOwner:
         """As ``close``, by the next epoch; returns what is said from now on."""
         error = NotOwner(epoch=epoch, owner=epoch + 1)
         self.close(error)

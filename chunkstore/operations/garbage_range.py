@@ -2,7 +2,7 @@
 
 Promises: reads rows only; goes from the first chunk to the last and never beyond, whatever the range says of its count. A row that
 can be read but is refused (``names.confined``) still leads on. Beyond one that cannot be read only the way from the other end leads;
-what lies between two such rows stays.
+what is between two such rows stays.
 An age is never longer than it is (protocol 3.14.2, A14): labels of time come from the clocks of owners, which may be wrong; so it counts on
 our monotonic clock, from the later of the label and our own first OPEN: rolls and take-overs from ourselves begin nothing anew.
 Leaves out: deleting (``collect``), pins (``pins``).
@@ -29,7 +29,7 @@ _UNFOLDED_AT_ONCE: Final = 10_000
 
 class Unfolded(NamedTuple):
     """``ids`` may go, and with them the rows of their block borders, ``block_keys``; those in ``extents`` have no object of their own.
-    ``refused`` may not: those that lie among ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the
+    ``refused`` may not: those that are among ``ids`` are in ``kept``, as ranges of their own, the others in ``rest``, what is left of the
     range."""
 
     ids: list[bytes]
@@ -51,7 +51,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
     extents: set[bytes] = set()
     first, last, left = garbage.first, garbage.last, garbage.count
     size_bytes = kept_bytes = 0
-    backwards = beside_kept = False
+    backwards = next_to_kept = False
     while left and len(met) + len(block_keys) < chunks_max:
         identity = last if backwards else first
         record = _readable(view, identity) if identity not in met else None
@@ -59,7 +59,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
             refused.append(identity)
             if backwards or identity == last:
                 break
-            backwards, beside_kept = True, False
+            backwards, next_to_kept = True, False
             continue
         met.add(identity)
         left -= 1
@@ -69,11 +69,11 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
                 extents.add(identity)
             block_keys += [key for key, _ in view.scan(*block_range(identity))]
             size_bytes += record.length
-            beside_kept = False
+            next_to_kept = False
         else:
             refused.append(identity)
             kept_bytes += record.length
-            if beside_kept:
+            if next_to_kept:
                 before = kept.pop()
                 kept.append(
                     before._replace(
@@ -85,7 +85,7 @@ def unfold(view: MetadataView, names: ContainerNames, garbage: GarbageRecord, ch
                 )
             else:
                 kept.append(GarbageRecord(identity, identity, 1, record.length, 0, 0, 0))
-            beside_kept = True
+            next_to_kept = True
         if identity == (first if backwards else last):
             left = 0
         elif backwards:

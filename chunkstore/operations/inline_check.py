@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from chunkstore.errors import Damaged
 from chunkstore.metadata.codec import decode_chunk
-from chunkstore.metadata.inline_index import held_from
+from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.keys import CHUNK, INLINE
 from chunkstore.metadata.port import MetadataView
 from chunkstore.records.invariants import Finding
@@ -29,7 +29,7 @@ def inline_findings(view: MetadataView, names: ContainerNames, *, met: bool) -> 
     if not met:
         return
     known = {identity for _, identity in view.scan(INLINE, bytes((INLINE[0] + 1,)))}
-    held = held_from(view)
+    held = oldest_inline_record(view)
     for key, raw in view.scan(CHUNK, bytes((CHUNK[0] + 1,))):
         with suppress(Damaged):  # told by who walks the lists
             record = confined(names, key[1:], decode_chunk(key, raw))

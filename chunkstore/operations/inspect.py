@@ -85,7 +85,7 @@ def layout(context: ReadContext, name: str, identity: int | None, epoch: int) ->
             context.check()
         yield from walk_chunks(view, context.names, segment, epoch)
 
-    return context.look_through(walked)
+    return context.iterate_view(walked)
 
 
 def borders(context: ReadContext, name: str, identity: int | None) -> Iterator[Borders | None]:
@@ -103,7 +103,7 @@ def offset_at(context: ReadContext, name: str, identity: int | None, time_ms: in
     """The start of the last chunk before the first one created after ``time_ms``: no chunk below it is younger than that.
 
     Before the first chunk: the start offset; for a time after the last append, the last chunk's start. A walk of the list up
-    to the answer: concat may put older chunks behind younger ones, and clocks may run back, so the times are not sorted.
+    to the answer: concat may put older chunks after younger ones, and clocks may run back, so the times are not sorted.
     """
 
     def answer(view: MetadataView) -> int:

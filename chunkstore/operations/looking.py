@@ -2,7 +2,7 @@
 
 Promises: what a caller gets comes from rows that are what was written; a damaged cache is made anew meanwhile, and the caller sees
 no error where that works. Rows that contradict one another are first taken for damage of the cache, which an audit decides.
-Beside it: what a look at chunks has found (``Look``). Leaves out: making it anew (``recovery``, the follower).
+Next to it: what a look at chunks has found (``Look``). Leaves out: making it anew (``recovery``, the follower).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from chunkstore.errors import CacheDamaged, Damaged
 from chunkstore.metadata.port import MetadataStore, MetadataView
 
-__all__ = ["Look", "audit", "look", "look_through"]
+__all__ = ["Look", "audit", "iterate_view", "look"]
 
 T = TypeVar("T")
 _REBUILDS_MAX: Final = 3
@@ -60,7 +60,7 @@ def _look_again(
     raise AssertionError("the last look returns or raises")
 
 
-def look_through(
+def iterate_view(
     store: Callable[[], MetadataStore],
     rebuild: Callable[[CacheDamaged], None],
     call: Callable[[MetadataView], Iterator[T]],

@@ -1,4 +1,4 @@
-"""What happens beside operations: the lease, heartbeats, rolls, audits of the cache, snapshots when due, and closing.
+"""What happens next to operations: the lease, heartbeats, rolls, audits of the cache, snapshots when due, and closing.
 
 Promises: one background task, the keeper, which outlives every epoch; nothing of it runs on the commit path, and none of its
 failures reaches a caller. ``close`` can be called again. Leaves out: deletion of garbage (``collect``).
@@ -14,13 +14,13 @@ from chunkstore import runtime
 from chunkstore.deadline import Deadline
 from chunkstore.errors import CacheDamaged, ChunkstoreError, Closed, DeadlineExceeded
 from chunkstore.journal import RecordKind
-from chunkstore.metadata.inline_index import held_from
+from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.operations.container import OwnedContainer, unexpected
 from chunkstore.operations.looking import audit
 from chunkstore.operations.recovery import Recovery
 from chunkstore.operations.snapshots import Snapshots
 
-__all__ = ["Beside", "Maintenance"]
+__all__ = ["BackgroundJob", "Maintenance"]
 
 _TICK_S: Final = 0.5
 _HEARTBEAT_S: Final = 1.0
@@ -29,7 +29,7 @@ _AUDIT_SHARE: Final = 100
 """Auditing the cache takes at most a hundredth of the time: 2,000,000 rows take about four seconds."""
 
 
-class Beside(Protocol):
+class BackgroundJob(Protocol):
     """Work in tasks of its own, which the keeper begins and ``close`` ends."""
 
     def tick(self, now_s: float) -> None: ...
@@ -44,7 +44,7 @@ class Maintenance:
         self._container = container
         self._recovery = recovery
         self.snapshots: Snapshots = Snapshots(container, recovery.journal_bytes)
-        self.beside: list[Beside] = []
+        self.beside: list[BackgroundJob] = []
         self.stopping: runtime.Event = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}
@@ -76,7 +76,7 @@ class Maintenance:
                 with suppress(Exception):
                     self._renew_lease(released=False)
             try:
-                self._look_up()
+                self._check_newer_claim()
                 container.current.queue.lead_if_forsaken()
                 self._heartbeat(now_s)
                 # What a full disk has left is for what frees space.
@@ -105,7 +105,7 @@ class Maintenance:
         took_s = runtime.monotonic_s() - now_s
         self._audit_not_before_s = now_s + max(_AUDIT_S, _AUDIT_SHARE * took_s)
 
-    def _look_up(self) -> None:
+    def _check_newer_claim(self) -> None:
         """While we write slots, look for a newer claim: its maker needs several requests for each slot that we take with one,
         and would lose the race for the next one for ever (protocol 3.4)."""
         container = self._container
@@ -142,13 +142,13 @@ class Maintenance:
             self._roll_not_before_s = runtime.monotonic_s() + interval_s
 
     def _shed(self) -> None:
-        """On a full disk: begin new streams, behind a snapshot, so that a collection may delete those before. Not while their records hold
+        """On a full disk: begin new streams, after a snapshot, so that a collection may delete those before. Not while their records hold
         bytes of segments, and not again before the stream would give back what safe mode waits for. Raises nothing of ours."""
         container = self._container
         if self._has_shed and container.current.journal.bytes_written < container.settings.free_bytes_min:
             return
         with suppress(ChunkstoreError):
-            if container.look(held_from) is None:
+            if container.look(oldest_inline_record) is None:
                 # An owner whose next OPEN finds no room can free nothing any more.
                 container.space.leave_room(self.snapshots.expected_bytes, beside=False)
                 self._has_shed = True

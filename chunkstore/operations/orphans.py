@@ -1,9 +1,9 @@
 """Orphans: chunk objects on the storage that no metadata speaks of (invariant 23, protocol 3.14.4, A9). What is one is decided here.
 
-Promises: reads only. ``judge`` looks at rows only, which have to be read behind the listing: what is under way is told from what
-nobody will ever refer to by epochs, never by ages. A chunk is referenced when a row names it, by its id or in its ``object`` field,
+Promises: reads only. ``judge`` looks at rows only, which have to be read after the listing: what is under way is distinguished from what
+no one will ever refer to by epochs, never by ages. A chunk is referenced when a row names it, by its id or in its ``object`` field,
 whatever else is wrong with that row. ``orphan_findings`` says it for a check: orphans cost space and nothing else ("info"); a chunk
-of an epoch that nobody has claimed is "damage". One that was claimed may be a successor's, whose rows are not seen here.
+of an epoch that no one has claimed is "damage". One that was claimed may be a successor's, whose rows are not seen here.
 ``IdSet`` is for passes over all chunks: some 20 bytes for each, a fifth of what a ``set`` takes.
 Leaves out: deleting them (``chunkstore.upkeep.sweep``).
 """
@@ -33,7 +33,7 @@ _IN_FLIGHT_MS = 24 * 3_600_000
 _PAGE: Final = 1000
 
 Standing: TypeAlias = Literal["orphan", "wanted", "under way", "never opened"]
-"""An orphan is referenced by nothing, and nobody can refer to it any more. What is under way may still be: it is of the present epoch,
+"""An orphan is referenced by nothing, and no one can refer to it any more. What is under way may still be: it is of the present epoch,
 or of a session of that epoch or of a later one. "never opened": no owner whose OPEN is seen can have written it."""
 
 
@@ -75,7 +75,7 @@ def list_suspects(context: ReadContext, listed: IdSet | None = None) -> tuple[li
 
 
 def judge(view: MetadataView, names: ContainerNames, suspects: list[Suspect], *, epoch: int) -> dict[bytes, Standing]:
-    """What each suspect is, by the rows of ``view``, which was opened behind the LIST. ``epoch``: that of the judge, known before it.
+    """What each suspect is, by the rows of ``view``, which was opened after the LIST. ``epoch``: that of the judge, known before it.
 
     Everything that epochs below have left is decided by our OPEN, and is in the rows. A session's id is a position of history: one that
     began below our epoch and has no row has ended, and what it did not attach it never will; of one that began later, an old
@@ -137,7 +137,7 @@ _READERS: Final[tuple[tuple[bytes, Callable[[ContainerNames, bytes, bytes], tupl
 
 
 def orphan_findings(context: ReadContext, *, epoch: int, found: Callable[[int], None]) -> Iterator[Finding]:
-    """List the chunks and report those that nothing refers to. ``epoch``: the present one. ``found`` is told the bytes of them all, at
+    """List the chunks and report those that nothing refers to. ``epoch``: the present one. ``found`` learns the bytes of them all, at
     the end. Raises what the storage raises."""
     suspects, strangers = list_suspects(context)
     for name in strangers:

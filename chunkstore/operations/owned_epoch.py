@@ -92,7 +92,7 @@ class OwnedEpoch:
         """Chunks that spills of this epoch have made, as long as they may grow: appends never write to them."""
         self.spillable: dict[int, tuple[bytes, int]] = {}
         """By segment id, the one of them that another spill of that segment may write to, and where: the last write was committed, and
-        nobody is at it. A spill grows no other segment's chunk, though a concat may have put one in front: it lies in another run."""
+        no one is at it. A spill grows no other segment's chunk, though a concat may have put one in front: it is in another run."""
         self._tail = tail
         self.backlog: Backlog = backlog
         self._random = b""
@@ -123,7 +123,7 @@ class OwnedEpoch:
     def _append(self, batch: Batch) -> Position:
         if not batch.blob:
             return self.journal.append(batch)
-        # Only behind that: what was refused, or may have been, is nobody's to read.
+        # Only after that: what was refused, or may have been, is no one's to read.
         position = self.journal.append(batch)
         self._tail.put_record(batch.ops, batch.blob)
         return position

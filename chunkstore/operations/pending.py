@@ -126,7 +126,7 @@ class PendingOp:
     table_keys: tuple[bytes, ...] = ()
     written: bool = True
     inline: Sequence[tuple[bytes, bytes]] = ()
-    """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one behind the other."""
+    """The keys of the extents whose bytes the record takes along, and the bytes, in order; those of one extent one after the other."""
     inline_bytes: int = 0
     """How many bytes that are."""
     counts: Sequence[Callable[[], None]] = ()
@@ -159,7 +159,7 @@ class PendingSegment:
     """The pending state of one segment name in one epoch. All fields change under ``lock``.
 
     ``turn`` is taken before ``lock``. Changes of structure keep it while they wait, without ``lock``, until nothing is undecided:
-    appends wait behind them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
+    appends wait after them instead of overtaking them for ever. ``generation``: the commit queue's when the fields below were
     loaded or last advanced; they hold only while it is the same. ``segment`` is None while no segment of this name exists.
     ``tail`` is the last chunk's pending record; ``growing``: it may be extended (``OwnedEpoch.may_grow``); ``open_row``: the pending value
     of its last block row, empty while that is the committed one. An append by line changes none of these, but the *tip*, which holds while

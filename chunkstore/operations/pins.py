@@ -33,7 +33,7 @@ _EXPIRED = "expired"
 
 
 def pin(container: OwnedContainer, name: str, wanted: PinRecord) -> Pin:
-    """Commit a pin at the end of history, or find the same one, made before: then that one's position stands.
+    """Commit a pin at the end of history, or find the same one, made before: then that one's position is.
 
     ``wanted.lsn`` and ``wanted.time_ms`` are not looked at. Raises ``Conflict`` (another pin of this name, or too many),
     and the errors of commits.

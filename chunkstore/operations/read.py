@@ -4,9 +4,9 @@ Promises: a read sees one point of history; it is short only at the segment's en
 the CRCs at their borders (``read_slices``); where a chunk has vanished because defrag or truncate won, the read is planned anew,
 as often as that happens; one that the newest metadata still name is ``Damaged``. Fenced reads check the fence after the local
 part, so that a deposed owner never answers with an old state as if it were the present one. Where both cross a network, the
-check goes on beside the reading of chunks, which never change: it still begins behind the local part and ends before the answer.
+check goes on next to the reading of chunks, which never change: it still begins after the local part and ends before the answer.
 With ``read_fence="tail"`` a read that ends before the known end goes without: what was committed there stays as it is.
-Leaves out: read-ahead (``chunkstore.engine.store.store.reader``).
+Leaves out: read-ahead (``chunkstore.engine.reader``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from chunkstore.metadata.port import MetadataStore, MetadataView
 from chunkstore.metadata.tail_cache import TailCache
 from chunkstore.operations.extents import Extent, follow_extents, in_runs, read_run
 from chunkstore.operations.kept_plans import WINDOW_BYTES, Asked, KeptPlans, ReadPlan, Window
-from chunkstore.operations.looking import look, look_through
+from chunkstore.operations.looking import iterate_view, look
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.records.blocks import is_one_block
@@ -68,10 +68,10 @@ class ReadContext(NamedTuple):
     check: Callable[[], None]
     """Raises ``Closed``; for a fenced owner also ``NotOwner``. Called after the local part of a read, before its answer."""
     remote: bool
-    """Whether the storage is behind a network."""
+    """Whether the storage is over a network."""
     kept: KeptPlans
-    check_beside: bool
-    """Whether ``check`` asks a storage behind a network: it then runs beside the reading of chunks."""
+    concurrent_fence_check: bool
+    """Whether ``check`` asks a storage over a network: it then runs next to the reading of chunks."""
     recheck: Callable[[], None]
     """Called when a chunk is missing or damaged, before the metadata is asked again: a replica catches up, an owner makes sure that it is
     one, for a list of chunks that lags may hold chunks that were collected."""
@@ -98,9 +98,9 @@ class ReadContext(NamedTuple):
                 raise
         return look(self.store, self.rebuild, call)
 
-    def look_through(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:
+    def iterate_view(self, call: Callable[[MetadataView], Iterator[T]]) -> Iterator[T]:
         """As ``look``, item by item."""
-        return look_through(self.store, self.rebuild, call)
+        return iterate_view(self.store, self.rebuild, call)
 
 
 def find_segment(view: MetadataView, name: str, identity: int | None) -> SegmentRecord:
@@ -195,7 +195,7 @@ def _window(
 
 
 def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan:
-    """The slices as of now, of the rows if ``again``. The fence has been checked then, unless that happens beside the reading of them
+    """The slices as of now, of the rows if ``again``. The fence has been checked then, unless that happens next to the reading of them
     (``_fetch``)."""
     left_to_fetch, kept = False, context.kept
     try:
@@ -211,8 +211,8 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
             kept.keep(plan)
             if plan.runs and context.tail is not None:
                 context.tail.missed()
-        if context.tail_only or context.check_beside:
-            left_to_fetch = _goes_without(context, plan) or (context.check_beside and bool(plan.slices or plan.runs))
+        if context.tail_only or context.concurrent_fence_check:
+            left_to_fetch = _goes_without(context, plan) or (context.concurrent_fence_check and bool(plan.slices or plan.runs))
         return plan
     finally:
         # Also before an error: a deposed owner's "not found" is as old as its bytes.
@@ -221,31 +221,31 @@ def _plan_fenced(context: ReadContext, asked: Asked, *, again: bool) -> ReadPlan
 
 
 def _goes_without(context: ReadContext, plan: ReadPlan) -> bool:
-    """Whether nobody looks at the fence for this read."""
+    """Whether no one looks at the fence for this read."""
     return context.tail_only and plan.inside
 
 
 def _fetch(context: ReadContext, plan: ReadPlan, calls: Sequence[Callable[[], None]]) -> None:
     """Read what was planned, and check the fence if that is still to be done."""
     # The first failure in order is raised: a deposed owner's is ``NotOwner``, and nothing else.
-    beside = context.check_beside and not _goes_without(context, plan)
+    beside = context.concurrent_fence_check and not _goes_without(context, plan)
     context.pool.run_all([context.check, *calls] if beside else calls)
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:
     """Up to ``length`` bytes; see ``Store.read``. The arguments have been checked."""
-    return _carry_out(context, (name, identity, offset, length), partial(_read_plan, context))
+    return _read_with_retry(context, (name, identity, offset, length), partial(_read_plan, context))
 
 
 def read_into(context: ReadContext, name: str, identity: int | None, offset: int, target: memoryview) -> int:
     """Fill ``target``; see ``Store.read_into``. The arguments have been checked."""
-    return _carry_out(context, (name, identity, offset, len(target)), partial(_fill, context, target))
+    return _read_with_retry(context, (name, identity, offset, len(target)), partial(_fill, context, target))
 
 
-def _carry_out(context: ReadContext, asked: Asked, take: Callable[[ReadPlan], T]) -> T:
+def _read_with_retry(context: ReadContext, asked: Asked, take: Callable[[ReadPlan], T]) -> T:
     """Plan, and let ``take`` read what is planned; again from the start as often as a chunk has vanished meanwhile, or was damaged.
 
-    Raises ``Damaged`` for a chunk that was so before, and that the metadata still named behind that; ``DeadlineExceeded`` when
+    Raises ``Damaged`` for a chunk that was so before, and that the metadata still named after that; ``DeadlineExceeded`` when
     chunks go faster than they are read. On a remote storage the calls themselves end by the deadline, too (``chunkstore.deadline``).
     """
     if not context.remote:
@@ -299,7 +299,7 @@ def _read_plan(context: ReadContext, plan: ReadPlan) -> bytes:
         return b""
     if len(plan.slices) == 1 and not plan.runs and plan.length < context.parallel_read_bytes_min:
         reader, piece = SliceReader(context.storage, plan.name, remote=context.remote), plan.slices[0]
-        if reader.is_short(piece) and (not context.check_beside or _goes_without(context, plan)):
+        if reader.is_short(piece) and (not context.concurrent_fence_check or _goes_without(context, plan)):
             return reader.read(piece)
     return filled(plan.length, lambda target: _fill(context, target, plan))
 
@@ -322,7 +322,7 @@ def _fill(context: ReadContext, target: memoryview, plan: ReadPlan) -> int:
         partial(read_run, context.storage, plan.name, run, plan.offset, into, verify=context.verify)
         for run in plan.runs
     ]
-    if small and context.storage.capabilities.append and not context.check_beside:
+    if small and context.storage.capabilities.append and not context.concurrent_fence_check:
         # Local storage: a hand-over to the pool costs more than a small read.
         for call in calls:
             call()

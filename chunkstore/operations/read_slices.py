@@ -1,7 +1,7 @@
 """Reading slices of chunks into the caller's buffer, verified against the borders of their blocks on the way (decision 0015).
 
-Promises: where a slice has borders, no byte of it is delivered without an error unless the block it lies in was verified; blocks that the
-slice holds in part are read whole, beside the buffer. The error names the first bad block.
+Promises: where a slice has borders, no byte of it is delivered without an error unless the block it is in was verified; blocks that the
+slice holds in part are read whole, next to the buffer. The error names the first bad block.
 Leaves out: which slices (``read``).
 """
 
@@ -22,7 +22,7 @@ __all__ = ["SliceReader"]
 _WINDOW_BYTES: Final = 512 * KIB
 """One read where reading is a system call: it is verified while it is in the processor's cache."""
 _LOCAL_BYTES: Final = 256 * KIB
-"""Up to here one read beside the buffer, and a copy, instead of others for the ends of the slice."""
+"""Up to here one read next to the buffer, and a copy, instead of others for the ends of the slice."""
 _REMOTE_BYTES: Final = 8 * MIB
 """The same where reading is a request."""
 _UNBOUNDED: Final = 1 << 62
@@ -34,12 +34,12 @@ class SliceReader:
     def __init__(self, storage: ChunkStorage, segment: str, *, remote: bool) -> None:
         self._storage = storage
         self._segment = segment
-        self._beside_bytes = _REMOTE_BYTES if remote else _LOCAL_BYTES
+        self._bounce_bytes_max = _REMOTE_BYTES if remote else _LOCAL_BYTES
         self._once_bytes = _UNBOUNDED if remote else _WINDOW_BYTES
 
     def is_short(self, piece: ReadSlice) -> bool:
         """Whether ``read`` is the better way: one read, and no other memory than its own."""
-        return piece.borders is None or piece.borders.at[-1] - piece.borders.at[0] <= self._beside_bytes
+        return piece.borders is None or piece.borders.at[-1] - piece.borders.at[0] <= self._bounce_bytes_max
 
     def read(self, piece: ReadSlice) -> bytes:
         """The bytes of a slice. Raises ``Damaged``, and what the storage raises."""
@@ -82,7 +82,7 @@ class SliceReader:
         """Where the read that begins at ``low`` ends, and the number of the last border up to there; ``passed``: the last up to ``low``."""
         assert piece.borders is not None
         at = piece.borders.at
-        if at[-1] - low <= self._beside_bytes:
+        if at[-1] - low <= self._bounce_bytes_max:
             return at[-1], len(at) - 1
         if low >= piece.offset:
             # Whole blocks, which need no copy.

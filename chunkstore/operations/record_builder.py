@@ -140,13 +140,13 @@ class RecordBuilder:
 
     def label(self, now_s: float) -> int:
         """The label of time of the next record; ``now_s`` on the monotonic clock."""
-        # Never behind our own age: a clock set back must not make what is removed now look as if it had been long ago.
+        # Never after our own age: a clock set back must not make what is removed now look as if it had been long ago.
         aged_ms, now_ms = self._began_ms + int(now_s * 1000), runtime.now_ms()
         self._time_ms = time_ms = max(self._time_ms, now_ms, aged_ms)
         return time_ms
 
     def _gather(self, batch: Sequence[PendingOp]) -> tuple[bytes, Container[bytes]]:
-        """The bytes of the batch's extents, each in one piece, and their keys, which have no rows yet; where they will lie is kept."""
+        """The bytes of the batch's extents, each in one piece, and their keys, which have no rows yet; where they will be is kept."""
         places = self._places
         if len(batch) == 1:
             # Nearly every batch of a lone writer.
@@ -175,7 +175,7 @@ class RecordBuilder:
         return b"".join(found), parts
 
     def _place_of(self, key: bytes) -> tuple[str, int]:
-        """Where an extent of a record before lies, which is not remembered. Raises ``Damaged``."""
+        """Where an extent of a record before is, which is not remembered. Raises ``Damaged``."""
         raw = self._old_row(key)
         if raw is None:
             raise Damaged("an extent that is about to change is not there; run check", object=f"chunk row {key!r}")

@@ -63,7 +63,7 @@ class Recovery:
             owned.queue.decide(
                 failure.batch, OutcomeUnknown("interrupted while the journal was being recovered; it may still happen")
             )
-        if not isinstance(failure.error, (NotOwner, OutcomeUnknown)):  # of these the fence has told
+        if not isinstance(failure.error, (NotOwner, OutcomeUnknown)):  # of these the fence has reported
             self._container.observer.failed(_reason(failure.error))
 
     def _decide(self, owned: OwnedEpoch, failure: FailedBatch) -> None:
@@ -81,7 +81,7 @@ class Recovery:
             owned.end(error)
             queue.decide(failure.batch, error)
         elif isinstance(error, OutcomeUnknown) and failure.step == "append":
-            owned.end(container.fence.close_behind(owned.epoch))
+            owned.end(container.fence.close_to_owner(owned.epoch))
             self._decide_by_successor(owned, failure, error)
         elif failure.step == "sync" or (isinstance(error, JournalBroken) and error.happened is False):
             # What was to be synced is in an unknown state for ever (protocol 2.3); a stream that failed takes no more.
@@ -107,7 +107,7 @@ class Recovery:
         pause_s = _PAUSE_S_MIN
         while True:
             try:
-                self._mend(deadline, even_if_closed=True)
+                self._recover(deadline, even_if_closed=True)
                 return
             except NotOwner as error:
                 if failure.step == "apply":
@@ -127,7 +127,7 @@ class Recovery:
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
 
     def _decide_by_successor(self, owned: OwnedEpoch, failure: FailedBatch, error: ChunkstoreError) -> None:
-        """A newer claim stands: only its OPEN knows whether our record counts (A5)."""
+        """There is a newer claim: only its OPEN knows whether our record counts (A5)."""
         container = self._container
         deadline = Deadline(container.settings.tuning.resolve_s)
         position = Position(failure.lsn, bytes(16), owned.epoch, 0, 0)
@@ -136,7 +136,7 @@ class Recovery:
             with suppress(ChunkstoreError):
                 outcome = container.service.resolve(position)
             if outcome is not None:
-                fenced = container.fence.error or container.fence.close_behind(owned.epoch)
+                fenced = container.fence.error or container.fence.close_to_owner(owned.epoch)
                 owned.queue.decide(failure.batch, None if outcome else fenced.copy(), failure.lsn)
                 return
             if deadline.left_s() == 0.0:
@@ -159,12 +159,12 @@ class Recovery:
         Raises ``NotOwner`` (and the fence is closed), ``Closed``, ``DeadlineExceeded``, or why it cannot be done now.
         """
         if not self._container.remote:
-            self._mend(deadline)
+            self._recover(deadline)
             return
-        if not runtime.run_beside(lambda: self._mend(deadline), "chunkstore-mend", deadline.left_s()):
+        if not runtime.run_with_timeout(lambda: self._recover(deadline), "chunkstore-recover", deadline.left_s()):
             deadline.fail("waiting for recovery")
 
-    def _mend(self, deadline: Deadline, *, even_if_closed: bool = False) -> None:
+    def _recover(self, deadline: Deadline, *, even_if_closed: bool = False) -> None:
         container = self._container
         with runtime.defer_interrupt():
             deadline.acquire(self._lock, "recovery")

@@ -23,8 +23,8 @@ from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.looking import Look
 from chunkstore.operations.written_chunks import (
     chunks_of_session,
+    existence_checked,
     link_chunks,
-    looked_at,
     require_fresh,
     require_session,
 )
@@ -42,7 +42,7 @@ def replace(container: OwnedContainer, change: Replace) -> None:
     after ``OutcomeUnknown``: safe (``Conflict`` if it had happened, or if another epoch has begun: then with new chunks).
     """
     adds = change.stop - change.start
-    with looked_at(container, (item.id for item in change.new)) as look:
+    with existence_checked(container, (item.id for item in change.new)) as look:
         plan = partial(plan_replace, look, change=change)
         commit_changes(container, (change.name,), plan, tables=change.session_id is not None, adds=adds)
 

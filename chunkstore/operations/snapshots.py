@@ -1,6 +1,6 @@
 """When a snapshot of the metadata is due, and taking one (protocol 3.11, A8).
 
-Promises: one at a time, beside commits; the note is committed after the snapshot was read back, and LATEST points to it after
+Promises: one at a time, next to commits; the note is committed after the snapshot was read back, and LATEST points to it after
 that. What is due is taken in a task of its own, since it may take an hour; after a failure ever longer pauses are made.
 Leaves out: the bytes of a snapshot (``chunkstore_journal.snapshot``).
 """
@@ -79,7 +79,7 @@ class Snapshots:
         self._pause_s = min(_PAUSE_S_MAX, self._pause_s * 2)
 
     def take(self) -> SnapshotReport:
-        """Write, validate, note and publish a snapshot of the present state. One at a time; may run beside commits.
+        """Write, validate, note and publish a snapshot of the present state. One at a time; may run next to commits.
 
         Raises ``DeadlineExceeded`` when another one does not end in time, and what storage and commits raise.
         """
@@ -98,7 +98,7 @@ class Snapshots:
         report = self._write()
         container.note(RecordKind.SNAPSHOT_NOTE, report.note)
         container.service.publish_latest(report, epoch=container.current.epoch)
-        # Its own note stands behind it, and is no reason for another one.
+        # Its own note follows it, and is no reason for another one.
         self._lsn_at_last = report.position.lsn + 1
         self._digest_at_last = report.digest
         self._bytes_at_last = size_bytes

@@ -7,8 +7,8 @@ Promises
 * What adds nothing (truncate, delete, seal, collect, closing) is never refused for these reasons, and has room for its records on a disk
   that somebody else filled: an object in the container, the reserve, is deleted for it when the disk has less left than it holds.
 * Spilling, which gives space back only once the journal's records can go, leaves what those records need: half the reserve where somebody
-  waits for it, all of it beside.
-* Safe mode ends by itself, a twentieth behind where it began.
+  waits for it, all of it in the background.
+* Safe mode ends by itself, a twentieth after where it began.
 
 Leaves out: which operations add (each verb says so to ``commit_changes``), what the disks have left (storage and metadata store).
 """
@@ -34,7 +34,7 @@ _RESERVE_BYTES_MAX: Final = 16 * MIB
 _RESERVE_SHARE: Final = 4
 _HYSTERESIS: Final = 20
 _CACHE_SHARE: Final = 16
-"""Of the cache's reserve, what even a truncation leaves: a commit whose cache fails behind it has an unknown outcome."""
+"""Of the cache's reserve, what even a truncation leaves: a commit whose cache fails after it has an unknown outcome."""
 _DELAY_S_MAX: Final = 0.02
 """Of one append, when the quota is used up but for nothing; a twentieth in front of it appends are not delayed."""
 
@@ -152,9 +152,9 @@ class SpaceGuard:
         self.refuse()
 
     def leave_room(self, size_bytes: int, *, beside: bool) -> None:
-        """Raise ``StorageFull`` where writing so many bytes leaves a local disk less than what frees space needs. ``beside``: nobody waits
+        """Raise ``StorageFull`` where writing so many bytes leaves a local disk less than what frees space needs. ``beside``: no one waits
         for it, and the reserve stays. Raises what ``free_bytes`` raises, too."""
-        # Beside, more than the reserve holds, by what records and block sizes add: below that the next record would give it up.
+        # In the background, more than the reserve holds, by what records and block sizes add: below that the next record would give it up.
         least_bytes = self.reserve.size_bytes * 5 // 4 if beside else self.reserve.size_bytes // 2
         if not beside:
             self.reserve.make_room()

@@ -75,7 +75,7 @@ class Spiller:
             self._task.join(wait_s)
 
     def spill_all(self, name: str, *, beside: bool = False) -> None:
-        """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``, and behind all else
+        """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``, and after all else
         ``Damaged`` for extents that stay where they are."""
         with self._container.upkeep.run("spill") as done:
             self._spill_all(name, done, beside=beside)
@@ -117,7 +117,7 @@ class Spiller:
     def spill_these(self, names: Sequence[str] = ()) -> None:
         """Spill all that these segments have (none: all that have any); those that are not there have nothing. Raises as ``spill_all``."""
         damages: list[Damaged] = []
-        for name in names or [name for name, *_ in self._container.look(_left_behind)]:
+        for name in names or [name for name, *_ in self._container.look(_waiting_extents)]:
             try:
                 with suppress(SegmentNotFound):
                     self.spill_all(name)
@@ -131,13 +131,13 @@ class Spiller:
         ``needed_bytes`` find room; a part would take room and give none back. Raises nothing of ours."""
         container = self._container
         with suppress(ChunkstoreError):
-            if held := container.look(_left_behind):
+            if held := container.look(_waiting_extents):
                 size_bytes = sum(size_bytes for _, size_bytes, _ in held)
                 container.space.leave_room(size_bytes + needed_bytes, beside=False)
                 self.spill_these([name for name, *_ in held])
 
     def sealed(self, name: str) -> None:
-        """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, beside."""
+        """Spill what a segment has that was just sealed. Raises nothing of ours: what fails is tried again, in the background."""
         if not self._knows_all or self._backlog.mark(name) is not None:
             with suppress(ChunkstoreError):
                 self.spill_all(name)
@@ -160,7 +160,7 @@ class Spiller:
         container = self._container
         try:
             if not self._knows_all:
-                for name, size_bytes, extents in container.look(_left_behind):
+                for name, size_bytes, extents in container.look(_waiting_extents):
                     self._backlog.came(name, size_bytes, extents)
                 self._knows_all = True
             for name in self._due(runtime.monotonic_s()):
@@ -190,7 +190,7 @@ def _count(name: str, view: MetadataView) -> int:
     return sum(1 for _ in inline_chunks(view, find_segment(view, name, None)))
 
 
-def _left_behind(view: MetadataView) -> list[tuple[str, int, int]]:
+def _waiting_extents(view: MetadataView) -> list[tuple[str, int, int]]:
     """The segments that have extents, with their bytes and number."""
     runs = set(inline_runs(view))
     if not runs:

@@ -2,7 +2,7 @@
 
 Promises: each run of chunks becomes a sealed segment without a name that anybody could say; its name says which chunks of which session,
 so that to stage the same again is no change. What no commit has taken when its session ends, a collection makes garbage.
-Leaves out: the commit that concats them (``chunkstore.engine.store.store.owner``).
+Leaves out: the commit that concats them (``chunkstore.engine.owner``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
 from chunkstore.operations.looking import Look
 from chunkstore.operations.segments import plan_create, plan_delete, plan_seal
-from chunkstore.operations.written_chunks import looked_at
+from chunkstore.operations.written_chunks import existence_checked
 from chunkstore.sessions import SessionChunk, staged_name, staged_session
 
 __all__ = ["drop_staged", "stage"]
@@ -39,7 +39,7 @@ def stage(container: OwnedContainer, session_id: int, runs: Sequence[tuple[Sessi
     """
     named = {staged_name(session_id, (item.id for item in run)): run for run in runs}
     adds = sum(item.length for run in runs for item in run)
-    with looked_at(container, (item.id for run in runs for item in run)) as look:
+    with existence_checked(container, (item.id for run in runs for item in run)) as look:
         plan = partial(_plan, container, look, session_id, named)
         commit_changes(container, named, plan, tables=True, adds=adds)
 

@@ -83,7 +83,7 @@ class TableReader:
             self._context.check()
             return scan_entries(view, self.namespace, prefix, after)
 
-        return self._context.look_through(scanned)
+        return self._context.iterate_view(scanned)
 
 
 class Table(TableReader):

@@ -35,9 +35,9 @@ from chunkstore.sessions import SessionChunk
 __all__ = [
     "chunks_of_session",
     "deleted_unless_committed",
+    "existence_checked",
     "hang_chunks",
     "link_chunks",
-    "looked_at",
     "require_fresh",
     "require_session",
 ]
@@ -65,14 +65,14 @@ def chunks_of_session(chunks: Sequence[SessionChunk]) -> list[NewChunk]:
 
 
 @contextmanager
-def looked_at(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[Look]:
+def existence_checked(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[Look]:
     """Look at chunks in the storage, without a lock, for a commit that is planned and entered inside.
 
     Each step of the look has ``op_deadline_s``. Raises ``Closed``, ``NotOwner``, and what the storage raises.
 
     Why that still holds when the commit is planned: what a chunk's object can be deleted by is a sweep, which leaves alone what an open
     session has written, and whether it is open is asked then; and a collection, which says so here before it deletes, and drops rows
-    behind that. A collection that had said so before this look was there either had dropped the row, then the object was gone when it
+    after that. A collection that had said so before this look was there either had dropped the row, then the object was gone when it
     was looked at; or the row was there, and what has a row is not looked at.
     """
     look = Look(dict.fromkeys(ids))
@@ -177,7 +177,7 @@ def link_chunks(
 
 
 def hang_chunks(changes: ChangeSet, segment: SegmentRecord, chunks: Sequence[NewChunk], code: OpCode) -> None:
-    """Plan ``chunks``, of which there is one at least, behind a segment. Raises as ``link_chunks``, and ``Damaged``."""
+    """Plan ``chunks``, of which there is one at least, after a segment. Raises as ``link_chunks``, and ``Damaged``."""
     added = link_chunks(changes, segment.id, chunks, segment.length, segment.last_chunk, NO_CHUNK)
     if segment.last_chunk:
         last = changes.chunk(segment.last_chunk)

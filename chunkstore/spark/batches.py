@@ -30,7 +30,7 @@ BATCH_BYTES: Final = ROW_BYTES
 _ROWS_MAX: Final = 4096
 """Rows of a batch where rows are tiny chunks."""
 _IDS_MAX: Final = 1 << 14
-"""Rows of a batch where rows are ids, beside which the name of a topic may stand."""
+"""Rows of a batch where rows are ids, next to which the name of a topic may stand."""
 
 _TYPES: Final = {
     "segment": pa.string(),

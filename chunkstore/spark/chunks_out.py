@@ -134,7 +134,7 @@ class _Out:
 
 
 def _bytes_of(values: pa.Array) -> memoryview:
-    """The bytes of all values, one after the other, where they lie: they are neighbours in an Arrow buffer."""
+    """The bytes of all values, one after the other, where they are: they are neighbours in an Arrow buffer."""
     if len(values) == 0:
         return memoryview(b"")
     wide = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)

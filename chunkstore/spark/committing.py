@@ -29,13 +29,13 @@ from chunkstore.spark.once import NOTHING, Content, Incoming, Verdict, judge_bat
 
 __all__ = [
     "Job",
-    "behind_stored",
     "changes_of",
     "commit_batch",
     "commit_job",
     "done_so_far",
     "in_order",
     "ledgers_in_order",
+    "not_stored_yet",
     "row_of",
     "session_of",
     "was_done",
@@ -109,7 +109,7 @@ def commit_job(
 
 
 def was_done(owner: Owner, application: str | None, version: int, *, after: bytes = NOTHING) -> bool:
-    """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (nobody answers who could say),
+    """Whether this version, or a later one, is committed for certain. Raises ``OutcomeUnknown`` (no one answers who could say),
     ``Conflict`` (something else was, see ``judge_job``), and what reading raises."""
     entry = None if application is None else row_of(owner.state(), sink_key(JOB, application.encode()))
     if application is None or entry is None:
@@ -160,7 +160,7 @@ def _commit(
             what, remedy = f"session {job.session_id}, in which the chunks were written", "run it again"
             raise Conflict(what, expected="open", found="ended", remedy=remedy) from moved
         new = [Written(name, chunks, None if state.exists(name) else Create(name)) for name, chunks in attached]
-        more, also = changes_of(behind_stored(partial(iter_contexts, state), offloaded))
+        more, also = changes_of(not_stored_yet(partial(iter_contexts, state), offloaded))
         once = TablePut(SINKS_NAMESPACE, key, encode_sink(row()), 0 if entry is None else entry.version)
         try:
             attach_written(owner, job.session_id, [*new, *more], once, also=also, end_session=not job.shared)
@@ -173,14 +173,14 @@ def _commit(
 
 
 def _confirm(owner: Owner, done: TableEntry, session_id: int = 0) -> None:
-    """Let the sweep have what was written once more, for it is nobody's; and be certain that what the row says is durable: a record that is
-    committed behind it says so."""
+    """Let the sweep have what was written once more, for it is no one's; and be certain that what the row says is durable: a record that is
+    committed after it says so."""
     certain = owner.is_certain(done.version)
     try:
         if (session_id and end_session(owner, session_id)) or certain:
             return
         value = encode_sink(decode_sink(done.key, done.value)._replace(token=_token()))
-        with suppress(Conflict):  # somebody else's record is behind it
+        with suppress(Conflict):  # somebody else's record is after it
             owner.run(AskCommit((), TablePut(SINKS_NAMESPACE, done.key, value, done.version)))
     except ChunkstoreError:
         if not certain:
@@ -235,11 +235,11 @@ def ledgers_in_order(found: Sequence[Offloaded]) -> list[Offloaded]:
     return order
 
 
-def behind_stored(stored: Callable[[str], Sequence[Context]], found: Iterable[Offloaded]) -> list[Offloaded]:
-    """These with their sequence numbers, behind what ``stored`` says of their topics.
+def not_stored_yet(stored: Callable[[str], Sequence[Context]], found: Iterable[Offloaded]) -> list[Offloaded]:
+    """These with their sequence numbers, after what ``stored`` says of their topics.
 
-    Raises ``Conflict``: an offload segment of the topic is open, so that somebody else writes it; or a ledger does not go on behind the
-    last entry that is stored, ``expected`` being the one behind it and ``found`` the first that came."""
+    Raises ``Conflict``: an offload segment of the topic is open, so that somebody else writes it; or a ledger does not go on after the
+    last entry that is stored, ``expected`` being the one after it and ``found`` the first that came."""
     sequences: dict[str, int] = {}
     lasts: dict[tuple[str, int], int] = {}
     numbered: list[Offloaded] = []
@@ -269,7 +269,7 @@ def behind_stored(stored: Callable[[str], Sequence[Context]], found: Iterable[Of
 
 
 def changes_of(found: Iterable[Offloaded]) -> tuple[list[Written], list[Change]]:
-    """What makes them visible: segments with their chunks, and what comes behind these, seals and contexts."""
+    """What makes them visible: segments with their chunks, and what comes after these, seals and contexts."""
     written: list[Written] = []
     also: list[Change] = []
     for context, data, index in found:

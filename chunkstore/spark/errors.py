@@ -53,7 +53,7 @@ def annotated(**where: str | int) -> Iterator[None]:
 
 
 def original_error(caught: BaseException) -> ChunkstoreError | None:
-    """The chunkstore error behind what Spark raised in the driver, or None if there is none.
+    """The chunkstore error after what Spark raised in the driver, or None if there is none.
 
     It has the type, the message and the fields of the original; fields that JSON cannot say are their ``repr``. Where the Python
     of a worker is another one than the driver's (``feature`` "python") or lacks a package (its name), it is ``Unsupported``.

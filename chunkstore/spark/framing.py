@@ -39,7 +39,7 @@ def offsets_of_rows(cut: Cut) -> list[int]:
 
 
 def fixed_rows(cut: Cut, spans: Iterable[Span]) -> Iterator[Rows]:
-    """Rows that end at multiples of ``ROW_BYTES`` of the segment; those that lie in one span are not copied."""
+    """Rows that end at multiples of ``ROW_BYTES`` of the segment; those that are in one span are not copied."""
     at, parts = cut.start, list[memoryview]()
     for span in spans:
         view = memoryview(span.data)

@@ -72,7 +72,7 @@ class OwnerClient:
         end_s = runtime.monotonic_s() + _RESTART_S
         while self._is_released():
             if runtime.monotonic_s() >= end_s:
-                raise self._nobody()
+                raise self._no_owner()
             runtime.sleep_s(_POLL_S)
 
     def run(self, ask: Ask, *, wait_s: float = _IN_ALL_S) -> Result:
@@ -98,9 +98,9 @@ class OwnerClient:
             except OutcomeUnknown as error:
                 if runtime.monotonic_s() >= began_s + limit_s:
                     if not self._claims and isinstance(ask, AskSession):
-                        raise self._nobody() from error
+                        raise self._no_owner() from error
                     hint = "takeOver=true deposes an owner that does not answer."
-                    error.add_note(hint if self._claims else str(self._nobody()))
+                    error.add_note(hint if self._claims else str(self._no_owner()))
                     raise
             soon_s = max(patience_s, min(_PATIENCE_S_MAX, soon_s * 2))  # it may be at work on many chunks
 
@@ -139,7 +139,7 @@ class OwnerClient:
             return isinstance(lease, dict) and bool(lease["released"])
         return False
 
-    def _nobody(self) -> StorageUnavailable:
+    def _no_owner(self) -> StorageUnavailable:
         container, root = self._options.container, without_credentials(self._options.path)
         text = (
             f"no owner of container {container!r} answers, and a stream needs one; run 'chunkstore serve {root} --container {container}', "
@@ -162,14 +162,14 @@ def is_shared(options: WriteOptions) -> bool:
 
 
 def stream_holder(options: WriteOptions) -> str:
-    """The same for every micro-batch of a query, and for nobody else, by its sink id or its checkpoint; else for all such of a machine."""
+    """The same for every micro-batch of a query, and for no one else, by its sink id or its checkpoint; else for all such of a machine."""
     if is_shared(options):
         return f"spark streams, {_host()}"
     return _known("stream", options.sink_id or options.checkpoint, f"{options.sink_id or ''}\0{options.checkpoint}")
 
 
 def foreach_holder(sink: str) -> str:
-    """The same for every micro-batch of a query in a driver that owns the container, and for nobody else. ``sink``: the key of its row."""
+    """The same for every micro-batch of a query in a driver that owns the container, and for no one else. ``sink``: the key of its row."""
     return _known("foreach", sink, sink)
 
 

@@ -172,7 +172,7 @@ _REMEDY: Final = "every machine that runs tasks must reach the same storage unde
 
 
 def check_place(storage: ChunkStorage, *, container: str, uuid: bytes) -> None:
-    """Raise ``RootUnavailable`` unless the container of this ``uuid`` lies in ``storage``; and what reading FORMAT raises.
+    """Raise ``RootUnavailable`` unless the container of this ``uuid`` is in ``storage``; and what reading FORMAT raises.
 
     Where no ``uuid`` is known nothing is compared. Changes nothing; a retry, here or on another machine, is safe.
     """

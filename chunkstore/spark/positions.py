@@ -6,7 +6,7 @@
      "lost": {"bytes": 0, "segments": 0}}
 
 ``epoch`` and ``lsn``: a point of history that had all of it. ``at``: all below it was given out, of the segment with this id; ``done``: it
-was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before, which nobody keeps of the
+was sealed, and that is all; ``from``: where this batch begins, where that is not the ``at`` of the one before, which no one keeps of the
 first batch. Of a topic: the offload segments below ``sequence``, and all below ``at`` of the data of that one, which has this id; ``done``:
 it is complete, and that is all.
 ``lost`` counts what was gone before it was read, where that is allowed. ``topics`` and ``lost`` are left out where there are none.
@@ -220,7 +220,7 @@ def share_out(backlog: Mapping[str, int], limit: Limit, go_on: Callable[[str, Li
 
 
 def lose(options: ReadOptions, error: ChunkstoreError) -> None:
-    """Data that nobody has read is gone: raise ``error`` unless that is allowed."""
+    """Data that no one has read is gone: raise ``error`` unless that is allowed."""
     if options.fail_on_data_loss:
         error.add_note(
             "The stream had not seen it sealed and read to its end. Option failOnDataLoss=false continues, and counts the lost bytes."

@@ -64,8 +64,8 @@ class Piece(NamedTuple):
 class Cut(NamedTuple):
     """How rows are cut so that they are the same whatever becomes of chunks: those that begin in ``[start, stop)`` of the segment.
 
-    ``line_bytes_max`` 0: at multiples of ``ROW_BYTES`` of the segment. Else behind newlines: a line that begins there may end
-    behind it, up to ``end``, where the last one ends in any case; and with ``joined`` one that began before goes on there.
+    ``line_bytes_max`` 0: at multiples of ``ROW_BYTES`` of the segment. Else after newlines: a line that begins there may end
+    after it, up to ``end``, where the last one ends in any case; and with ``joined`` one that began before goes on there.
     """
 
     start: int
@@ -106,7 +106,7 @@ class ReadTask(NamedTuple):
     lsn: int
     runs: tuple[SegmentRun | LedgerRun, ...]
     uuid: bytes = b""
-    """The container's: what lies under ``root`` on the task's machine must be the same one."""
+    """The container's: what is under ``root`` on the task's machine must be the same one."""
     times: tuple[ChunkTimes, ...] = ()
     """Of the segments of these runs, if column ``timestamp`` is wanted."""
 
@@ -270,7 +270,7 @@ def chunk_times(replica: Replica, name: str) -> ChunkTimes:
 
 
 class TimesOfTasks:
-    """For whoever plans many tasks: each segment's list is walked once."""
+    """For a caller that plans many tasks: each segment's list is walked once."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

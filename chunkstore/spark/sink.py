@@ -49,7 +49,7 @@ _GIVING_UP_S: Final = 30.0
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells the driver. ``query``, ``run`` and ``batch``: of the micro-batch, as the task was told; None in a batch write."""
+    """What a task tells the driver. ``query``, ``run``, ``batch``: of the micro-batch, as Spark names them; None in a batch write."""
 
     container_uuid: bytes
     session_id: int
@@ -100,7 +100,7 @@ def job_of(messages: Sequence[object]) -> tuple[list[Message], Job]:
 def incoming_of(
     told: Sequence[Message], owner: Owner, options: WriteOptions, batch: int, query: str | None = None
 ) -> tuple[Incoming, str]:
-    """Which micro-batch this is, and the run of its query. Raises ``Unsupported`` where no task has told.
+    """Which micro-batch this is, and the run of its query. Raises ``Unsupported`` where no task knows it.
 
     ``query``: as the driver knows it, where it does."""
     query = query or next((message.query for message in told if message.query), None)
@@ -208,7 +208,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             commit_batch(owner, incoming, run, job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """Nothing: the micro-batch may be committed yet, or comes again; what nobody commits the sweep takes."""
+        """Nothing: the micro-batch may be committed yet, or comes again; what no one commits the sweep takes."""
 
 
 def _refuse_overwriting(*, overwrite: bool) -> None:

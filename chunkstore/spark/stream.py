@@ -37,7 +37,7 @@ class Stream:
         self._frozen = False
         self._latest: StreamOffset | None = None
         self._quiet: tuple[int, dict[str, Any]] | None = None
-        """Up to which record of history there was nothing new behind an offset."""
+        """Up to which record of history there was nothing new after an offset."""
         self._initial: dict[str, Any] | None = None
 
     # ---- what Spark asks
@@ -45,7 +45,7 @@ class Stream:
     def initial(self) -> dict[str, Any]:
         """Where a new query begins. Raises ``SegmentNotFound``, ``SegmentTruncated``, ``BadOffset``, and as ``open_replica``.
 
-        Spark keeps this nowhere: it asks again when it plans the first batch, and behind a kill when it plans that anew."""
+        Spark keeps this nowhere: it asks again when it plans the first batch, and after a kill when it plans that anew."""
         with self._working() as replica:
             replica.refresh()
             self._latest = _stamped(self._follower.initial(replica), replica)

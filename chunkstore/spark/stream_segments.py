@@ -56,7 +56,7 @@ class SegmentFollower:
                 begins[name] = self._begin(info, before.at)
                 lost_bytes += begins[name] - before.at
             elif not is_chosen(self._options, name):
-                reached[name] = before._replace(begin=None)  # whoever chooses it again goes on there
+                reached[name] = before._replace(begin=None)  # a caller that chooses it again goes on there
             elif not before.done:
                 lost_segments += 1
                 lose(self._options, gone(name, before.at))
@@ -98,12 +98,12 @@ class SegmentFollower:
         return found
 
     def _end(self, replica: Replica, info: SegmentInfo, begin: int, size_bytes: int | None) -> int:
-        """Where the batch ends in a segment that has something behind ``begin``."""
+        """Where the batch ends in a segment that has something after ``begin``."""
         stop = info.length if size_bytes is None else min(info.length, begin + size_bytes)
         return self._end_of_lines(replica, info, begin, stop) if self._options.lines else stop
 
     def _end_of_lines(self, replica: Replica, info: SegmentInfo, begin: int, stop: int) -> int:
-        """``_end`` at or before ``stop``; behind it only where not even the first line ends there."""
+        """``_end`` at or before ``stop``; after it only where not even the first line ends there."""
         segment, limit = _handle(info), self._options.line_bytes_max
         known = self._unfinished.get(info.id)
         low = known[1] if known is not None and known[0] == begin else begin
@@ -120,7 +120,7 @@ class SegmentFollower:
         return end
 
     def _first(self, replica: Replica, info: SegmentInfo) -> int:
-        """``startingOffsets`` in this segment. What is latest of lines is behind the last finished one."""
+        """``startingOffsets`` in this segment. What is latest of lines is after the last finished one."""
         starting, clip = self._options.starting, not self._options.fail_on_data_loss
         at = position_in(info, starting, "startingOffsets", EARLIEST, clip=clip)
         said = starting if isinstance(starting, int) else starting.get(info.name, EARLIEST)

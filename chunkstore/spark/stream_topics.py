@@ -57,7 +57,7 @@ class TopicFollower:
             if topic in there:
                 continue
             if not is_chosen_topic(self._options, topic):
-                found[topic] = before._replace(begin=None)  # whoever chooses it again goes on there
+                found[topic] = before._replace(begin=None)  # a caller that chooses it again goes on there
             elif not before.done:
                 lost += self._lose(topic, 1)
         begins: dict[str, TopicPosition] = {}

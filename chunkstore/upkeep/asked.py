@@ -1,6 +1,6 @@
 """The owner's loop for requests: it looks whether somebody rang, runs what is asked for, and answers (protocol 3.19).
 
-Promises: several appends run at once, so that they share records. Other requests run one after the other; one job runs beside them.
+Promises: several appends run at once, so that they share records. Other requests run one after the other; one job runs next to them.
 No deposed owner refuses a request, and a refusal is stored once the request is gone. No content of the box and no failure stops the loop.
 Leaves out: what a request does (``Store.run``), stored bytes (``chunkstore_journal``).
 """
@@ -31,7 +31,7 @@ _LATE_MS: Final = 60_000
 
 
 class Asked:
-    """One per container; ``maintenance.Beside``. ``run``: of the store. ``stopping``: the keeper's."""
+    """One per container; ``maintenance.BackgroundJob``. ``run``: of the store. ``stopping``: the keeper's."""
 
     def __init__(
         self, container: OwnedContainer, box: AskBox, run: Callable[[Ask], Result], stopping: runtime.Event
@@ -47,7 +47,7 @@ class Asked:
         """Held while anything but an append or a job runs."""
         self._bell = b""
         self._again = False
-        """Whether requests are left that nobody will ring for."""
+        """Whether requests are left that no one will ring for."""
         self._failed = False
         self._undecided: set[str] = set()
         """Tokens of requests with an unknown outcome: they may happen yet, whatever the next attempt ends with, so none is refused."""
@@ -146,7 +146,7 @@ class Asked:
                     self._answer(token, ask)
 
     def _begin(self, token: str, ask: AskJob) -> None:
-        """Run a job beside the other requests, unless one runs already: then it waits for its turn."""
+        """Run a job next to the other requests, unless one runs already: then it waits for its turn."""
         if not _is_alive(self._job):
             run = partial(self._guarded, partial(self._answer, token, ask))
             self._job_token, self._job = token, runtime.spawn_if_possible(run, "chunkstore-ask")

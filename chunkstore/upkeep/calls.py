@@ -1,6 +1,6 @@
 """The methods of an owned container that take several changes, what clients ask for, and upkeep.
 
-Promises: as ``chunkstore.engine.store.store.store``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
+Promises: as ``chunkstore.engine.store``; bytes that can be read never change; what a retention policy gives up can be read no more. Leaves
 out: who calls them, and when.
 """
 
@@ -51,7 +51,7 @@ __all__ = ["UpkeepCalls"]
 
 _DAY_S: Final = 86_400.0
 _ACTIONS_MAX: Final = 1_000
-"""Of a merge that a client asked for, how many are told."""
+"""Of a merge that a client asked for, how many are reported."""
 
 
 class UpkeepCalls:
@@ -106,7 +106,7 @@ class UpkeepCalls:
                 self._container.fetch(change.name)
         return commit(self._container, changes)
 
-    # As ``chunkstore.engine.store.store.store.owner.Owner``
+    # As ``chunkstore.engine.owner.Owner``
 
     def state(self) -> Self:
         """This store, which shows what is committed. Raises nothing."""
@@ -319,7 +319,7 @@ class UpkeepCalls:
         return report
 
     def sweep(self, *, delete: bool = False, keep_in: str | None = None, age_s_min: float = _DAY_S) -> SweepReport:
-        """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that nobody can refer to any more.
+        """Look for chunks that nothing refers to, left by crashes, and with ``delete`` delete those that no one can refer to any more.
 
         Only chunks of epochs, and of sessions that began, strictly below the present epoch are orphans. ``age_s_min``: by the storage's
         clock; a margin, not what makes it safe. Where the storage does not tell an age they stay, unless it is 0. ``keep_in``: a folder of

@@ -4,7 +4,7 @@ Promises: bytes that can be read never change. A run is composed into a new chun
 metadata of the old ones, never from bytes that nothing verified: rot that is copied stays visible. With ``verify`` the new chunk is
 read back and compared before it takes their place. What happens to the segment meanwhile wins: the run is planned anew. A new chunk
 whose commit certainly did not happen is deleted; after ``OutcomeUnknown`` never.
-A step reads 20,000 chunk rows at most (some tenths of a second), and carries out runs until ``run_bytes_max`` are moved or 64 runs are
+A step reads 20,000 chunk rows at most (some tenths of a second), and performs runs until ``run_bytes_max`` are moved or 64 runs are
 done; it goes on from a position, so that nothing is walked twice.
 Leaves out: which chunks (``defrag_plan``), when (the caller), deleting the old ones (the collector).
 """
@@ -61,12 +61,12 @@ _SOURCES_OF_A_DEADLINE = 256
 """Composing may take ``op_deadline_s`` for each so many chunks."""
 _UNVERIFIED_BYTES = 1 << 20
 _CLOCKS_DIFFER_MS = 60_000
-"""Before anybody is told: by less the clocks of two machines may differ, and it is over soon."""
+"""Before a pin counts as ended: by less the clocks of two machines may differ, and it is over soon."""
 
 
 class DefragStep(NamedTuple):
     """What one step of a segment did, or would do. ``refused``: runs that are damaged, and stay as they are. ``carried_bytes``: of what was
-    moved, what went through this client. ``position``: where the next step begins; None: behind it there is nothing."""
+    moved, what went through this client. ``position``: where the next step begins; None: after it there is nothing."""
 
     actions: tuple[DefragAction, ...]
     refused: tuple[DefragAction, ...]
@@ -77,7 +77,7 @@ class DefragStep(NamedTuple):
     ahead: bool = False
     """Whether chunks stay because their labels are later than our clock."""
     settled: int = 0
-    """What lies in front of this offset is merged with nothing that may come behind it. Behind a step that ends the segment."""
+    """What is in front of this offset is merged with nothing that may come after it. After a step that ends the segment."""
 
 
 class _Planned(NamedTuple):
@@ -133,7 +133,7 @@ def _plan(
     target = min(segment.chunk_size_bytes_max, policy.run_bytes_max)
     if following is None:
         while chunks and not chunks[-1].free:
-            chunks.pop()  # nothing is merged behind it, until it is
+            chunks.pop()  # nothing is merged after it, until it is
         runs = plan_runs(chunks, policy, target, growing=wait and not segment.sealed)
     else:
         runs = plan_runs(chunks, policy, target, growing=True)
@@ -159,7 +159,7 @@ def _plan(
 def _window(
     view: MetadataView, names: ContainerNames, segment: SegmentRecord, position: int, made_before_ms: int
 ) -> tuple[list[DefragChunk], int | None, int]:
-    """The chunks from ``position`` on, as many as a step reads, the offset behind them (None: they are the last), and the latest
+    """The chunks from ``position`` on, as many as a step reads, the offset after them (None: they are the last), and the latest
     label of those that are closed."""
     begin, identity = segment.start_offset - segment.first_chunk_skip, segment.first_chunk
     if position > segment.start_offset:
@@ -352,7 +352,7 @@ def defrag_all(
     step: Callable[[str, int], DefragStep],
     done: Callable[[DefragAction], None] | None = None,
 ) -> DefragReport:
-    """Do steps of each segment to its end. ``done`` is called behind each new chunk. A segment of which something
+    """Do steps of each segment to its end. ``done`` is called after each new chunk. A segment of which something
     else changes every run meanwhile is left after 5 tries. Raises ``SegmentNotFound`` (of ``name``), and what
     ``step`` raises, but for ``Damaged``."""
     segments: Iterable[SegmentInfo]

@@ -58,7 +58,7 @@ def rank(length: int, target: int, fanout: int) -> int:
 def plan_runs(chunks: Sequence[DefragChunk], policy: DefragPolicy, target: int, *, growing: bool) -> list[DefragRun]:
     """The runs to merge, ascending, and the first chunk alone where it is worth while to leave its dead head out. Pure.
 
-    ``growing``: others will follow behind the last chunk; what they may still fill a chunk with waits for them.
+    ``growing``: others will follow after the last chunk; what they may still fill a chunk with waits for them.
     """
     planner = _Planner(chunks, policy, target, growing)
     runs = list(planner.merges(1, 0, len(chunks)))
@@ -74,7 +74,7 @@ def undecided_from(
 ) -> int | None:
     """Where planning is to begin again when more chunks are known: at the first of those at the end that they may be merged with.
 
-    None: that would be from the very beginning, which gets nobody further.
+    None: that would be from the very beginning, which gets no one further.
     """
     first = len(chunks)
     stop = max((run.last for run in runs if run.last < first), default=0)

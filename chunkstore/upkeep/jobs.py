@@ -1,6 +1,6 @@
 """The jobs of the optimiser: upkeep in steps that are bounded by what a ``Step`` allows.
 
-Promises: a step that is told to leave off begins nothing more, and the next one goes on behind it; a pass of a job that finds nothing to do
+Promises: a step that is asked to leave off begins nothing more, and the next one goes on after it; a pass of a job that finds nothing to do
 asks nothing of the storage, but for journal and snapshots, which are listed when there is something new since the last time.
 Leaves out: when they run and how fast (``optimiser``), what they do (``collect``, ``retention``, ``sweep``, ``defrag``, ``scrub``).
 """
@@ -121,7 +121,7 @@ class CollectJob:
             drop_staged(container)
             self._rows = Collection(container, chunks_max=_REQUESTS_MAX)
         rows = self._rows
-        # Rows come in the order of their removals: behind one that waits, or that a pin keeps, the others do, too.
+        # Rows come in the order of their removals: after one that waits, or that a pin keeps, the others do, too.
         while not rows.waiting and not rows.pinned:
             chunks, chunk_bytes = rows.chunks, rows.chunk_bytes
             if not rows.step():
@@ -203,7 +203,7 @@ class RetentionJob:
 
 
 class SweepJob:
-    """Chunks that crashes have left behind. A pass is one step, for rows are looked at behind the whole listing."""
+    """Chunks that crashes have left behind. A pass is one step, for rows are looked at after the whole listing."""
 
     name = "sweep"
     pressing = False

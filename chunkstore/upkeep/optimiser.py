@@ -1,7 +1,7 @@
 """``StorageOptimiser``: upkeep in the background of an owner, in bounded steps that stand back for its work.
 
 Promises: one step at a time. None begins while commits are queued, but for one in five seconds, so that a busy owner is kept up, too; nor
-before what the last ones spent is paid for by the policy's limits. A job that fails is told to the observer and in ``status``, and
+before what the last ones spent is paid for by the policy's limits. A job that fails is reported to the observer and in ``status``, and
 tried again after ever longer pauses; nothing of it reaches a caller. Idle, it has no thread, and costs the keeper a comparison each tick.
 Leaves out: what the jobs do (``jobs``).
 """
@@ -77,7 +77,7 @@ class _Entry:
         self.findings: tuple[str, ...] = ()
 
     def due_s(self, now_s: float) -> float:
-        """When the next step begins; that of a pass that is pressing now, but for the pause behind an error."""
+        """When the next step begins; that of a pass that is pressing now, but for the pause after an error."""
         if self.job.pressing and self.error is None:
             self.next_s = min(self.next_s, now_s)
         return self.next_s

@@ -8,8 +8,8 @@ A step looks at 256 segments at most, reads 10,000 chunk rows of each at most, a
 many. A segment that is damaged stays as it is, and stops nothing; a policy of a prefix that is damaged stops everything.
 
 Age: chunks carry the label of when they were made, and no label of when they were last written. So a chunk is old when a chunk
-behind it, made when all before it was written, is old: one that the segment itself made, or one of a later epoch than all before
-(others came by a concat, and may be older than what they stand behind). Everything is old when the segment has not changed since.
+after it, made when all before it was written, is old: one that the segment itself made, or one of a later epoch than all before
+(others came by a concat, and may be older than what they follow). Everything is old when the segment has not changed since.
 A label of the future makes its chunk, and all after it, young, and is reported; with ``ignored_after_ms`` a later label says nothing.
 Clocks are believed otherwise.
 Leaves out: when to apply (the caller), deleting chunks (the collector).
@@ -46,8 +46,8 @@ __all__ = [
     "RetentionReport",
     "RetentionStep",
     "apply_all",
+    "apply_cut",
     "apply_step",
-    "carry_out",
     "check_ignored",
     "plan_cut",
     "plan_step",
@@ -64,7 +64,7 @@ class ChunkLabel(NamedTuple):
 
 class RetentionStep(NamedTuple):
     """What one step found. ``policies``: the one of each cut. ``looked``: segments with a policy that it came to, of which ``refused`` are
-    damaged, or their policy is. ``position``: the last name it came to; None: no more are behind it. ``future``: as in the report."""
+    damaged, or their policy is. ``position``: the last name it came to; None: no more are after it. ``future``: as in the report."""
 
     cuts: tuple[RetentionCut, ...]
     policies: tuple[RetentionPolicy, ...]
@@ -183,12 +183,12 @@ def apply_step(
     for number, (cut, policy) in enumerate(zip(step.cuts, step.policies, strict=True)):
         if number and not go_on():
             return step._replace(cuts=tuple(cuts), position=step.cuts[number - 1].segment)
-        if carry_out(container, cut, policy):
+        if apply_cut(container, cut, policy):
             cuts.append(cut)
     return step._replace(cuts=tuple(cuts))
 
 
-def carry_out(container: OwnedContainer, cut: RetentionCut, policy: RetentionPolicy) -> bool:
+def apply_cut(container: OwnedContainer, cut: RetentionCut, policy: RetentionPolicy) -> bool:
     """Truncate, unless the segment is gone, or its policy is another one by now; whether it was done.
 
     Atomic, durable. Raises what commits raise. Retry: safe."""
@@ -246,7 +246,7 @@ class _Labels:
 
 
 def apply_all(step: Callable[[str | None], RetentionStep]) -> RetentionReport:
-    """Do steps, each behind the former one's position, to the end."""
+    """Do steps, each after the former one's position, to the end."""
     cuts: list[RetentionCut] = []
     refused: list[str] = []
     future: list[str] = []

@@ -2,8 +2,8 @@
 
 Promises: every chunk of every segment, but for one that may still grow, is there, is as long as its record, and has the CRCs at the
 borders of its blocks; what is not so is a finding with the range of the segment that cannot be read, and stops nothing. Bytes of a
-first chunk that lie below the start offset, in blocks of their own, are no longer looked at. What was truncated, deleted or replaced
-meanwhile is no finding. A step reads about as much as it is told, holds no view while it reads, and can be repeated. A repair takes, block
+first chunk that are below the start offset, in blocks of their own, are no longer looked at. What was truncated, deleted or replaced
+meanwhile is no finding. A step reads about as much as asked, holds no view while it reads, and can be repeated. A repair takes, block
 by block, the bytes that have the CRC that our own metadata say, from our chunk or from the one of the same name in the copy, into new
 chunks of the present epoch, and replaces the damaged one, which is garbage then; where one block is sound in neither, nothing is
 changed. The position is a row that commits once a minute at most.
@@ -67,7 +67,7 @@ _SEGMENTS_MAX: Final = 1_000
 SAVE_S: Final = 60.0
 """Between two records of the position: what a crash makes us look at again."""
 _PAUSE_S: Final = 0.25
-"""How long at most nobody notices that the store was closed."""
+"""How long at most no one notices that the store was closed."""
 _NEW_CHUNK_BYTES: Final = 128 * MIB
 """A new chunk is held in memory: a longer one is replaced by several."""
 
@@ -83,7 +83,7 @@ class ScrubStep(NamedTuple):
 
 
 class ScrubPart(NamedTuple):
-    """Bytes ``[low, high)`` of a chunk, whole blocks, whose first byte lies at ``offset`` of the segment."""
+    """Bytes ``[low, high)`` of a chunk, whole blocks, whose first byte is at ``offset`` of the segment."""
 
     segment: SegmentRecord
     identity: bytes
@@ -172,7 +172,7 @@ def scrub_step(
     bytes_max: int,
     copy: ChunkStorage | None = None,
 ) -> ScrubStep:
-    """Look at the next ``bytes_max`` bytes behind ``position``, to the end of a block; repair what is damaged if there is a ``copy``.
+    """Look at the next ``bytes_max`` bytes after ``position``, to the end of a block; repair what is damaged if there is a ``copy``.
 
     A chunk without borders is read at once. Changes nothing without a ``copy``. Raises ``Closed``, ``NotOwner``,
     ``DeadlineExceeded``, ``StorageUnavailable``, and with a ``copy`` the errors of commits. Retry: safe.
@@ -259,7 +259,7 @@ def _parts(
 
 
 def _joint_faults(storage: ChunkStorage, part: ScrubPart) -> list[Fault]:
-    """The faults of a part; what lies side by side is one."""
+    """The faults of a part; what is side by side is one."""
     joint = list[Fault]()
     for fault in chunk_faults(storage, part.address, part.low, part.length, part.borders):
         if joint and joint[-1].high == fault.low:

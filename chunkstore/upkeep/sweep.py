@@ -1,11 +1,11 @@
-"""The sweep of orphans: deleting chunks that nothing refers to and nobody can refer to any more (protocol 3.14.4, A9).
+"""The sweep of orphans: deleting chunks that nothing refers to and no one can refer to any more (protocol 3.14.4, A9).
 
-Promises: LIST first, the rows behind it, the fence behind them, and only then a deletion. What may go is of an epoch, or of a
+Promises: LIST first, the rows after it, the fence after them, and only then a deletion. What may go is of an epoch, or of a
 session that began, strictly below the epoch that the sweeper had before its LIST (``orphans.judge``): so a sweeper that was deposed
 meanwhile, or a LIST that lags, harms nothing at any delay, and what an undecided commit may refer to stays. Ages are a margin only.
 A cache that does not hold what was written, rows that contradict each other, and a chunk of a segment that is absent stop it before
 anything is deleted. It can be stopped anywhere and begun again.
-Leaves out: the journal's own objects, which ``collect`` deletes: an unfinished snapshot goes as soon as newer ones stand behind it,
+Leaves out: the journal's own objects, which ``collect`` deletes: an unfinished snapshot goes as soon as newer ones follow it,
 and the log of an epoch that never opened is empty, for records follow its OPEN. Temporaries of files and HDFS, which their
 bindings delete after a day.
 """
@@ -42,7 +42,7 @@ _STEP: Final = 256
 """Objects between two looks at the fence."""
 _NO_CHUNKS: Final = ("temporary", "request")
 _TEMPORARY_MS: Final = 24 * 3_600_000
-"""These belong to no epoch: they go at this age, whatever is asked for, or whoever wrote them may still need them."""
+"""These belong to no epoch: they go at this age, whatever is asked for, or a caller that wrote them may still need them."""
 
 
 def check_age(age_s_min: object) -> float:
@@ -91,7 +91,7 @@ def _delete_step(container: OwnedContainer, context: ReadContext, step: list[Orp
         for item in step:
             with container.bounded(container.deadline()):
                 _keep(context, item, keep_in)
-    # Behind everything that was looked at; a deletion that is late all the same meets nothing of a successor's.
+    # After everything that was looked at; a deletion that is late all the same meets nothing of a successor's.
     container.check_fence()
     delete_objects(container, [item.info.name for item in step])
 
@@ -164,7 +164,7 @@ def _require_sound(context: ReadContext, view: MetadataView, listed: IdSet) -> N
             raise Damaged(what, object=finding.object, position=finding.position)
     for segment in _segments(view):
         for offset, identity, record in walk(view.get, segment):
-            # What came behind the LIST is not in it.
+            # What came after the LIST is not in it.
             if record.length and record.kind == KIND_OBJECT and identity not in listed:
                 chunk = context.names.chunk(identity)
                 if not context.storage.exists(chunk):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from chunkstore import runtime
-from chunkstore.metadata.inline_index import all_extents, held_from, inline_chunks, size_of_extents
+from chunkstore.metadata.inline_index import all_extents, inline_chunks, oldest_inline_record, size_of_extents
 from chunkstore.metadata.port import MetadataView, Totals
 from chunkstore.operations.space import Room
 from chunkstore.records.segments import SegmentRecord, Usage
@@ -115,7 +115,7 @@ class Extents(NamedTuple):
 def count_extents(view: MetadataView) -> Extents:
     """One look for each: there are ``Tuning.inline_rows_max`` at most, about."""
     count, size_bytes = size_of_extents(view, all_extents(view))
-    return Extents(size_bytes, count, *(held_from(view) or (None, None)))
+    return Extents(size_bytes, count, *(oldest_inline_record(view) or (None, None)))
 
 
 def segment_usage(view: MetadataView, segment: SegmentRecord) -> Usage:

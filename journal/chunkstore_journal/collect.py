@@ -53,7 +53,7 @@ class Collector:
         self._own = own
         self._validated: set[str] = set()
         self._first_epoch = 0
-        self._held_from = _NOTHING_HELD
+        self._oldest_inline_record = _NOTHING_HELD
 
     def run(
         self,
@@ -61,16 +61,16 @@ class Collector:
         published: Sequence[SnapshotLink],
         *,
         pinned_lsn: int | None,
-        held_from: tuple[int, int] | None,
+        oldest_inline_record: tuple[int, int] | None,
         dry_run: bool,
         go_on: Callable[[], bool],
         least: bool,
     ) -> tuple[int, int]:
         """Collect once, as long as ``go_on`` says so before a deletion. ``published``: snapshots whose note this epoch committed;
-        ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``; ``held_from``: epoch and index of the oldest
-        record that holds extents: it and all after it stay; ``least``: of snapshots the newest is enough, but for what pins and the
+        ``pinned_lsn``: the lowest that a pin names, of all that were committed up to ``head``; ``oldest_inline_record``: where the oldest
+        record with extents is (epoch, index): it and all after it stay; ``least``: the newest snapshot is enough, but for what pins and the
         horizon keep. Returns (objects, bytes) deleted."""
-        self._held_from = held_from or _NOTHING_HELD
+        self._oldest_inline_record = oldest_inline_record or _NOTHING_HELD
         trusted = [link for link in (self._own.payload.snapshot, *published) if link is not None]
         trusted = [link for link in trusted if link.lsn <= head.position.lsn and self._streams.is_ours(link)]
         trusted = [link for link in trusted if self._storage.exists(link.name)]
@@ -181,22 +181,22 @@ class Collector:
             if not isinstance(opened, Opened):
                 continue  # void: nothing there was ever part of history
             if waiting is not None:
-                due, whole = self._due_behind(*waiting, opened, keep_from)
+                due, whole = self._due_after(*waiting, opened, keep_from)
                 yield from due
                 if not whole:
                     self._stop_at(waiting[0], dry_run=dry_run)
                     return
             waiting = (stream, opened)
         if waiting is not None:
-            due, whole = self._due_behind(*waiting, self._own, keep_from)
+            due, whole = self._due_after(*waiting, self._own, keep_from)
             yield from due
             if not whole:
                 self._stop_at(waiting[0], dry_run=dry_run)
 
-    def _due_behind(
+    def _due_after(
         self, stream: _Stream, opened: Opened, following: Opened, keep_from: int
     ) -> tuple[list[ChunkInfo], bool]:
-        due, whole = _due_of(stream, opened, following, keep_from, self._held_from)
+        due, whole = _due_of(stream, opened, following, keep_from, self._oldest_inline_record)
         if due and stream.slots and not self._storage.exists(stream.slots[-1][1].name):
             # The LIST shows what is gone, such as a longer stream in a root that was replaced: the SEAL may be the slot below.
             return [], False
@@ -231,19 +231,19 @@ class Collector:
 
 
 def _due_of(
-    stream: _Stream, opened: Opened, following: Opened, keep_from: int, held_from: tuple[int, int]
+    stream: _Stream, opened: Opened, following: Opened, keep_from: int, oldest_inline_record: tuple[int, int]
 ) -> tuple[list[ChunkInfo], bool]:
     """What may go of one stream, and whether that is all of it. ``following`` is the OPEN of a later stream."""
     # The highest index of a sealed stream is its SEAL, which stays. Should a lagging LIST hide it, a record stays longer; and
     # whether the highest is there the caller asks.
     records = stream.slots[:-1]
     due = [
-        info for index, info in records if opened.header.lsn + index <= keep_from and (stream.epoch, index) < held_from
+        info for index, info in records if opened.header.lsn + index <= keep_from and (stream.epoch, index) < oldest_inline_record
     ]
     whole = len(due) == len(records)
     if stream.log is not None:
         # Whatever a zombie wrote after the cut was never part of history; only what is before it counts.
-        if following.before_embedded.lsn <= keep_from and stream.epoch < held_from[0]:
+        if following.before_embedded.lsn <= keep_from and stream.epoch < oldest_inline_record[0]:
             due.append(stream.log)
         else:
             whole = False

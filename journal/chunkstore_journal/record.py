@@ -199,10 +199,10 @@ def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Recor
     ) = _HEADER.unpack_from(data, offset)  # fmt: skip
     if magic != MAGIC:
         raise _Flaw("no record begins here")
-    behind_header = offset + HEADER_BYTES
+    header_end = offset + HEADER_BYTES
     if (
         crc32c_of_more(
-            crc32c_of_bytes(data[offset : offset + _HEADER_CRC_AT]), data[offset + _BEHIND_HEADER_CRC : behind_header]
+            crc32c_of_bytes(data[offset : offset + _HEADER_CRC_AT]), data[offset + _BEHIND_HEADER_CRC : header_end]
         )
         != header_crc
     ):
@@ -222,17 +222,17 @@ def _decode(data: bytes, offset: int, container: bytes | None, at: int) -> Recor
         raise _Flaw(
             f"the record claims a payload of {payload_length} bytes; {_PAYLOAD_BYTES_MAX} is the limit", torn=False
         )
-    behind_payload = behind_header + payload_length
-    end = behind_payload + HASH_BYTES
+    payload_end = header_end + payload_length
+    end = payload_end + HASH_BYTES
     if end > len(data):
         raise _Short(end - offset)
-    payload = data[behind_header:behind_payload]
+    payload = data[header_end:payload_end]
     if crc32c_of_bytes(payload) != payload_crc:
         raise _Flaw("the record's payload has a wrong CRC")
-    identity = data[behind_payload:end]
+    identity = data[payload_end:end]
     blob = blob_end(payload)
     hashed = payload[:BLOB_AT] + payload[blob:] if blob else payload
-    if blake2b(data[offset:behind_header] + hashed, digest_size=HASH_BYTES).digest() != identity:
+    if blake2b(data[offset:header_end] + hashed, digest_size=HASH_BYTES).digest() != identity:
         raise _Flaw("the record's hash does not match its bytes")
     header = _make(
         RecordHeader,
@@ -283,9 +283,9 @@ def decode_unproven(data: bytes, container: bytes | None, at: int) -> tuple[Reco
     size, header = peek_length(data, 0, at), intact_header(data, 0, container)
     if size is None or header is None or size > len(data):
         return None
-    behind_payload = size - HASH_BYTES
+    payload_end = size - HASH_BYTES
     (crc,) = _U32.unpack_from(data, HEADER_BYTES - _U32.size)
-    return Record(header, data[HEADER_BYTES:behind_payload], data[behind_payload:size], size), crc
+    return Record(header, data[HEADER_BYTES:payload_end], data[payload_end:size], size), crc
 
 
 class LogReader:

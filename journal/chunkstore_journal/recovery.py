@@ -31,11 +31,11 @@ __all__ = [
     "Mismatch",
     "NothingLeads",
     "Progress",
-    "bring",
     "commit_of",
     "commits_of_open",
     "materialise",
     "records_of_leg",
+    "replay_to",
     "route",
 ]
 
@@ -284,7 +284,7 @@ def _take(
         _apply_all(store, batch, payloads, taken)
 
 
-def bring(
+def replay_to(
     streams: Streams,
     store: MetadataStore,
     leg: Leg,
@@ -349,7 +349,7 @@ class _Search:
                 load_snapshot(self.streams.storage, name, store, container=self.streams.container, expected=link)
                 blames = True
             if store.head().position[:2] != self.ahead:
-                bring(self.streams, store, self.leg, self.pool, progress, taken)
+                replay_to(self.streams, store, self.leg, self.pool, progress, taken)
             discard = False
             return progress
         except CacheDamaged as rot:
@@ -457,7 +457,7 @@ def materialise(
     place, or there is none, or no room for both; it is kept, as far as it got, if the storage fails. ``discard`` does that
     (default: the cache's), for callers whose readers may still be at it. A collector of the old
     owner may delete snapshots and records under us, which looks like something missing: then start again from what
-    LATEST says now, a bounded number of times. ``taken`` is called, as by ``bring``, of what was applied to ``current``.
+    LATEST says now, a bounded number of times. ``taken`` is called, as by ``replay_to``, of what was applied to ``current``.
 
     Raises: ``Damaged`` when no source leads there (``NothingLeads``: because it was collected); ``StorageFull``, ``StorageUnavailable``.
     """

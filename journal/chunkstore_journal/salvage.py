@@ -32,7 +32,7 @@ from chunkstore_journal.recovery import commit_of, commits_of_open
 from chunkstore_journal.snapshot import list_snapshots, load_snapshot
 from chunkstore_journal.walk import find_last_claim
 
-__all__ = ["LastGood", "last_good_state", "spoilt_record"]
+__all__ = ["LastGood", "damaged_record", "last_good_state"]
 
 _BATCH_RECORDS: Final = 256
 _WORKERS: Final = 16
@@ -241,7 +241,7 @@ def _log(streams: Streams, start: Position, end: StreamEnd | None, token: bytes 
             begin, lsn = reader.offset, record.header.lsn
         if reader.ended == "clean":
             break
-        found = spoilt_record(streams, name, begin)
+        found = damaged_record(streams, name, begin)
         if found is None:
             if end is None and reader.find_record_after(begin, lsn=lsn, token=token, moved=True) is None:
                 return  # as a torn write leaves it
@@ -277,12 +277,12 @@ def _slot(streams: Streams, epoch: int, index: int) -> tuple[Record, Damaged | N
     try:
         return streams.read_slot(epoch, index), None
     except Damaged as damage:
-        return spoilt_record(streams, name, None) or damage
+        return damaged_record(streams, name, None) or damage
     except ChunkNotFound:
         return Damaged("a record of history is missing", object=name)
 
 
-def spoilt_record(streams: Streams, name: str, begin: int | None) -> tuple[Record, Damaged] | None:
+def damaged_record(streams: Streams, name: str, begin: int | None) -> tuple[Record, Damaged] | None:
     """The record at byte ``begin`` of a log (None: in a slot of its own) of which nothing but bytes of appends is damaged, and what to say
     of it. Raises ``ChunkNotFound``, and what the storage raises.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from chunkstore.config import LIMITS, Settings
 from chunkstore.errors import ChunkNotFound, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.journal import Journal, JournalService, LeaseInfo, Ownership, SnapshotReport
-from chunkstore.metadata.inline_index import held_from
+from chunkstore.metadata.inline_index import oldest_inline_record
 from chunkstore.metadata.pins import pinned_lsn
 from chunkstore.metadata.port import Head, MetadataCache, MetadataStore, Position
 from chunkstore.records.names import ContainerNames
@@ -172,9 +172,9 @@ class ContainerJournal(JournalService):
             )
         assert self._store is not None
         with self._store.view() as view:
-            lowest, held = pinned_lsn(view), held_from(view)
+            lowest, held = pinned_lsn(view), oldest_inline_record(view)
         return self._collector.run(
-            head, self._published, pinned_lsn=lowest, held_from=held, dry_run=dry_run, go_on=go_on, least=least
+            head, self._published, pinned_lsn=lowest, oldest_inline_record=held, dry_run=dry_run, go_on=go_on, least=least
         )
 
     def renew_lease(self, epoch: int, *, released: bool) -> None:

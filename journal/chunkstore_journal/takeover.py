@@ -44,7 +44,7 @@ from chunkstore_journal.payloads import (
     encode_open,
 )
 from chunkstore_journal.record import RecordHeader, encode_record
-from chunkstore_journal.recovery import Materialised, Mismatch, Progress, bring, commit_of, materialise
+from chunkstore_journal.recovery import Materialised, Mismatch, Progress, commit_of, materialise, replay_to
 from chunkstore_journal.slot_stream import SlotStream, seal_stream
 from chunkstore_journal.slots import Mine, Undecided, put_decided, read_if_present
 from chunkstore_journal.stream import OwnedStream
@@ -399,7 +399,7 @@ class TakeOver:
         assert self._store is not None
         pool = runtime.pool("journal-open", 1)
         try:
-            bring(self._streams, self._store, leg, pool, Progress())
+            replay_to(self._streams, self._store, leg, pool, Progress())
         except (Mismatch, ChunkNotFound, Damaged, CacheDamaged) as error:
             self._findings.append(f"the local cache was discarded after the take-over: {error}")
             self._cache.discard(self._store)

@@ -11,7 +11,7 @@ import pytest
 from chunkstore import backup
 from chunkstore.engine.reading import read_view
 from chunkstore.engine.store import ChunkedSegmentStorage
-from chunkstore.metadata.inline_index import held_from
+from chunkstore.metadata.inline_index import oldest_inline_record
 from tests.backup_restore.test_restore import restored
 from tests.support.data import problems
 from tests.support.worlds import World
@@ -47,7 +47,7 @@ def kinds(store: Any, name: str) -> list[str]:
 
 
 def held(store: ChunkedSegmentStorage) -> tuple[int, int] | None:
-    return read_view(store, held_from)
+    return read_view(store, oldest_inline_record)
 
 
 def filled(world: World) -> ChunkedSegmentStorage:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from chunkstore.changes import Create, EndSession, TablePut
-from chunkstore.engine.store import owner as owners
+from chunkstore.engine import owner as owners
 from chunkstore.engine.owner import Owner, Written, attach_written, find_session
 from chunkstore.engine.reading import read_view
 from chunkstore.engine.store import ChunkedSegmentStorage

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import Conflict, SegmentSealed
+from chunkstore.errors import Conflict, SegmentSealed, StorageUnavailable
 from tests.support.data import refused, run_threads
-from tests.support.forwarding import Hooked
-from tests.support.hooked import hold_first, in_thread, is_commit, open_hooked
+from tests.support.forwarding import Hooked, nothing
+from tests.support.hooked import hold_first, in_thread, is_commit, is_data, open_hooked, within
 from tests.support.worlds import World
 
 
@@ -128,3 +128,22 @@ def test_an_event_waits_for_an_undecided_one_and_sees_what_came_between(world: W
     for offset, data in ((one, b"11"), (two, b"2222"), (plain, b"333")):
         assert content[offset : offset + len(data)] == data
     assert store.check("deep") == []
+
+
+def test_a_retry_goes_on_after_the_write_of_its_chunk_failed(world: World) -> None:
+    """The failed operation never entered the queue, so nothing decides it, and a retry must not wait for that."""
+    store, storage = open_hooked(world, Hooked)
+    store.create("a")
+    store.append("a", b"|")
+
+    def fail_once(operation: str, names: tuple[str, ...]) -> None:
+        if names and is_data(operation, names[0]):
+            storage.before = nothing
+            raise StorageUnavailable("injected before the write", object=names[0])
+
+    storage.before = fail_once
+    refused(StorageUnavailable, lambda: store.append("a", b"one", writer_id=b"w", event_number=1))
+    with within(store, 5):
+        assert store.append("a", b"one", writer_id=b"w", event_number=1) == 1
+    assert store.append("a", b"one", writer_id=b"w", event_number=1) == 1
+    assert store.read("a", 0, 99) == b"|one"

@@ -15,7 +15,7 @@ from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.operations import read_slices
-from chunkstore.records.segments import blocks
+from chunkstore.records import blocks
 from tests.support.data import pattern, problems, refused
 from tests.support.rot import Block, blocks_of, flip
 from tests.support.worlds import World

@@ -9,7 +9,7 @@ import pytest
 from chunkstore.changes import Append, Create, TablePut
 from chunkstore_journal.history import open_streams
 from chunkstore_journal.inspect import iter_records
-from chunkstore_journal.salvage import spoilt_record
+from chunkstore_journal.salvage import damaged_record
 from tests.support.worlds import World
 
 
@@ -31,12 +31,12 @@ def test_a_record_with_one_damaged_byte(mode: str, lines: bool, tmp_path: Path) 
     first, second = whole.index(a, begin, end), whole.index(b, begin, end)
     extents = {*range(first, first + len(a)), *range(second, second + len(b))}
     at = None if mode == "slot" else begin
-    assert spoilt_record(streams, item.object, at) is None, "it is whole"
+    assert damaged_record(streams, item.object, at) is None, "it is whole"
     for number in range(begin, end):
         raw = bytearray(whole)
         raw[number] ^= 1 << number % 8
         world.overwrite(item.object, bytes(raw))
-        found = spoilt_record(streams, item.object, at)
+        found = damaged_record(streams, item.object, at)
         assert (found is not None) == (number in extents), f"byte {number - begin} of {end - begin}"
         if found is not None:
             assert found[0].header.lsn == lsn and found[1].position == begin

@@ -8,7 +8,7 @@ import pytest
 
 from chunkstore.errors import Damaged
 from chunkstore.operations import read_slices
-from chunkstore.records.segments import blocks
+from chunkstore.records import blocks
 from chunkstore_bindings.wrappers.metered import MeteredChunkStorage
 from tests.support.data import pattern
 from tests.support.rot import flip

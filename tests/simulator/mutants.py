@@ -193,7 +193,7 @@ def _zero_the_last(original: Function) -> Function:
     return read
 
 
-_LOG: Final = "chunkstore.chunks:LogAppender"
+_LOG: Final = "chunkstore.records.chunks:LogAppender"
 _QUEUE: Final = "chunkstore.operations.commit_queue:CommitQueue"
 
 _MUTANTS: Final = (
@@ -251,7 +251,7 @@ _MUTANTS: Final = (
         "replay-skipped",
         "a snapshot or a local cache is taken for the end of history",
         EVERYWHERE,
-        {"chunkstore_journal.recovery:bring": _replay_nothing},
+        {"chunkstore_journal.recovery:replay_to": _replay_nothing},
     ),
     Mutant(
         "replica-uncommitted",
@@ -276,7 +276,7 @@ _MUTANTS: Final = (
         "live-extent-collected",
         "the journal is collected, whatever extents it holds",
         EVERYWHERE,
-        {"chunkstore_journal.service:held_from": _always(None)},
+        {"chunkstore_journal.service:oldest_inline_record": _always(None)},
     ),
     Mutant(
         "spill-drops-extent",

@@ -17,7 +17,7 @@ from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
 from chunkstore.metadata.keys import RETENTION_NAMESPACE
 from chunkstore.metadata.retention import encode_policy, pattern_key
-from chunkstore.upkeep.retention import RetentionCut, RetentionStep, apply_all, carry_out, plan_step
+from chunkstore.upkeep.retention import RetentionCut, RetentionStep, apply_all, apply_cut, plan_step
 from tests.simulator.drawing import Plan
 from tests.simulator.recorder import Recorder
 from tests.simulator.world import World
@@ -131,7 +131,7 @@ class _NotDue(ChunkstoreError):
 
 
 def _cut(store: ChunkedSegmentStorage, cut: RetentionCut, policy: RetentionPolicy) -> None:
-    if not carry_out(store._container, cut, policy):
+    if not apply_cut(store._container, cut, policy):
         raise _NotDue("nothing was cut off")
 
 

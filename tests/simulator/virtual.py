@@ -314,7 +314,7 @@ class VirtualRuntime(Runtime):
         self._tokens = Random(f"tokens {seed}")
         self._events_made = 0
         self.identities: dict[SimProcessState, ProcessIdentity] = {}
-        self._nobody = ProcessIdentity("observer", 1, "observer")
+        self._no_owner = ProcessIdentity("observer", 1, "observer")
         self.told_ms: dict[int, int] = {}
         """When a process was first told that it is so many milliseconds since 1970."""
 
@@ -370,4 +370,4 @@ class VirtualRuntime(Runtime):
         return SimPool(self._scheduler, name, workers)
 
     def identity(self) -> ProcessIdentity:
-        return self.identities.get(self._scheduler.current.process, self._nobody)
+        return self.identities.get(self._scheduler.current.process, self._no_owner)

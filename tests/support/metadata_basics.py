@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chunkstore.errors import Closed, Damaged, InvalidArgument
-from chunkstore.metadata.index import IndexBeside, check_index, rebuild_index
+from chunkstore.metadata.index import IndexComparison, check_index, rebuild_index
 from chunkstore.metadata.inline_index import all_extents, inline_chunks
 from chunkstore.metadata.port import GENESIS, Commit, Head, MetadataCache, MetadataStore, MetadataView, Totals
 from chunkstore.metadata.rows import recount
@@ -56,7 +56,7 @@ def compare(view: MetadataView, world: World) -> None:
         assert list(inline_chunks(view, segment.record())) == [
             (offset, chunk.id) for offset, chunk in places if chunk.record
         ]
-        beside = IndexBeside(view, segment.record())
+        beside = IndexComparison(view, segment.record())
         for chunk in segment.chunks:
             beside.meet(chunk.id, chunk.length)
         assert beside.agrees()

@@ -18,7 +18,7 @@ from chunkstore.metadata.codec import encode_table
 from chunkstore.metadata.keys import block_key
 from chunkstore.metadata.memory import memory_store
 from chunkstore.metadata.port import GENESIS, Commit, MetadataStore
-from chunkstore.records.segments import blocks
+from chunkstore.records import blocks
 from chunkstore.records.blocks import Borders, ChunkSum
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, TableRecord
 

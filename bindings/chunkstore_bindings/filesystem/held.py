@@ -97,9 +97,9 @@ class HeldFolders:
                 return present
             self.folders[first] = found
             self._known.add(first)
-            looked_at = [name for name, folder in self.folders.items() if not folder.written]
-            if len(looked_at) > _LOOKED_AT_MAX:
-                del self.folders[looked_at[0]]
+            existence_checked = [name for name, folder in self.folders.items() if not folder.written]
+            if len(existence_checked) > _LOOKED_AT_MAX:
+                del self.folders[existence_checked[0]]
         return found
 
     def was_held(self, first: str) -> bool:

@@ -129,7 +129,7 @@ def _children(fetch: Fetch, folder: str, prefix: str, after: str | None) -> Iter
     """
     waiting: list[tuple[str, int, dict[str, Any]]] = []
     count = 0
-    behind = _begin_behind(folder, prefix, after)
+    behind = _begin_after(folder, prefix, after)
     while True:
         page = fetch(folder, behind)
         for status in page.statuses:
@@ -152,7 +152,7 @@ def _children(fetch: Fetch, folder: str, prefix: str, after: str | None) -> Iter
         yield key, earlier
 
 
-def _begin_behind(folder: str, prefix: str, after: str | None) -> str:
+def _begin_after(folder: str, prefix: str, after: str | None) -> str:
     """An escaped name below everything wanted in ``folder``; "" where nothing can be left out."""
     lowest = ""
     if prefix.startswith(folder):

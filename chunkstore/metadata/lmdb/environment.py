@@ -95,7 +95,7 @@ class Environment(OrderedMap):
         self.handle: lmdb.Environment = _open_handle(path, map_bytes)
         self._held = held
         self._end_file: EndFile | None = None
-        """Where the head that is written is recorded, beside the rows; of a writing owner's. Used with ``writing`` held."""
+        """Where the head that is written is recorded, next to the rows; of a writing owner's. Used with ``writing`` held."""
         self._gate_open: bool = True
 
     def meaning(self, error: Exception) -> ChunkstoreError:

@@ -112,13 +112,13 @@ def offload(
     partition that has rows becomes a ledger. ``order_by``: sort by that column; then ledgers and entries are in its order. ``chunk_bytes``:
     of an offload segment; ``part_bytes``: of files that go into one commit. ``job``: the name under which the container remembers what is
     done; of files it is made of their names, lengths and times, and of how they are to be written, unless it is given; a frame that has
-    none is written once more, or refused because its ledgers are there. Under a name of your own, files that come behind those that are
-    done are gone on with; other files, lengths and times are refused; of a frame, whose rows nobody compares, another topic or
+    none is written once more, or refused because its ledgers are there. Under a name of your own, files that come after those that are
+    done are gone on with; other files, lengths and times are refused; of a frame, whose rows no one compares, another topic or
     ``ledger``. ``dry_run``: how much there is; nothing is asked or written.
 
     Each part is atomic and durable. Raises ``InvalidArgument``, ``Conflict`` (a ledger is there already; a file changed; ``job`` has done
-    something else; somebody else writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (nobody answered),
-    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on behind the last part, with a ``job`` or
+    something else; somebody else writes the topic), ``ContainerNotFound``, ``RootUnavailable``, ``OutcomeUnknown`` (no one answered),
+    ``StorageUnavailable`` (a file, too), ``StorageFull``, ``JobFailed``. Retry: safe, and goes on after the last part, with a ``job`` or
     files.
     """
     run = OnSpark(spark, f"chunkstore offload {topic}", progress)

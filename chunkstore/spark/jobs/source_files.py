@@ -25,7 +25,7 @@ class SourceFile(NamedTuple):
 
 
 def find_files(paths: Sequence[str]) -> list[SourceFile]:
-    """The files that these are, or that lie in them, in the order of their names. Hidden ones (``.`` and ``_`` in front) in directories are
+    """The files that these are, or that are in them, in the order of their names. Hidden ones (``.`` and ``_`` in front) in directories are
     left out. Raises ``InvalidArgument`` (there is none), ``StorageUnavailable``."""
     found: dict[str, SourceFile] = {}
     for given in paths:
@@ -72,7 +72,7 @@ class foreign:  # noqa: N801  (reads as a word)
 
 
 def _child(path: str, below: str) -> str:
-    """The name of what lies ``below`` a directory: in a URL it is quoted, and goes before the query."""
+    """The name of what is ``below`` a directory: in a URL it is quoted, and goes before the query."""
     if not below:
         return path
     if "://" not in path:
