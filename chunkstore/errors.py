@@ -15,11 +15,11 @@ A class exists only where a caller would act differently::
       OutcomeUnknown         may or may not have happened: retry with an expected offset or event number
       StorageFull            free space, then retry; nothing was lost
       StorageUnavailable     retry later; it did not happen
-        AccessDenied         mend the root or its permissions, then retry; it did not happen
+        AccessDenied         correct the root or its permissions, then retry; it did not happen
         CacheDamaged         the same: the metadata cache is made anew meanwhile
         RootUnavailable      a root or a folder is not there, or not what it was: bring it back, then retry
       DeadlineExceeded       retry with more time; it did not happen
-      ContainerNotFound      create it, or mend the root
+      ContainerNotFound      create it, or correct the root
       ContainerBusy          a live owner exists: wait, or take over
       ChunksMissing          a state cannot be copied whole: choose another one, or bring the chunks back
       PastCollected          choose a later moment; pins and pitr_horizon_s keep more
@@ -105,7 +105,7 @@ class ChunkstoreError(Exception):
         return twin
 
     @staticmethod
-    def told(name: str, message: str, fields: Mapping[str, object]) -> ChunkstoreError:
+    def from_fields(name: str, message: str, fields: Mapping[str, object]) -> ChunkstoreError:
         """An error that another process tells: of the class of this name, of the base where this program has none."""
         cls = globals()[name] if name in __all__ else ChunkstoreError
         return _restore(cls, message, {field: fields.get(field) for field in cls.fields})

@@ -55,12 +55,12 @@ class GuardedObserver(Observer):
 
 
 def _guarded(name: str) -> Callable[..., None]:
-    def told(self: GuardedObserver, *what: object) -> None:
+    def reported(self: GuardedObserver, *what: object) -> None:
         for inner in self._inner:
             with suppress(Exception):
                 getattr(inner, name)(*what)
 
-    return told
+    return reported
 
 
 for _name in [name for name in vars(Observer) if not name.startswith("_")]:

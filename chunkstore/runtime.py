@@ -1,4 +1,4 @@
-"""The only door to time, chance and threads.
+"""The only access to time, chance and threads.
 
 Promises: production code gets the real clock, ``secrets`` and real threads; a simulator may install another
 ``Runtime`` before any store is opened, and the very same blocking code then runs under its scheduler.
@@ -313,7 +313,7 @@ _active = _production
 
 
 def install(runtime: Runtime | None) -> None:
-    """Make ``runtime`` the door for everything created from now on; ``None`` brings production back."""
+    """Make ``runtime`` the source for everything created from now on; ``None`` brings production back."""
     global _active
     _active = runtime if runtime is not None else _production
 

@@ -37,11 +37,11 @@ __all__ = [
     "FoundChunk",
     "HistoryEnd",
     "ImportReport",
-    "Look",
     "MissingChunk",
     "Origin",
     "Row",
     "Source",
+    "ViewReader",
     "chunks_of",
     "require_complete",
     "rows_after",
@@ -62,7 +62,7 @@ _OFFLOAD: Final = "offload"
 _ENDS: Final = bytes((SEGMENT[0] + 1,))
 
 
-class Look(Protocol):
+class ViewReader(Protocol):
     """Something that can be asked about one point of history."""
 
     def __call__(self, call: Callable[[MetadataView], T], /) -> T: ...
@@ -96,7 +96,7 @@ class Source(NamedTuple):
     segment that has lost bytes."""
 
     origin: Origin
-    look: Look
+    look: ViewReader
     names: ContainerNames
     storage: ChunkStorage
     chosen: NameFilter = EVERYTHING

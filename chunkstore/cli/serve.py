@@ -96,7 +96,7 @@ class _Serving:
     accept_rollback: bool
     quiet: bool
     port: int | None = None
-    told: bool = False
+    stop_requested: bool = False
     """To end."""
     counted: Callable[[], Mapping[str, CallCounts]] = dict
     store: chunkstore.ChunkedSegmentStorage | None = None
@@ -141,7 +141,7 @@ class _Serving:
 
     def tell(self, _number: int, _frame: FrameType | None) -> None:
         """The signal handler. No lock is taken: the interrupted thread may hold it."""
-        self.told = True
+        self.stop_requested = True
         if self.opening:
             raise KeyboardInterrupt
 
@@ -149,7 +149,7 @@ class _Serving:
         """Serve until there is a reason to end, and return it. Raises ``ContainerBusy`` and ``NotOwner``, but not to ``stand_by``."""
         waiting = False
         pause_s = self.settings.lease_s
-        while not self.told:
+        while not self.stop_requested:
             try:
                 store = self._open(take_over=take_over)
             except KeyboardInterrupt:
@@ -206,7 +206,7 @@ class _Serving:
         looked_s = active_s = runtime.monotonic_s()
         findings: dict[str, tuple[str, ...]] = {}
         asked = 0.0
-        while not self.told:
+        while not self.stop_requested:
             self._pause()
             now_s = runtime.monotonic_s()
             for job in store.optimiser.status().jobs:
@@ -254,7 +254,7 @@ class _Serving:
 
     def _sleep(self, seconds: float) -> None:
         end_s = runtime.monotonic_s() + seconds
-        while not self.told and runtime.monotonic_s() < end_s:
+        while not self.stop_requested and runtime.monotonic_s() < end_s:
             runtime.sleep_s(_POLL_S)
 
 

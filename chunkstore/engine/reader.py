@@ -351,14 +351,14 @@ class _Pieces:
         """With the condition held: where a piece is not as long as it was taken for, what follows it begins elsewhere."""
         item = piece.item
         if isinstance(item, bytes) and item:
-            behind: int | None = piece.position + len(item)
+            following: int | None = piece.position + len(item)
         else:
-            behind = item.stop if isinstance(item, SkippedRange) else None
-        if behind == piece.position + self._piece_bytes or piece not in self._ahead:
+            following = item.stop if isinstance(item, SkippedRange) else None
+        if following == piece.position + self._piece_bytes or piece not in self._ahead:
             return
         while self._ahead[-1] is not piece:
             self._ahead.pop()
-        self._next = behind
+        self._next = following
 
     def read(self, position: int) -> _Item:
         """The buffer at ``position``, None at the end, or the error to raise there."""

@@ -295,10 +295,10 @@ def _replace(txn: IndexTransaction, op: Op) -> None:
     if not start < stop or not (chunks or op[0] == OpCode.SPILL):
         raise ValueError("an empty range cannot be replaced")
     own = _TARGET.pack(segment_id, start)
-    behind = txn.floor(_KEY.pack(RUN, segment_id, stop))
-    if behind is not None and behind[0][:_PREFIX_BYTES] == _PREFIX.pack(RUN, segment_id):
-        run, base = _TARGET.unpack(behind[1])
-        shift = base - _U64.unpack_from(behind[0], _PREFIX_BYTES)[0]
+    following = txn.floor(_KEY.pack(RUN, segment_id, stop))
+    if following is not None and following[0][:_PREFIX_BYTES] == _PREFIX.pack(RUN, segment_id):
+        run, base = _TARGET.unpack(following[1])
+        shift = base - _U64.unpack_from(following[0], _PREFIX_BYTES)[0]
         # A row only where a chunk begins: after the segment's last chunk a row would cut off that chunk's later growth.
         if txn.get(_KEY.pack(EXTENT, run, stop + shift)) is not None:
             txn.put(_KEY.pack(RUN, segment_id, stop), _TARGET.pack(run, stop + shift))

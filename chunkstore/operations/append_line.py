@@ -42,9 +42,9 @@ def load_tip(container: OwnedContainer, owned: OwnedEpoch, state: PendingSegment
     segment, tail = state.segment, state.tail
     state.segment_id = 0
     if segment is not None:
-        behind = tail is not None and tail.kind == KIND_INLINE
+        following = tail is not None and tail.kind == KIND_INLINE
         fits = len(state.encoded) <= _NAME_BYTES_MAX
-        longest = container.inline_bytes_after if behind else container.inline_bytes
+        longest = container.inline_bytes_after if following else container.inline_bytes
         state.segment_id, state.length = segment.id, segment.length
         state.sealed = bool(segment.flags & FLAG_SEALED)
         state.line_bytes_max = min(longest, segment.chunk_size_bytes_max) if fits else 0

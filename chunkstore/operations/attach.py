@@ -14,7 +14,7 @@ from chunkstore.metadata.codec import decode_session
 from chunkstore.metadata.keys import SESSION, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
-from chunkstore.operations.looking import Look
+from chunkstore.operations.looking import ExistenceCheck
 from chunkstore.operations.written_chunks import chunks_of_session, hang_chunks, require_fresh, require_session
 from chunkstore.records.segments import OpenSession, SessionRecord
 from chunkstore.sessions import SessionChunk
@@ -63,7 +63,7 @@ def plan_end_session(changes: ChangeSet, session_id: int) -> None:
 
 
 def plan_attach(
-    look: Look,
+    look: ExistenceCheck,
     changes: ChangeSet,
     name: str,
     session_id: int,

@@ -35,7 +35,7 @@ from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.concat import plan_concat
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import Look
+from chunkstore.operations.looking import ExistenceCheck
 from chunkstore.operations.replace import plan_replace
 from chunkstore.operations.segments import plan_attributes, plan_create, plan_delete, plan_seal, plan_unseal
 from chunkstore.operations.table_rows import plan_delete_row, plan_put_row
@@ -68,7 +68,7 @@ def _written(changes: Sequence[Change]) -> Iterator[bytes]:
             yield from (item.id for item in change.new)
 
 
-def _plan(container: OwnedContainer, look: Look, planned: ChangeSet, change: Change) -> int | None:
+def _plan(container: OwnedContainer, look: ExistenceCheck, planned: ChangeSet, change: Change) -> int | None:
     match change:
         case Append():
             return _plan_append(container, planned, change)

@@ -152,11 +152,11 @@ class CommitQueue:
         with self._lock:
             if op not in self._queue:
                 return  # never entered, or failed with others
-            behind = [item for item in self._queue if state in item.segments]
-            victims = behind[behind.index(op) :]
+            following = [item for item in self._queue if state in item.segments]
+            victims = following[following.index(op) :]
             self._queue[:] = [item for item in self._queue if item not in victims]
             # What was reserved before these is still undecided: the committed state is not the pending one yet.
-            before = [item for item in (*self._taken, *behind) if state in item.segments and item not in victims]
+            before = [item for item in (*self._taken, *following) if state in item.segments and item not in victims]
             state.last = before[-1] if before else None
             self._decide(victims, error, 0)
             self._hand_over()  # one of them may have been woken to lead

@@ -1,4 +1,4 @@
-"""An owned container: its parts, the epoch of ours that serves it, and the door that every operation passes.
+"""An owned container: its parts, the epoch of ours that serves it, and the entry that every operation passes.
 
 Promises: ``current`` changes only when a take-over or a roll has ended the epoch before. Order of checks in every operation:
 argument, closed, not owner, then the segment.
@@ -36,7 +36,7 @@ from chunkstore.observer import GuardedObserver, LoggingObserver, Observer, Upke
 from chunkstore.operations.backlog import Backlog, inline_limits
 from chunkstore.operations.commit_queue import FailedBatch
 from chunkstore.operations.fence import Fence
-from chunkstore.operations.looking import Look, audit, look
+from chunkstore.operations.looking import ExistenceCheck, audit, look
 from chunkstore.operations.owned_epoch import EpochStart, OwnedEpoch
 from chunkstore.operations.pending import Pending, PendingOp, Stale, Undecided
 from chunkstore.operations.space import SpaceGuard
@@ -54,9 +54,9 @@ _STARTS_MAX: Final = 1024
 
 
 class OwnedContainer:
-    """See the module. ``mend`` and ``decide`` are set by ``recovery`` before the first epoch is begun."""
+    """See the module. ``recover`` and ``decide`` are set by ``recovery`` before the first epoch is begun."""
 
-    mend: Callable[[Deadline], None]
+    recover: Callable[[Deadline], None]
     """Take over from ourselves when the current epoch has ended; or wait for the thread that does, or for a roll."""
     decide: Callable[[OwnedEpoch, FailedBatch], None]
 
@@ -96,7 +96,7 @@ class OwnedContainer:
         self.pool: runtime.Pool = runtime.pool("chunkstore-io", settings.tuning.io_workers)
         self.fence: Fence = Fence(service, lambda: self.current, self._deposed)
         self.collecting: runtime.Lock = runtime.lock()  # held by the one collection that is under way
-        self.looks: list[Look] = []  # of commits under way (``written_chunks``)
+        self.looks: list[ExistenceCheck] = []  # of commits under way (``written_chunks``)
         self.starts: deque[EpochStart] = deque(maxlen=_STARTS_MAX)  # of our epochs; no stranger was in between
         self.pin_holder: str = pin_holder()
         self.noticed_s: dict[bytes, float] = {}
@@ -157,11 +157,11 @@ class OwnedContainer:
 
     def takes_inline(self, segment: SegmentRecord, tail: ChunkRecord | None, data: BytesLike) -> bool:
         """Whether bytes that are appended after ``tail`` go into the record: few, and spilling keeps up."""
-        behind = tail is not None and tail.kind == KIND_INLINE
-        length_max = self.inline_bytes_after if behind else self.inline_bytes
+        following = tail is not None and tail.kind == KIND_INLINE
+        length_max = self.inline_bytes_after if following else self.inline_bytes
         return self.backlog.takes(data, min(length_max, segment.chunk_size_bytes_max))
 
-    # The door
+    # Entering
 
     def deadline(self) -> Deadline:
         """The end of an operation that begins now."""
@@ -236,7 +236,7 @@ class OwnedContainer:
                 space.reserve.make_room()
             else:
                 space.refuse()
-            self.mend(deadline)
+            self.recover(deadline)
             self.check_owner()
         if adds < 0 or deadline.end_s - self.space_checked_s > SPACE_CHECK_S:
             space.look(self.current.store, adds)

@@ -2,7 +2,7 @@
 
 Promises: what a caller gets comes from rows that are what was written; a damaged cache is made anew meanwhile, and the caller sees
 no error where that works. Rows that contradict one another are first taken for damage of the cache, which an audit decides.
-Next to it: what a look at chunks has found (``Look``). Leaves out: making it anew (``recovery``, the follower).
+Next to it: what a look at chunks has found (``ExistenceCheck``). Leaves out: making it anew (``recovery``, the follower).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 from chunkstore.errors import CacheDamaged, Damaged
 from chunkstore.metadata.port import MetadataStore, MetadataView
 
-__all__ = ["Look", "audit", "iterate_view", "look"]
+__all__ = ["ExistenceCheck", "audit", "iterate_view", "look"]
 
 T = TypeVar("T")
 _REBUILDS_MAX: Final = 3
 
 
-class Look:
+class ExistenceCheck:
     """Which lengths chunks have in the storage, by their ids, for a commit that is not planned yet; None: not there, or not looked at."""
 
     def __init__(self, lengths: dict[bytes, int | None]) -> None:

@@ -44,7 +44,7 @@ class Maintenance:
         self._container = container
         self._recovery = recovery
         self.snapshots: Snapshots = Snapshots(container, recovery.journal_bytes)
-        self.beside: list[BackgroundJob] = []
+        self.background: list[BackgroundJob] = []
         self.stopping: runtime.Event = runtime.event()
         self._keeper: runtime.Task | None = None
         self._last_steps: dict[str, runtime.LastStep] = {}
@@ -66,8 +66,8 @@ class Maintenance:
 
     def _keep(self) -> None:
         container = self._container
-        for beside in self.beside:
-            beside.tick(self._leased_s)
+        for background in self.background:
+            background.tick(self._leased_s)
         while not self.stopping.wait(_TICK_S):
             if container.fence.error is not None or container.closed:
                 return
@@ -87,8 +87,8 @@ class Maintenance:
                     if not container.space.disk_low:
                         self.snapshots.take_due()
                     container.space.tend(container.current.store)
-                    for beside in self.beside:
-                        beside.tick(now_s)
+                    for background in self.background:
+                        background.tick(now_s)
             except Exception as error:  # noqa: BLE001  (a bug of a binding must not end it)
                 # No caller waits for these; the next tick tries again, and operations report their own errors.
                 container.observer.failed(unexpected(error))
@@ -150,7 +150,7 @@ class Maintenance:
         with suppress(ChunkstoreError):
             if container.look(oldest_inline_record) is None:
                 # An owner whose next OPEN finds no room can free nothing any more.
-                container.space.leave_room(self.snapshots.expected_bytes, beside=False)
+                container.space.leave_room(self.snapshots.expected_bytes, background=False)
                 self._has_shed = True
                 # The OPEN of the first has seen no newer snapshot, and its successors start from the one that it names.
                 if self._recovery.roll():
@@ -165,15 +165,15 @@ class Maintenance:
         container = self._container
         container.closed = container.draining = True
         self.stopping.set()
-        for beside in self.beside:
-            beside.stop()
+        for background in self.background:
+            background.stop()
         container.changed(0)
         deadline = container.deadline()
         if self._keeper is not None:
             self._keeper.join(timeout=container.settings.op_deadline_s)
         self.snapshots.join(deadline.left_s())
-        for beside in self.beside:
-            beside.join(deadline.left_s() / 2)  # where it hangs, there is time left to close cleanly
+        for background in self.background:
+            background.join(deadline.left_s() / 2)  # where it hangs, there is time left to close cleanly
         serves = self._drain(deadline) and container.fence.error is None and container.current.end_reason is None
         if serves and not container.released:
             self._finish("goodbye", self._say_goodbye)

@@ -228,8 +228,8 @@ def _goes_without(context: ReadContext, plan: ReadPlan) -> bool:
 def _fetch(context: ReadContext, plan: ReadPlan, calls: Sequence[Callable[[], None]]) -> None:
     """Read what was planned, and check the fence if that is still to be done."""
     # The first failure in order is raised: a deposed owner's is ``NotOwner``, and nothing else.
-    beside = context.concurrent_fence_check and not _goes_without(context, plan)
-    context.pool.run_all([context.check, *calls] if beside else calls)
+    background = context.concurrent_fence_check and not _goes_without(context, plan)
+    context.pool.run_all([context.check, *calls] if background else calls)
 
 
 def read(context: ReadContext, name: str, identity: int | None, offset: int, length: int) -> bytes:

@@ -117,8 +117,8 @@ class SliceReader:
     def _bad_block(self, piece: ReadSlice, low: int, crc: int, data: BytesLike, passed: int) -> Damaged:
         assert piece.borders is not None
         at, crcs = piece.borders
-        behind = zip(at[passed + 1 :], crcs[passed + 1 :], strict=True)
-        bad = passed + (first_bad(low, crc, data, behind) or 0)
+        following = zip(at[passed + 1 :], crcs[passed + 1 :], strict=True)
+        bad = passed + (first_bad(low, crc, data, following) or 0)
         message = f"the block of {at[bad + 1] - at[bad]} bytes does not have the recorded CRC32C"
         return self._damaged(piece, message, at[bad], at[bad + 1])
 

@@ -45,7 +45,7 @@ class Recovery:
         """The last epoch of ours that has ended, and the journal bytes of all of them."""
         self.began_s: float = runtime.monotonic_s()
         """When the current epoch began."""
-        container.mend = self.mend
+        container.recover = self.recover
         container.decide = self.decide
 
     # Deciding a batch; called by the thread that leads the commits of ``owned``.
@@ -89,7 +89,7 @@ class Recovery:
             queue.decide(failure.batch, reason)
             with suppress(ChunkstoreError):
                 # A full disk, say: still no journal then. The next change tries again and reports what it meets.
-                self.mend(container.deadline())
+                self.recover(container.deadline())
         elif failure.step == "append" and isinstance(error, ChunkstoreError):
             queue.fail(failure.batch, error)
         else:
@@ -153,7 +153,7 @@ class Recovery:
         deadline.acquire(self._lock, "recovery")
         self._lock.release()
 
-    def mend(self, deadline: Deadline) -> None:
+    def recover(self, deadline: Deadline) -> None:
         """Take over from ourselves if the current epoch has ended; a take-over or a roll that is under way is waited for.
 
         Raises ``NotOwner`` (and the fence is closed), ``Closed``, ``DeadlineExceeded``, or why it cannot be done now.

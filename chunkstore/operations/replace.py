@@ -20,7 +20,7 @@ from chunkstore.metadata.keys import chunk_key
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import Look
+from chunkstore.operations.looking import ExistenceCheck
 from chunkstore.operations.written_chunks import (
     chunks_of_session,
     existence_checked,
@@ -47,7 +47,7 @@ def replace(container: OwnedContainer, change: Replace) -> None:
         commit_changes(container, (change.name,), plan, tables=change.session_id is not None, adds=adds)
 
 
-def plan_replace(look: Look, changes: ChangeSet, change: Replace) -> None:
+def plan_replace(look: ExistenceCheck, changes: ChangeSet, change: Replace) -> None:
     """Plan a replacement, whose new chunks ``look`` has seen.
 
     Raises ``SegmentNotFound``, ``Conflict`` (the list, the session or the epoch are not what the change says), ``InvalidArgument`` (a

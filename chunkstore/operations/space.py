@@ -151,12 +151,12 @@ class SpaceGuard:
                 runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
         self.refuse()
 
-    def leave_room(self, size_bytes: int, *, beside: bool) -> None:
-        """Raise ``StorageFull`` where writing so many bytes leaves a local disk less than what frees space needs. ``beside``: no one waits
-        for it, and the reserve stays. Raises what ``free_bytes`` raises, too."""
+    def leave_room(self, size_bytes: int, *, background: bool) -> None:
+        """Raise ``StorageFull`` where writing so many bytes leaves a local disk less than freeing space needs. ``background``: no caller
+        waits for it, and the reserve stays. Raises what ``free_bytes`` raises, too."""
         # In the background, more than the reserve holds, by what records and block sizes add: below that the next record would give it up.
-        least_bytes = self.reserve.size_bytes * 5 // 4 if beside else self.reserve.size_bytes // 2
-        if not beside:
+        least_bytes = self.reserve.size_bytes * 5 // 4 if background else self.reserve.size_bytes // 2
+        if not background:
             self.reserve.make_room()
         free_bytes = self._storage.free_bytes() if least_bytes else None
         if free_bytes is not None and free_bytes < size_bytes + least_bytes:

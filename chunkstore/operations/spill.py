@@ -60,10 +60,10 @@ class _Run(NamedTuple):
 
 
 def spill(
-    container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes] = (), beside: bool = False
+    container: OwnedContainer, name: str, *, bytes_max: int, past: Collection[bytes] = (), background: bool = False
 ) -> Spilled:
     """Make chunk bytes of a segment's oldest extents but those in ``past``, ``bytes_max`` of them at most; nothing where it has none.
-    ``beside``: no caller waits for it.
+    ``background``: no caller waits for it.
 
     Atomic, durable. Raises ``SegmentNotFound``, ``StorageFull`` (also where too little would be left for truncations and deletions),
     ``Conflict`` (the segment has changed meanwhile), what the storage raises, and the errors of commits. Retry: safe.
@@ -71,7 +71,7 @@ def spill(
     run = container.look(partial(_find_run, container.names, name, bytes_max, past))
     if run is None:
         return Spilled(0, 0, {})
-    container.space.leave_room(run.stop - run.start, beside=beside)
+    container.space.leave_room(run.stop - run.start, background=background)
     owned = container.serving(container.deadline())
     try:
         data = _read(container, name, run)

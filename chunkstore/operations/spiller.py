@@ -74,16 +74,16 @@ class Spiller:
         if self._task is not None:
             self._task.join(wait_s)
 
-    def spill_all(self, name: str, *, beside: bool = False) -> None:
+    def spill_all(self, name: str, *, background: bool = False) -> None:
         """Spill all that a segment has now, in the caller's thread: what comes meanwhile may stay. Raises as ``spill``, and after all else
         ``Damaged`` for extents that stay where they are."""
         with self._container.upkeep.run("spill") as done:
-            self._spill_all(name, done, beside=beside)
+            self._spill_all(name, done, background=background)
 
-    def _spill_all(self, name: str, counts: dict[str, int], *, beside: bool) -> None:
+    def _spill_all(self, name: str, counts: dict[str, int], *, background: bool) -> None:
         mark, damaged = self._backlog.mark(name), dict[bytes, ChunkstoreError]()
         try:
-            self._spill_found(name, counts, damaged, beside=beside)
+            self._spill_found(name, counts, damaged, background=background)
         except SegmentNotFound:
             self._backlog.settle(name, mark)
             raise
@@ -93,14 +93,14 @@ class Spiller:
             raise next(iter(damaged.values()))
 
     def _spill_found(
-        self, name: str, counts: dict[str, int], damaged: dict[bytes, ChunkstoreError], *, beside: bool
+        self, name: str, counts: dict[str, int], damaged: dict[bytes, ChunkstoreError], *, background: bool
     ) -> None:
         from chunkstore.operations.spill import spill
 
         tries, left = 0, self._container.look(partial(_count, name))
         while left > 0:
             try:
-                done = spill(self._container, name, bytes_max=self._bytes, past=damaged, beside=beside)
+                done = spill(self._container, name, bytes_max=self._bytes, past=damaged, background=background)
             except Conflict:
                 still = self._container.look(partial(_count, name))
                 tries = tries + 1 if still >= left else 0  # another spill that succeeds leaves less
@@ -133,7 +133,7 @@ class Spiller:
         with suppress(ChunkstoreError):
             if held := container.look(_waiting_extents):
                 size_bytes = sum(size_bytes for _, size_bytes, _ in held)
-                container.space.leave_room(size_bytes + needed_bytes, beside=False)
+                container.space.leave_room(size_bytes + needed_bytes, background=False)
                 self.spill_these([name for name, *_ in held])
 
     def sealed(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Spiller:
                     return
                 try:
                     with suppress(SegmentNotFound):
-                        self.spill_all(name, beside=True)
+                        self.spill_all(name, background=True)
                 except StorageFull as error:
                     if not container.space.disk_low:  # else safe mode has said so
                         self._failed(error)

@@ -20,7 +20,7 @@ from chunkstore.operations.attach import plan_attach
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.commit_changes import commit_changes
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import Look
+from chunkstore.operations.looking import ExistenceCheck
 from chunkstore.operations.segments import plan_create, plan_delete, plan_seal
 from chunkstore.operations.written_chunks import existence_checked
 from chunkstore.sessions import SessionChunk, staged_name, staged_session
@@ -46,7 +46,7 @@ def stage(container: OwnedContainer, session_id: int, runs: Sequence[tuple[Sessi
 
 def _plan(
     container: OwnedContainer,
-    look: Look,
+    look: ExistenceCheck,
     session_id: int,
     named: dict[str, tuple[SessionChunk, ...]],
     changes: ChangeSet,

@@ -26,7 +26,7 @@ from chunkstore.metadata.keys import chunk_key, segment_key, session_key
 from chunkstore.metadata.port import MetadataView
 from chunkstore.operations.change_set import ChangeSet
 from chunkstore.operations.container import OwnedContainer
-from chunkstore.operations.looking import Look
+from chunkstore.operations.looking import ExistenceCheck
 from chunkstore.records.blocks import Borders, borders_inside
 from chunkstore.records.names import NO_CHUNK
 from chunkstore.records.segments import CLOSED, KIND_OBJECT, ChunkRecord, SegmentRecord
@@ -65,7 +65,7 @@ def chunks_of_session(chunks: Sequence[SessionChunk]) -> list[NewChunk]:
 
 
 @contextmanager
-def existence_checked(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[Look]:
+def existence_checked(container: OwnedContainer, ids: Iterable[bytes]) -> Iterator[ExistenceCheck]:
     """Look at chunks in the storage, without a lock, for a commit that is planned and entered inside.
 
     Each step of the look has ``op_deadline_s``. Raises ``Closed``, ``NotOwner``, and what the storage raises.
@@ -75,7 +75,7 @@ def existence_checked(container: OwnedContainer, ids: Iterable[bytes]) -> Iterat
     after that. A collection that had said so before this look was there either had dropped the row, then the object was gone when it
     was looked at; or the row was there, and what has a row is not looked at.
     """
-    look = Look(dict.fromkeys(ids))
+    look = ExistenceCheck(dict.fromkeys(ids))
     if not look.lengths:
         yield look
         return
@@ -114,7 +114,7 @@ def deleted_unless_committed(container: OwnedContainer, ids: Collection[bytes]) 
         raise
 
 
-def require_fresh(look: Look, changes: ChangeSet, chunks: Sequence[NewChunk], *, shared: bool) -> None:
+def require_fresh(look: ExistenceCheck, changes: ChangeSet, chunks: Sequence[NewChunk], *, shared: bool) -> None:
     """Check that no chunk is in the metadata, and that the storage had every one in its length when it was looked at: one without a row
     may have been taken in, removed and collected before, and its object was deleted before its row.
 

@@ -140,10 +140,10 @@ class TopicPlanner:
         found: list[LedgerRange] = []
         for context, spans in self._blocks(start, stop):
             wholes = {item.ledger: item for item in context.ranges}
-            behind = [span for span in self._spans(context) if span.start >= spans[-1].end]
+            following = [span for span in self._spans(context) if span.start >= spans[-1].end]
             for part in ranges_of(self.topic, context.data, spans):
                 whole = wholes.get(part.ledger)
-                later = next((span.first_entry for span in behind if span.ledger == part.ledger), None)
+                later = next((span.first_entry for span in following if span.ledger == part.ledger), None)
                 last, entries = part.last_entry if later is None else later - 1, 0
                 if later is None and whole is not None:
                     last = whole.last_entry

@@ -203,12 +203,12 @@ def merged_borders(pieces: Sequence[Piece]) -> Borders:
     for start, stop, borders in pieces:
         assert borders is not None
         low, before = start, borders.crcs[0]
-        for border, behind in zip(borders.at[1:], borders.crcs[1:], strict=True):
+        for border, following in zip(borders.at[1:], borders.crcs[1:], strict=True):
             is_wanted = begin + border - start in wanted
             if is_wanted or border == stop:
                 # ``before`` and ``after`` say what the bytes between them do to a CRC, whatever came before.
-                crc = crc32c_combine(crc ^ before, behind, border - low)
-                low, before = border, behind
+                crc = crc32c_combine(crc ^ before, following, border - low)
+                low, before = border, following
             if is_wanted:
                 crcs.append(crc)
         begin += stop - start
@@ -239,8 +239,8 @@ def in_rows(borders: Borders) -> Iterator[tuple[int, int, Sequence[int]]]:
     at, first, end = borders.at, 1, len(borders.at) - 1
     while first < end:
         step = at[first + 1] - at[first]
-        behind = first + 1
-        while behind < end and behind - first < BORDERS_OF_A_ROW_MAX and at[behind] - at[behind - 1] == step:
-            behind += 1
-        yield at[first], step, borders.crcs[first:behind]
-        first = behind
+        following = first + 1
+        while following < end and following - first < BORDERS_OF_A_ROW_MAX and at[following] - at[following - 1] == step:
+            following += 1
+        yield at[first], step, borders.crcs[first:following]
+        first = following

@@ -58,11 +58,11 @@ def original_error(caught: BaseException) -> ChunkstoreError | None:
     It has the type, the message and the fields of the original; fields that JSON cannot say are their ``repr``. Where the Python
     of a worker is another one than the driver's (``feature`` "python") or lacks a package (its name), it is ``Unsupported``.
     """
-    behind: BaseException | None = caught
-    while behind is not None:  # what was raised in this very process is there as it was
-        if isinstance(behind, ChunkstoreError):
-            return behind
-        behind = behind.__cause__ or behind.__context__
+    following: BaseException | None = caught
+    while following is not None:  # what was raised in this very process is there as it was
+        if isinstance(following, ChunkstoreError):
+            return following
+        following = following.__cause__ or following.__context__
     text = str(caught)
     return _told(text) or _of_python(text)
 
@@ -85,11 +85,11 @@ def _of_python(text: str) -> Unsupported | None:
 
 def _told(text: str) -> ChunkstoreError | None:
     for line in text.splitlines():
-        _, mark, told = line.partition(_MARK)
+        _, mark, reported = line.partition(_MARK)
         if not mark:
             continue
         try:
-            document, _ = json.JSONDecoder().raw_decode(told)
+            document, _ = json.JSONDecoder().raw_decode(reported)
             kind = getattr(errors, document["type"])
             fields = dict(document["fields"])
             message = str(document["message"])

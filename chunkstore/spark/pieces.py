@@ -68,8 +68,8 @@ class PieceReader:
             if crcs:
                 before, crc = crc, crc32c_extend(crc, data)
                 if reached > passed and crc != crcs[reached]:
-                    behind = zip(at[passed + 1 :], crcs[passed + 1 :], strict=True)
-                    bad = passed + (first_bad(start, before, data, behind) or 0)
+                    following = zip(at[passed + 1 :], crcs[passed + 1 :], strict=True)
+                    bad = passed + (first_bad(start, before, data, following) or 0)
                     raise _damaged(segment, piece, at[bad], at[bad + 1])
             low, high = max(start, piece.start), min(stop, piece.stop)
             if low < high:
@@ -88,7 +88,7 @@ class PieceReader:
                 "gc_grace_s. Load (or start the stream) again; for longer reads pin a state ('chunkstore pins add') "
                 "and read it with option lsnAsOf. If it happens again, run check"
             )
-            raise ChunkstoreError.told("ChunkNotFound", text, error.to_fields()) from error
+            raise ChunkstoreError.from_fields("ChunkNotFound", text, error.to_fields()) from error
         if len(data) != stop - start:
             raise Damaged(
                 f"the chunk is shorter than its record: it ends at {start + len(data)}, {piece.length} expected",

@@ -87,23 +87,23 @@ def warn_unframed(options: WriteOptions, columns: Columns) -> None:
 
 def job_of(messages: Sequence[object]) -> tuple[list[Message], Job]:
     """What the tasks have written. Raises ``Conflict`` where they belong to different sessions."""
-    told = [message for message in messages if isinstance(message, Message)]
-    sessions = {(message.container_uuid, message.session_id) for message in told}
+    received = [message for message in messages if isinstance(message, Message)]
+    sessions = {(message.container_uuid, message.session_id) for message in received}
     if len(sessions) > 1:
         remedy = "the job was planned twice; run it again"
         raise Conflict("sessions of the tasks of one job", expected=1, found=len(sessions), remedy=remedy)
-    session_id = told[0].session_id if told else 0
-    outputs = tuple(message.outputs for message in told)
-    return told, Job(session_id, outputs)
+    session_id = received[0].session_id if received else 0
+    outputs = tuple(message.outputs for message in received)
+    return received, Job(session_id, outputs)
 
 
 def incoming_of(
-    told: Sequence[Message], owner: Owner, options: WriteOptions, batch: int, query: str | None = None
+    received: Sequence[Message], owner: Owner, options: WriteOptions, batch: int, query: str | None = None
 ) -> tuple[Incoming, str]:
     """Which micro-batch this is, and the run of its query. Raises ``Unsupported`` where no task knows it.
 
     ``query``: as the driver knows it, where it does."""
-    query = query or next((message.query for message in told if message.query), None)
+    query = query or next((message.query for message in received if message.query), None)
     if query is None and options.sink_id is not None:
         entry = row_of(owner.state(), sink_key(STREAM, options.sink_id.encode()))
         query = "" if entry is None else decode_sink(entry.key, entry.value).query
@@ -111,13 +111,13 @@ def incoming_of(
         raise Unsupported(
             "no task reported the query's id; give option txnAppId", feature="a micro-batch without tasks"
         )
-    run = next((message.run for message in told if message.run), query)
+    run = next((message.run for message in received if message.run), query)
     return Incoming(options.sink_id or query, query, batch, owner.uuid), run
 
 
-def _require_container(told: Sequence[Message], owner: Owner) -> None:
+def _require_container(received: Sequence[Message], owner: Owner) -> None:
     """Raise ``Conflict`` where the container that was planned for is not the one that is there now."""
-    for message in told:
+    for message in received:
         if message.container_uuid != owner.uuid:
             what, remedy = (
                 "the container that the tasks have written to",
@@ -155,8 +155,8 @@ class BatchWriter(DataSourceArrowWriter):
         if self._is_older:
             return
         with annotated(container=chosen.container), OwnerClient(chosen, claims=True) as owner:
-            told, job = job_of(messages)
-            _require_container(told, owner)
+            received, job = job_of(messages)
+            _require_container(received, owner)
             job = job._replace(session_id=self._plan.session_id)
             commit_job(owner, chosen.application, chosen.version, job)
 
@@ -199,11 +199,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         ):
             if batchId == 0:
                 warn_unframed(self._options, self._plan.columns)
-            told, job = job_of(messages)
+            received, job = job_of(messages)
             job = job._replace(shared=is_shared(self._options))
-            _require_container(told, owner)
-            incoming, run = incoming_of(told, owner, self._options, batchId)
-            if not told:
+            _require_container(received, owner)
+            incoming, run = incoming_of(received, owner, self._options, batchId)
+            if not received:
                 job = job._replace(session_id=self._plan.session_id)
             commit_batch(owner, incoming, run, job)
 
@@ -241,8 +241,8 @@ def committing_to(store: ChunkedSegmentStorage, options: Mapping[str, object]) -
         plan = WritePlan(chosen, columns, store.uuid, session_id)
         rows = frame.mapInArrow(telling(partial(run_task, plan=plan)), TOLD).collect()
         messages = [pickle.loads(row.message) for row in rows]  # noqa: S301  (of our own tasks)
-        told, job = job_of(messages)
-        incoming, run = incoming_of(told, store, chosen, batch, query)
+        received, job = job_of(messages)
+        incoming, run = incoming_of(received, store, chosen, batch, query)
         commit_batch(store, incoming, run, job._replace(session_id=session_id))
 
     return _Committing(commit)

@@ -85,7 +85,7 @@ class UpkeepCalls:
             jobs.append((ScrubJob(container, self._context, bytes_pass), SCRUB_INTERVAL_S))
         self.optimiser = StorageOptimiser(container, policy or OptimiserPolicy(), jobs)
         self._spiller = Spiller(container)
-        self._maintenance.beside += (self._spiller, self.optimiser)
+        self._maintenance.background += (self._spiller, self.optimiser)
 
     def commit(self, changes: Sequence[Change]) -> list[int | None]:
         """Apply several changes (``chunkstore.changes``) in one record, all or nothing; later ones see earlier ones.
@@ -148,8 +148,8 @@ class UpkeepCalls:
                 return self.snapshot()
             case AskJob("defrag", segment):
                 report = self.defrag(segment)
-                told = {name: getattr(report, name)[:_ACTIONS_MAX] for name in ("actions", "refused", "ahead")}
-                return report._replace(**told)
+                reported = {name: getattr(report, name)[:_ACTIONS_MAX] for name in ("actions", "refused", "ahead")}
+                return report._replace(**reported)
         return None
 
     def _commit_once(self, changes: Sequence[Change], once: TablePut) -> int:

@@ -143,8 +143,8 @@ def _plan(
             following = chunks[again].offset
     planned = []
     for first, last in runs:
-        start, behind = chunks[first].offset, chunks[last - 1]
-        stop = behind.offset + behind.length
+        start, final = chunks[first].offset, chunks[last - 1]
+        stop = final.offset + final.length
         requests = requests_of(last - first, stop - start, policy)
         kind: Literal["merge", "relocate"] = "merge" if last - first > 1 else "relocate"
         action = DefragAction(kind, name, start, stop, last - first, requests)

@@ -92,17 +92,17 @@ def decode_request(data: bytes, container: bytes, *, object: str) -> Request:
 
 def encode_answer(answer: Answer) -> bytes:
     """An answer's bytes. A text that is too long is cut. Raises ``InvalidArgument`` for a result that is of another type."""
-    told: tuple[Any, ...] = ("", "", {})
+    reported: tuple[Any, ...] = ("", "", {})
     if (error := answer.error) is not None:
         fields = {name: _plain(value) for name, value in error.to_fields().items()}
-        told = (type(error).__name__, error.message[:_MESSAGE_MAX], fields)
-    return _encode(_ANSWER, (answer.epoch, answer.result, *told))
+        reported = (type(error).__name__, error.message[:_MESSAGE_MAX], fields)
+    return _encode(_ANSWER, (answer.epoch, answer.result, *reported))
 
 
 def decode_answer(data: bytes, *, object: str) -> Answer:
     """An answer. Raises ``Damaged``, ``Unsupported`` (of a newer version)."""
     epoch, result, name, message, fields = _decode(_ANSWER, data, object)
-    return Answer(epoch, ChunkstoreError.told(name, message, fields) if name else None, result)
+    return Answer(epoch, ChunkstoreError.from_fields(name, message, fields) if name else None, result)
 
 
 def _encode(kind: int, values: tuple[Any, ...]) -> bytes:

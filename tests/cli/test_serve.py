@@ -119,7 +119,7 @@ def test_who_stands_by_claims_when_the_owner_was_killed(
         owner.kill()
     wait_for(lambda: serving.has_said("standing by", "serving"))
     assert serving.said[-1]["epoch"] == 3
-    serving.told = True
+    serving.stop_requested = True
     thread.join(120)
     assert result == ["signal"]
 

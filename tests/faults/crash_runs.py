@@ -30,8 +30,8 @@ __all__ = [
     "Promise",
     "all_cases",
     "clean",
-    "mend",
     "perform",
+    "recover",
 ]
 
 NOT_HAPPENED = (StorageUnavailable, StorageFull, NotOwner, DeadlineExceeded)
@@ -106,7 +106,7 @@ def clean(store: ChunkedSegmentStorage, *, power_cut: bool = False) -> None:
     assert found == [], found
 
 
-def mend(store: ChunkedSegmentStorage) -> None:
+def recover(store: ChunkedSegmentStorage) -> None:
     """A change that changes nothing: what is undecided is decided by it, and a journal that is broken is taken over."""
     store.table("rows").delete(b"no such row")
 
@@ -193,7 +193,7 @@ class OperationRun(Interrupted):
         wire.inject(*first)
         perform(lambda: self.act(self.store))
         if not wire.dead and not self.store._container.closed:
-            perform(lambda: mend(self.store))
+            perform(lambda: recover(self.store))
         found = wire.trace[wire.fired_at + 1 :] if wire.fired and not wire.dead else []
         wire.heal()
         return found
@@ -204,7 +204,7 @@ class OperationRun(Interrupted):
         self.arm(wire, case)
         promise, error = perform(lambda: self.act(store))
         if case.first is not None and not (wire.dead or wire.fired_twice or store._container.closed):
-            perform(lambda: mend(store))
+            perform(lambda: recover(store))
         if case.call is END:
             self.end_by_power(wire, case, [store])
             state = self.take_over(False, promise, before, after)
@@ -243,11 +243,11 @@ class OperationRun(Interrupted):
         try:
             if promise is EITHER:
                 # What is undecided is decided by the next change; until then reads may show the state before it.
-                mend(store)
+                recover(store)
             found = observe(store)
         except StorageUnavailable:
             # Its journal is broken, and it says so. A change mends it (so does the keeper, a little later).
-            mend(store)
+            recover(store)
             found = observe(store)
         state = judge(found, promise, before, after)
         state = self.finish(store, state, before, after)

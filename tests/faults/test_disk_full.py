@@ -309,7 +309,7 @@ def test_a_disk_filled_to_the_last_byte_comes_back_by_itself(
 
 def let_the_spiller_try(store: ChunkedSegmentStorage) -> None:
     """All that it holds is due for once: the keeper begins the task, and it comes to its end."""
-    spiller = next(beside for beside in store._maintenance.beside if isinstance(beside, Spiller))
+    spiller = next(background for background in store._maintenance.background if isinstance(background, Spiller))
     wait_for(lambda: spiller._knows_all and (spiller._task is None or not spiller._task.is_alive()))
     usual, run, ended = spiller._age_s, spiller._run, threading.Event()
 

@@ -34,7 +34,7 @@ def litter(owner: Owner, count: int) -> None:
 
 def optimised(owner: Owner, policy: OptimiserPolicy) -> StorageOptimiser:
     """As if the store had been opened with this policy."""
-    owner.run(lambda store: store._maintenance.beside.clear())
+    owner.run(lambda store: store._maintenance.background.clear())
     owner.run(lambda store: store._make_optimiser(policy))
     return owner.store.optimiser
 

@@ -16,6 +16,6 @@ def alone(store: ChunkedSegmentStorage, wait_s: float = 60.0) -> None:
     maintenance.stopping.set()
     if maintenance._keeper is not None:
         maintenance._keeper.join(wait_s)
-    for beside in maintenance.beside:
-        beside.stop()
-        beside.join(wait_s)
+    for background in maintenance.background:
+        background.stop()
+        background.join(wait_s)

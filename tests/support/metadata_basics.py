@@ -56,10 +56,10 @@ def compare(view: MetadataView, world: World) -> None:
         assert list(inline_chunks(view, segment.record())) == [
             (offset, chunk.id) for offset, chunk in places if chunk.record
         ]
-        beside = IndexComparison(view, segment.record())
+        background = IndexComparison(view, segment.record())
         for chunk in segment.chunks:
-            beside.meet(chunk.id, chunk.length)
-        assert beside.agrees()
+            background.meet(chunk.id, chunk.length)
+        assert background.agrees()
         begins = [offset for offset, _ in places]
         for start in {segment.first, segment.start, *begins[1:3], segment.length}:
             for stop in {segment.start, *begins[-2:], segment.length}:

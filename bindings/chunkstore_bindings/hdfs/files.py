@@ -58,14 +58,14 @@ class Files:
             raise ChunkNotFound(name)
         return status
 
-    def page(self, deadline: Deadline, folder: str, behind: str) -> Page:
+    def page(self, deadline: Deadline, folder: str, following: str) -> Page:
         path = self._held.folder(folder)
         try:
-            answer = self._rest.question("GET", path, "LISTSTATUS_BATCH", deadline, startAfter=behind)
+            answer = self._rest.question("GET", path, "LISTSTATUS_BATCH", deadline, startAfter=following)
             listing = answer["DirectoryListing"]
             found = Page(listing["partialListing"]["FileStatuses"]["FileStatus"], int(listing["remainingEntries"]) > 0)
             # A page that ends where the last one did would never lead anywhere.
-            if found.statuses and str(found.statuses[-1].get("pathSuffix", "")) == behind != "":
+            if found.statuses and str(found.statuses[-1].get("pathSuffix", "")) == following != "":
                 raise ValueError("the page does not continue")
             if all(isinstance(status, dict) for status in found.statuses):
                 return found

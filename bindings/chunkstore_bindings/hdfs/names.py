@@ -129,12 +129,12 @@ def _children(fetch: Fetch, folder: str, prefix: str, after: str | None) -> Iter
     """
     waiting: list[tuple[str, int, dict[str, Any]]] = []
     count = 0
-    behind = _begin_after(folder, prefix, after)
+    following = _begin_after(folder, prefix, after)
     while True:
-        page = fetch(folder, behind)
+        page = fetch(folder, following)
         for status in page.statuses:
             raw = str(status.get("pathSuffix", ""))
-            behind = raw
+            following = raw
             plain = unescape(raw)
             if not plain or (plain == TEMPORARY_FOLDER and folder.count("/") < 2):
                 continue

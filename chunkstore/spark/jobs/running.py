@@ -178,9 +178,9 @@ def run_frame(frame: DataFrame, title: str, meter: _Meter | None = None) -> list
         task.join(_STOP_S)
         raise
     for failure in failures:
-        told = original_error(failure)
-        if told is not None:
-            raise told from failure
+        reported = original_error(failure)
+        if reported is not None:
+            raise reported from failure
         if not isinstance(failure, Exception):
             raise failure
         raise JobFailed(title, str(failure).strip().partition("\n")[0]) from failure
