@@ -91,6 +91,8 @@ class SpaceGuard:
         self.reserve: Reserve = Reserve(storage, names, settings)
         self._credit_bytes = 0
         """What may be added, and one byte, before the totals have to be read again: nothing grows but by what is admitted."""
+        self._admitted_bytes = 0
+        """All that was ever admitted."""
         self._low = {"storage": "", "cache": "", "quota": ""}
         self._looks = 0
         self._judged = {"storage": 0, "cache": 0}
@@ -129,7 +131,9 @@ class SpaceGuard:
         with self._lock:
             if adds < self._credit_bytes and not self.reason:
                 self._credit_bytes -= adds
+                self._admitted_bytes += adds
                 return
+            before_bytes = self._admitted_bytes
         try:
             quota_bytes, left_bytes = self.measure_quota(store)
         except CacheDamaged:
@@ -145,8 +149,10 @@ class SpaceGuard:
                     object="quota",
                 )
             with self._lock:
+                # What others were admitted since the totals were read is not in them.
+                self._admitted_bytes += adds
                 if quota_bytes == self._quota_bytes:
-                    self._credit_bytes = max(0, left_bytes - soft_bytes - adds)
+                    self._credit_bytes = max(0, left_bytes - soft_bytes - (self._admitted_bytes - before_bytes))
             if not self.reason and adds > 0 and left_bytes < soft_bytes:
                 runtime.sleep_s(_DELAY_S_MAX * (1 - left_bytes / soft_bytes))
         self.refuse()

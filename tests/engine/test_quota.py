@@ -104,6 +104,27 @@ def test_what_adds_is_refused_and_what_frees_is_not(fresh: Callable[..., chunkst
     assert [bool(reason) for reason in modes.reasons] == [True, False]
 
 
+def test_what_is_admitted_while_the_totals_are_read_counts(
+    fresh: Callable[..., chunkstore.ChunkedSegmentStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = fresh(quota_bytes=100)
+    store.create("a")
+    space, rows = store._container.space, store._container.current.store
+    measure = space.measure_quota
+
+    def slowly(store_: Any) -> tuple[int, int]:
+        found = measure(store_)
+        monkeypatch.undo()
+        store.append("a", bytes(90))
+        return found
+
+    space.forget_quota()
+    monkeypatch.setattr(space, "measure_quota", slowly)
+    space.admit(rows, 0)
+    with pytest.raises(StorageFull, match="leaves room for 10 bytes"):
+        store.append("a", bytes(11))
+
+
 def test_a_stored_quota_is_in_force_for_every_owner(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
     store = fresh(quota_bytes=500)
     store.create("a")
