@@ -60,6 +60,9 @@ def plan_replace(look: ExistenceCheck, changes: ChangeSet, change: Replace) -> N
             raise _conflict(segment, change.start, change.stop, expected.hex() or "no chunk", found.hex() or "no chunk")
     new = _new_chunks(changes, segment, change)
     require_fresh(look, changes, new, shared=change.session_id is not None)
+    if change.session_id is None and changes.owned.appendable:
+        # What merges and repairs write is durable by now, which a second sync finds at once; what other callers write may not be.
+        changes.sync_names += [changes.owned.names.chunk(item.id) for item in new]
     exchange(changes, segment, run, new)
 
 

@@ -22,6 +22,8 @@ from chunkstore.metadata.keys import is_row
 from chunkstore.operations.replace import replace as commit_replace
 from chunkstore.records.names import chunk_id
 from tests.support.data import pattern, problems, refused
+from tests.support.forwarding import Hooked
+from tests.support.hooked import open_hooked
 from tests.support.merging import merge
 from tests.support.worlds import World
 
@@ -74,6 +76,21 @@ MEANWHILE: dict[str, Callable[[ChunkedSegmentStorage], object]] = {
     "replaced inside, the same lengths": lambda store: store.commit([merge(store, "a", 4, 2, parts=2)]),
     "another epoch": _another_epoch,
 }
+
+
+def test_new_chunks_are_durable_before_the_record_that_names_them(world: World) -> None:
+    """Whoever wrote them: a record that outlives its chunks would be a loss."""
+    if not world.appends:
+        pytest.skip("what is written is durable here")
+    store, storage = open_hooked(world, Hooked)
+    filled(store)
+    change = merge(store, "a", 2, 3)
+    calls: list[tuple[str, str]] = []
+    storage.before = lambda operation, names: calls.extend((operation, name) for name in names)
+    store.commit([change])
+    new = store._container.names.chunk(change.new[0].id)
+    record = next(number for number, (operation, name) in enumerate(calls) if "/j/" in name and operation != "exists")
+    assert ("sync", new) in calls[:record]
 
 
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
