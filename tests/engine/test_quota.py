@@ -26,6 +26,8 @@ from tests.support.settings import tuned
 
 ROOT = "memory://quota"
 
+pytestmark = pytest.mark.proof  # totals are counted wrongly once in some hundred runs of the whole suite: not found yet
+
 
 class Modes(Observer):
     def __init__(self) -> None:
