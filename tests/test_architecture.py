@@ -105,7 +105,7 @@ CEILINGS = {
     "tests/chaos": 604,
     "tests/cli": 2_242,
     "tests/contract": 1_274,
-    "tests/engine": 8_045,
+    "tests/engine": 8_039,
     "tests/faults": 2_836,
     "tests/fuzz": 1_657,
     "tests/golden": 321,

@@ -21,12 +21,9 @@ from chunkstore.errors import InvalidArgument, StorageFull
 from chunkstore.observer import Observer
 from chunkstore_bindings.filesystem import mounts
 from chunkstore_bindings.memory import forget_memory
-from tests.support.alone import alone
 from tests.support.settings import tuned
 
-ROOT = "memory://quota"
-
-pytestmark = pytest.mark.proof  # totals are counted wrongly once in some hundred runs of the whole suite: not found yet
+ROOT = "memory://tests-of-the-quota"  # a page of docs/ has an example on memory://quota, in the same process
 
 
 class Modes(Observer):
@@ -61,15 +58,12 @@ def used_bytes(store: chunkstore.ChunkedSegmentStorage) -> int:
 def test_what_adds_is_refused_and_what_frees_is_not(fresh: Callable[..., chunkstore.ChunkedSegmentStorage]) -> None:
     modes = Modes()
     store = fresh(quota_bytes=100, observer=modes)
-    alone(store)
     for name in ("a", "b"):
         store.create(name)
     session = store.session("somebody")
     store.table("rows").put(b"key", b"value")
     store.pin("kept")
     store.append("a", bytes(90))
-    assert used_bytes(store) == 90
-    store._container.space.forget_quota()
     with pytest.raises(StorageFull, match="quota_bytes=100 leaves room for 10 bytes"):
         store.append("a", bytes(11))
     assert store.usage().safe_mode is False, "a smaller one fits"
