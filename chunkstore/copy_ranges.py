@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 from chunkstore.checksum import BytesLike, crc32c_extend
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.records.blocks import Borders, ChunkSum
-from chunkstore.records.buffers import joined
+from chunkstore.records.chunks import joined
 from chunkstore.records.names import Address
 from chunkstore.storage import ChunkHandle, ChunkRange, ChunkStorage
 

@@ -18,10 +18,10 @@ from typing import TypeAlias
 
 from chunkstore.checksum import BytesLike
 from chunkstore.errors import ChunkExists, Closed, InvalidArgument, InvalidOffset, Unsupported
-from chunkstore.foreign import OURS, translated, translating
 from chunkstore.records.arguments import check_data_buffer, check_number, check_range, check_ranges
 from chunkstore.records.chunks import (
     COMPOSE_RANGES_MAX,
+    OURS,
     Capabilities,
     ChunkHandle,
     ChunkInfo,
@@ -30,6 +30,8 @@ from chunkstore.records.chunks import (
     ConcatArgument,
     ListPage,
     LogAppender,
+    translated,
+    translating,
 )
 from chunkstore.records.names import check_object_name, check_object_text
 

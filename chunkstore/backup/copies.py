@@ -29,7 +29,7 @@ from chunkstore.errors import ChunkExists, ChunkNotFound, ChunkstoreError, Damag
 from chunkstore.metadata.keys import CHUNK
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.records.blocks import Borders
-from chunkstore.records.buffers import joined
+from chunkstore.records.chunks import joined
 from chunkstore.records.names import Address, BackupNames, ContainerNames
 from chunkstore.records.segments import CLOSED
 from chunkstore.storage import ChunkRange, ChunkStorage

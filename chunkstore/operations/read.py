@@ -38,7 +38,7 @@ from chunkstore.operations.looking import iterate_view, look
 from chunkstore.operations.owned_epoch import decode_found_chunk
 from chunkstore.operations.read_slices import SliceReader
 from chunkstore.records.blocks import is_one_block
-from chunkstore.records.buffers import filled
+from chunkstore.records.chunks import filled
 from chunkstore.records.layout import ReadSlice, split_for_parallel_read
 from chunkstore.records.names import Address, ContainerNames
 from chunkstore.records.segments import KIND_INLINE, ChunkRecord, SegmentRecord

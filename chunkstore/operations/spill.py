@@ -31,7 +31,7 @@ from chunkstore.operations.read import find_segment
 from chunkstore.operations.replace import find_run, relink
 from chunkstore.operations.written_chunks import deleted_unless_committed
 from chunkstore.records.blocks import ChunkSum
-from chunkstore.records.buffers import filled
+from chunkstore.records.chunks import filled
 from chunkstore.records.names import NO_CHUNK, ContainerNames, journal_position
 from chunkstore.records.segments import ACTIVE, CLOSED, KIND_INLINE, KIND_OBJECT, ChunkRecord, GarbageRecord
 

@@ -1,14 +1,19 @@
-"""Parts of the chunk storage port: plain data that its calls take and return, and what appends to a journal's log.
+"""Parts of the chunk storage port (``chunkstore.storage``, which says what its calls mean).
 
-Promises: plain data has no resources and may be pickled. ``LogAppender`` makes the storage's own public calls, so whatever wraps a
-storage sees each of them; a binding may make the same calls by descriptors that it holds.
-Leaves out: what the calls mean (``storage``, under whose name all of this is imported).
+* Plain data that calls take and return. It has no resources and may be pickled.
+* ``LogAppender`` appends to a journal's log. It makes the storage's own public calls, so every wrapper sees them; a binding may make the
+  same calls by descriptors that it holds.
+* ``translated`` and ``translating``: foreign exceptions of a binding become errors of ours.
+* ``filled`` and ``joined``: results of type ``bytes``, filled in place. ``filled`` needs the memory of its result, ``joined`` up to an
+  eighth more; neither makes a second copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from io import SEEK_END, BytesIO
 from typing import Final, Literal, NamedTuple, Protocol
 
 from chunkstore.checksum import BytesLike
@@ -16,6 +21,7 @@ from chunkstore.errors import ChunkstoreError, StorageFull, StorageUnavailable
 
 __all__ = [
     "COMPOSE_RANGES_MAX",
+    "OURS",
     "Capabilities",
     "ChunkHandle",
     "ChunkInfo",
@@ -24,7 +30,14 @@ __all__ = [
     "ConcatArgument",
     "ListPage",
     "LogAppender",
+    "filled",
+    "joined",
+    "translated",
+    "translating",
 ]
+
+OURS: Final = (ChunkstoreError, AssertionError, MemoryError)
+"""What passes a translation untouched."""
 
 COMPOSE_RANGES_MAX: Final = 10_000
 """Ranges in one ``compose``."""
@@ -150,3 +163,51 @@ class LogAppender:
 
     def close(self) -> None:
         """Give back what is set aside for further appends; there are none. What was written stays. Safe to repeat."""
+
+
+def translated(error: Exception, operation: str, name: str = "") -> StorageUnavailable:
+    """A foreign exception of a binding as an error of ours; to be raised ``from`` it."""
+    return StorageUnavailable(
+        f"unexpected {type(error).__name__} in {operation}{' of ' + name if name else ''}: {error}", object=name
+    )
+
+
+def translating(method: Callable[..., object]) -> Callable[..., object]:
+    """A ``do_*`` method whose foreign exceptions are ``translated``."""
+    operation = method.__name__.removeprefix("do_")
+
+    @wraps(method)
+    def call(*arguments: object) -> object:
+        try:
+            return method(*arguments)
+        except OURS:
+            raise
+        except Exception as error:
+            name = arguments[1] if len(arguments) > 1 and isinstance(arguments[1], str) else ""
+            raise translated(error, operation, name) from error
+
+    return call
+
+
+def filled(size_bytes: int, fill: Callable[[memoryview], int]) -> bytes:
+    """``size_bytes`` bytes that ``fill`` writes; the first ones only where it returns a smaller count.
+
+    A ``BytesIO`` keeps its content as ``bytes`` and hands that out itself, unless it has another size or somebody still holds a
+    view of it (then a copy: what is returned never changes). ``bytes`` of a ``bytearray``, and ``join``, always copy.
+    """
+    room = BytesIO(bytes(size_bytes))
+    with room.getbuffer() as view:
+        count = fill(view)
+        if count != size_bytes:
+            return bytes(view[:count])
+    return room.getvalue()
+
+
+def joined(pieces: Iterable[bytes | bytearray | memoryview]) -> bytes:
+    """The pieces as one, whose size is not known beforehand. Each is let go before the next one is asked for; one alone is not copied."""
+    rest = iter(pieces)
+    gathered = BytesIO(next(rest, b""))
+    gathered.seek(0, SEEK_END)
+    for piece in rest:
+        gathered.write(piece)
+    return gathered.getvalue()

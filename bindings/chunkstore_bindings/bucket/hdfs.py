@@ -17,7 +17,7 @@ from chunkstore import runtime
 from chunkstore.checksum import BytesLike
 from chunkstore.deadline import Deadline, left_s
 from chunkstore.errors import AccessDenied, InvalidArgument, RootUnavailable, StorageUnavailable, Unsupported
-from chunkstore.records.buffers import joined
+from chunkstore.records.chunks import joined
 from chunkstore.records.names import utf8_bytes
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, check_key, check_range
 from chunkstore_bindings.filesystem.tree import walk_names

@@ -26,7 +26,7 @@ from chunkstore.errors import (
     StorageUnavailable,
     Unsupported,
 )
-from chunkstore.records.buffers import filled
+from chunkstore.records.chunks import filled
 
 __all__ = [
     "OFFSET_MAX",

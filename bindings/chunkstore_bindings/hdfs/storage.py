@@ -31,7 +31,7 @@ from chunkstore.checksum import BytesLike
 from chunkstore.config import Settings
 from chunkstore.deadline import Deadline, left_s, until
 from chunkstore.errors import ChunkExists, ChunkNotFound, InvalidArgument, StorageUnavailable, Unsupported
-from chunkstore.records.buffers import joined
+from chunkstore.records.chunks import joined
 from chunkstore.storage import (
     BaseChunkStorage,
     Capabilities,

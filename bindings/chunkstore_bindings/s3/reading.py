@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from chunkstore import runtime
 from chunkstore.checksum import crc32c, crc32c_extend
 from chunkstore.errors import Damaged
-from chunkstore.records.buffers import filled, joined
+from chunkstore.records.chunks import filled, joined
 from chunkstore_bindings.s3.checksums import kept_crc
 from chunkstore_bindings.s3.client import S3Client
 from chunkstore_bindings.s3.refusals import SDK_ERRORS, Kind, Refusal, nonsense, refusal_of
