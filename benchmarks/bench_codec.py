@@ -22,12 +22,8 @@ from chunkstore.codec.pulsar.arrow import append_batch, read_batches
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerMetadata
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
-from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.pip76_writer import BLOCK_BYTES_MAX, SegmentEncoder
+from chunkstore.codec.pulsar.pip17 import LedgerEncoder, LedgerObjectReader, read_ledger_index
+from chunkstore.codec.pulsar.pip76 import BLOCK_BYTES_MAX, SegmentEncoder, SegmentIndex, SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.config import MIB
 

@@ -24,9 +24,7 @@ from chunkstore.codec.pulsar.arrow import append_batch
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerMetadata
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
+from chunkstore.codec.pulsar.pip17 import LedgerEncoder, LedgerObjectReader, read_ledger_index
 from chunkstore.config import MIB
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
 from tests.support.servers.base import ServerMissing

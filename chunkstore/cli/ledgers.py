@@ -308,10 +308,8 @@ def _opened(name: str) -> Iterator[DataSource]:
 
 def _indexed(source: DataSource, index_name: str) -> tuple[str | None, Iterator[Entry]]:
     """The topic, if the index names it, and the entries. The index may come from standard input."""
-    from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-    from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-    from chunkstore.codec.pulsar.pip76_index import read_index
-    from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+    from chunkstore.codec.pulsar.pip17 import LedgerObjectReader, read_ledger_index
+    from chunkstore.codec.pulsar.pip76 import SegmentReader, read_index
     from chunkstore.codec.pulsar.windows import iter_entries
 
     name, topic = index_name, None

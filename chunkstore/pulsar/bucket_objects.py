@@ -15,10 +15,8 @@ from urllib.parse import unquote_plus
 
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockSpan
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, PIP76, DataSource
-from chunkstore.codec.pulsar.pip17_index import LedgerIndex, read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip17 import LedgerIndex, LedgerObjectReader, read_ledger_index
+from chunkstore.codec.pulsar.pip76 import SegmentIndex, SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.errors import Damaged
 from chunkstore_bindings.bucket.port import Bucket, ObjectInfo

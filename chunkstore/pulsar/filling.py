@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chunkstore.checksum import BytesLike
+from chunkstore.codec.pulsar.block_index import BlockSpan
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_HEADER_BYTES, check_entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76 import SegmentEncoder
 from chunkstore.config import KIB, MIB
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import LEDGERS_MAX, EntryRange
@@ -72,39 +73,10 @@ class SegmentFiller:
         """By ledger: bytes of all its payloads; None: not known, because this filler has not seen all of them."""
         self._begin()
 
-    # What ``append_batch`` of the codec asks of an encoder
-
-    @property
-    def dense(self) -> bool:
-        """Whether entries follow each other without gaps: they need not."""
-        return self._encoder.dense
-
-    @property
-    def room(self) -> int:
-        """Bytes of framed entries that still fit the block at hand."""
-        return self._encoder.room
-
     @property
     def pending_bytes(self) -> int:
         """Bytes of entries that wait for their block to be cut."""
         return self._encoder.pending_bytes
-
-    @property
-    def last_entry(self) -> int:
-        """The last entry of the ledger at hand."""
-        return self.last_added(self._ledger)
-
-    def append_framed(self, first: int, last: int, entries: int, framed: BytesLike) -> None:
-        """As ``SegmentEncoder.append_framed``."""
-        self._encoder.append_framed(first, last, entries, framed)
-
-    def cut(self) -> None:
-        """End the block at hand, for an entry of its ledger follows that does not fit; and the offload segment, if it is full."""
-        ledger = self._ledger
-        self._encoder.cut()
-        self._begin_block(ledger, self.lasts[ledger] + 1)
-
-    # Filling
 
     def last_added(self, ledger: int) -> int:
         """The last entry of ``ledger`` that was added, or is known; -1 if there is none."""
@@ -113,28 +85,35 @@ class SegmentFiller:
     def append(self, ledger: int, entry: int, payload: BytesLike) -> None:
         """Add one entry. Ids ascend within a ledger, over all offload segments, and may leave gaps. Another ledger than before ends the
         block. Raises ``InvalidArgument`` (nothing was added)."""
-        self._turn_to(ledger, entry, len(payload))
+        self._check(ledger, entry, len(payload))
+        self._make_room(ledger, entry, len(payload))
         self._encoder.append(entry, payload)
         self._added[ledger] = entry
 
     def append_batch(self, ledger: int, first: int, payloads: pa.Array | pa.ChunkedArray) -> None:
-        """Add an Arrow array of payloads with the ids from ``first`` on, without gaps. As ``append``; needs pyarrow."""
-        from chunkstore.codec.pulsar.arrow import append_batch
+        """Add an Arrow array of payloads with the ids from ``first`` on, without gaps. As ``append``; needs pyarrow and numpy."""
+        from chunkstore.codec.pulsar.arrow import append_fitting, checked_payloads, longest_of
 
-        if getattr(payloads, "null_count", 1):
-            raise InvalidArgument("payloads are an Arrow array without nulls", argument="payloads")
-        if len(payloads):
-            self._turn_to(ledger, first, 0)
-            append_batch(self, first, payloads)
-            self._added[ledger] = first + len(payloads) - 1
+        chunks = checked_payloads(payloads)
+        if not chunks:
+            return
+        self._check(ledger, first, longest_of(chunks))
+        check_entry(first + sum(map(len, chunks)) - 1, 0, first - 1)
+        for chunk in chunks:
+            done = 0
+            while done < len(chunk):
+                self._make_room(ledger, first, chunk[done].as_buffer().size)
+                added = append_fitting(self._encoder, first, chunk.slice(done))
+                done, first = done + added, first + added
+                self._added[ledger] = first - 1
 
-    def adopt(self, ledger: int, first_entry: int, last_entry: int, length: int) -> None:
+    def adopt(self, span: BlockSpan, last_entry: int) -> None:
         """As ``SegmentEncoder.adopt``; how many entries there are is not known then."""
-        self._encoder.adopt(ledger, first_entry, last_entry, length)
-        self._firsts.setdefault(ledger, first_entry)
-        self._counts[ledger] = self._sizes[ledger] = None
+        self._encoder.adopt(span, last_entry)
+        self._firsts.setdefault(span.ledger, span.first_entry)
+        self._counts[span.ledger] = self._sizes[span.ledger] = None
         self._blocks += 1
-        self.lasts[ledger] = last_entry
+        self.lasts[span.ledger] = last_entry
 
     def flush(self) -> None:
         """Hand out the block at hand, however short."""
@@ -166,14 +145,16 @@ class SegmentFiller:
         self._blocks = 0
         self._ledger = -1
 
-    def _turn_to(self, ledger: int, entry: int, length: int) -> None:
-        """Make ``ledger`` the one at hand, with room for the entry, in this offload segment or the next one."""
+    def _check(self, ledger: int, entry: int, length: int) -> None:
         if type(ledger) is not int or type(entry) is not int:
             raise InvalidArgument("ledger and entry are whole numbers", argument="ledger")
         check_entry(entry, length, self.last_added(ledger))
         if ledger < 0 or ledger >> 63:
             raise InvalidArgument(f"ledger id {ledger}", argument="ledger")
-        if ledger != self._ledger or ENTRY_HEADER_BYTES + length > self.room:
+
+    def _make_room(self, ledger: int, entry: int, length: int) -> None:
+        """Make ``ledger`` the one at hand, with room for the entry, in this offload segment or the next one."""
+        if ledger != self._ledger or ENTRY_HEADER_BYTES + length > self._encoder.room:
             self._encoder.cut()
         if not self.pending_bytes:
             self._begin_block(ledger, entry)

@@ -16,7 +16,7 @@ from chunkstore.codec.pulsar.offload_metadata import (
     OffloadContext,
     OffloadSegment,
     Pairs,
-    encode_offload_context,
+    encode_metadata,
 )
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import Conflict, Damaged, InvalidArgument
@@ -189,7 +189,7 @@ def offload_context(store: Stored, topic: str, ledger: int) -> bytes:
         driver=row.attempt and DriverMetadata(name=row.attempt.driver, properties=row.attempt.properties),
         segments=segments,
     )
-    return encode_offload_context(context)
+    return encode_metadata(context)
 
 
 def _half(raw: bytes) -> int | None:

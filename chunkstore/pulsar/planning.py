@@ -12,28 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef, BlockSpan
-from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, LEDGER_UNKNOWN, PIP76, DataSource
+from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, Block, BlockRef, BlockSpan, LedgerRange
+from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, ENTRY_ID_MAX, LEDGER_UNKNOWN, PIP76, DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, ranges_of, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.ranges import Block, LedgerRange
+from chunkstore.codec.pulsar.pip76 import LedgerGroup, SegmentIndex, SegmentReader, read_index
 from chunkstore.errors import Damaged, InvalidArgument
 from chunkstore.pulsar.contexts import Context, LedgerNotFound, Stored, check_topic, iter_contexts
 from chunkstore.pulsar.ledger_rows import LedgerRows
 from chunkstore.records.arguments import SegmentHandle
 
-__all__ = [
-    "BLOCKS_MAX",
-    "Block",
-    "LedgerRange",
-    "TopicPlanner",
-    "TopicPosition",
-    "last_entries",
-    "plan",
-    "reader_of",
-    "walk_blocks",
-]
+__all__ = ["BLOCKS_MAX", "Block", "BlockWalk", "LedgerRange", "TopicPlanner", "TopicPosition", "plan", "reader_of"]
 
 BLOCKS_MAX = 65_536
 """Blocks in one offload segment: the writer begins another one then."""
@@ -64,20 +52,19 @@ def plan(
     What is acknowledged when this is called is in the answer. A part of a complete offload segment for which ``blocks`` is false may
     come without its blocks: it is what the context says, and where no index is needed none is read.
 
-    Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a
-    context, an index or a block header is wrong), and what reading raises.
+    Raises ``InvalidArgument``, ``LedgerNotFound``, ``Damaged`` (a context, an index or a block header is wrong), and what reading raises.
     """
     return TopicPlanner(store, topic).plan(ledgers, blocks=blocks)
 
 
 class TopicPlanner:
     """Plans one topic again and again. Of an open offload segment each block header is read once, in whatever call needs it first, and
-    of a complete one nothing but its index: what was read is not read again.
+    of a complete one nothing but its index.
 
     Where new whole entries are is a matter of positions: ``end`` says up to where there are any, ``borders`` which positions between two
-    of these are ends of blocks (a block is there as a whole, and so are its entries), ``between`` which blocks of which ledgers lie there.
-    So after reading up to a position, go on with ``between(position, end())``, or up to the last of ``borders`` that is wanted. No data
-    is read for that, only headers after what this planner has seen. Positions may be kept, and given to another planner.
+    of these are ends of blocks (a block is there as a whole, and so are its entries), ``between`` which blocks of which ledgers are there.
+    So after reading up to a position, go on with ``between(position, end())``, or up to the last of ``borders`` that is wanted. Positions
+    may be kept, and given to another planner.
 
     ``store``: an owner or a replica (refreshed by the caller); not thread-safe. Every call raises ``Damaged`` (a context, an index or a
     block header is wrong), ``SegmentNotFound`` (a data segment was deleted), ``SegmentTruncated``, and what reading raises; it changes
@@ -87,7 +74,7 @@ class TopicPlanner:
     def __init__(self, store: Stored, topic: str) -> None:
         self.topic: str = check_topic(topic)
         self._store = store
-        self._walks: dict[bytes, _Walk] = {}
+        self._walks: dict[bytes, BlockWalk] = {}
         """By uuid: of open offload segments, and of those that were planned last and are complete by now."""
         self._indexes: OrderedDict[bytes, list[BlockSpan]] = OrderedDict()
         """By uuid: the blocks of complete ones, for a while."""
@@ -97,25 +84,19 @@ class TopicPlanner:
     ) -> tuple[LedgerRange, ...]:
         """As ``chunkstore.pulsar.plan``. Of each ledger of an open offload segment the last block is read, once."""
         wanted = None if ledgers is None else set(ledgers)
+        rows = LedgerRows(self._store, self.topic).all()
         ranges: list[LedgerRange] = []
         contexts = self._contexts()
         for context in contexts:
-            if wanted is None or not context.complete or any(item.ledger in wanted for item in context.ranges):
-                said = self._said(context, wanted)
-                ranges += said if said and not any(map(blocks, said)) else self._plan_context(context, wanted)
-        rows = LedgerRows(self._store, self.topic).all()
-        ranges = [item for item in ranges if item.ledger not in rows or not rows[item.ledger].is_gone(item.segment)]
+            parts = self._parts(context, wanted, blocks)
+            ranges += [item for item in parts if item.ledger not in rows or not rows[item.ledger].is_gone(item.segment)]
         # Entries ascend from one offload segment to the next, and sorting is stable.
         ranges.sort(key=lambda item: item.ledger)
         if not contexts or (wanted is None and not ranges):
             raise LedgerNotFound(self.topic)
-        for ledger in sorted(wanted - {item.ledger for item in ranges}) if wanted is not None else ():
+        for ledger in sorted((wanted or set()) - {item.ledger for item in ranges}):
             raise LedgerNotFound(self.topic, ledger)
         return tuple(ranges)
-
-    def begin(self) -> TopicPosition:
-        """The position in front of all entries that are there; a caller that is below it has lost what was in between."""
-        return TopicPosition(next((context.sequence for context in self._contexts()), 0), 0)
 
     def end(self) -> TopicPosition:
         """The position after all entries that are acknowledged now; ``(0, 0)`` where there are none."""
@@ -141,14 +122,14 @@ class TopicPlanner:
         for context, spans in self._blocks(start, stop):
             wholes = {item.ledger: item for item in context.ranges}
             following = [span for span in self._spans(context) if span.start >= spans[-1].end]
-            for part in ranges_of(self.topic, context.data, spans):
+            for part in self._ranges(context, spans):
                 whole = wholes.get(part.ledger)
                 later = next((span.first_entry for span in following if span.ledger == part.ledger), None)
                 last, entries = part.last_entry if later is None else later - 1, 0
                 if later is None and whole is not None:
                     last = whole.last_entry
                     entries = whole.entries if part.first_entry == whole.first_entry else 0
-                found.append(part._replace(last_entry=last, complete=context.complete, entries=entries))
+                found.append(part._replace(last_entry=last, entries=entries))
         return tuple(found)
 
     # Helpers
@@ -159,8 +140,8 @@ class TopicPlanner:
         self._walks = {uuid: walk for uuid, walk in self._walks.items() if uuid in kept}
         return contexts
 
-    def _walk(self, context: Context) -> _Walk:
-        walk = self._walks.setdefault(context.uuid, _Walk(context.data))
+    def _walk(self, context: Context) -> BlockWalk:
+        walk = self._walks.setdefault(context.uuid, BlockWalk(context.data))
         walk.go_on(self._store)
         return walk
 
@@ -193,30 +174,39 @@ class TopicPlanner:
             if chosen:
                 yield context, chosen
 
-    def _said(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
-        """What the context alone says; of an open one that is nothing."""
-        return [
-            LedgerRange(self.topic, ledger, first, last, context.data, (), True, entries)
+    def _parts(
+        self, context: Context, wanted: set[int] | None, blocks: Callable[[LedgerRange], bool]
+    ) -> list[LedgerRange]:
+        """The parts of the ``wanted`` ledgers in one offload segment: by its context where that is enough, else with their blocks."""
+        said = {
+            ledger: LedgerRange(self.topic, ledger, first, last, context.data, (), True, entries)
             for ledger, first, last, entries in context.ranges
             if wanted is None or ledger in wanted
-        ]
+        }
+        if context.complete and not any(map(blocks, said.values())):
+            return list(said.values())
+        parts = self._ranges(context, self._spans(context), wanted)
+        if not context.complete:
+            lasts = self._walk(context).last_entries(self._store, wanted)
+            return [part._replace(last_entry=lasts[part.ledger]) for part in parts if part.ledger in lasts]
+        if any(part.ledger not in said for part in parts):
+            text = "the index holds ledgers that the offload context does not"
+            raise Damaged(text, object=f"segment {context.index_segment}")
+        return [said[part.ledger]._replace(first_entry=part.first_entry, blocks=part.blocks) for part in parts]
 
-    def _plan_context(self, context: Context, wanted: set[int] | None) -> list[LedgerRange]:
-        """The parts that one offload segment holds, of the ``wanted`` ledgers."""
-        spans = self._spans(context)
-        counts = {item.ledger: item.entries for item in context.ranges}
-        if context.complete:
-            lasts = {item.ledger: item.last_entry for item in context.ranges}
-        else:
-            lasts = last_entries(self._store, context.data, spans, wanted, known=self._walk(context).lasts)
-        parts = ranges_of(self.topic, context.data, (span for span in spans if wanted is None or span.ledger in wanted))
-        if any(part.ledger not in lasts for part in parts):
-            raise Damaged(
-                "the index holds ledgers that the offload context does not", object=f"segment {context.index_segment}"
-            )
+    def _ranges(
+        self, context: Context, spans: Iterable[BlockSpan], wanted: set[int] | None = None
+    ) -> list[LedgerRange]:
+        """The parts of (wanted) ledgers in some blocks, by their order there; ``last_entry`` is a bound."""
+        rows: dict[int, list[Block]] = {}
+        for span in spans:
+            if wanted is None or span.ledger in wanted:
+                rows.setdefault(span.ledger, []).append(Block(span.first_entry, span.start, span.end))
         return [
-            part._replace(last_entry=lasts[part.ledger], complete=context.complete, entries=counts.get(part.ledger, 0))
-            for part in parts
+            LedgerRange(
+                self.topic, ledger, row[0].first_entry, ENTRY_ID_MAX, context.data, tuple(row), context.complete
+            )
+            for ledger, row in rows.items()
         ]
 
 
@@ -227,15 +217,14 @@ def _read_index(store: Stored, context: Context) -> SegmentIndex:
     index = read_index(store.read(context.index_segment, 0, context.index_length), object=name)
     stored = store.info(context.data).length
     if index.data_length != context.data_length or stored != context.data_length:
-        raise Damaged(
-            f"{stored} bytes of data are stored; the context has {context.data_length}, the index {index.data_length}",
-            object=name,
-            position=8,
+        text = (
+            f"{stored} bytes of data are stored; the context has {context.data_length}, the index {index.data_length}"
         )
+        raise Damaged(text, object=name, position=8)
     return index
 
 
-class _Walk:
+class BlockWalk:
     """The blocks of a data segment that has no index yet, by their headers, each of which is read once: a small read.
 
     What was read holds as long as the segment is the same one, by its id, no shorter, and the last block is where it was: bytes at a
@@ -250,7 +239,7 @@ class _Walk:
         self._identity = identity
         self.spans: list[BlockSpan] = []
         self.position = 0
-        self.lasts: dict[int, int] = {}
+        self._lasts: dict[int, int] = {}
         """By where a block begins: its last entry."""
 
     def go_on(self, store: Stored) -> None:
@@ -260,79 +249,51 @@ class _Walk:
         length = store.info(handle).length
         if handle.segment_id != self._identity or length < self.position:
             self._begin(handle.segment_id)
-        if length == self.position:
-            return
-        if self.spans:
+        elif self.spans and length > self.position:
             last = self.spans[-1]
             if self._read(store, handle, last.start, length) != last:
                 self._begin(handle.segment_id)
         while self.position < length:
             span = self._read(store, handle, self.position, length)
             if len(self.spans) >= BLOCKS_MAX:
-                what = f"more than {BLOCKS_MAX} blocks"
-                raise Damaged(what, object=f"segment {self._segment}", position=self.position)
+                raise self._damage(f"more than {BLOCKS_MAX} blocks", self.position)
             self.spans.append(span)
             self.position = span.end
+
+    def last_entries(self, store: Stored, wanted: set[int] | None = None) -> dict[int, int]:
+        """The last entry of each (wanted) ledger: the last block of each is read, once. Raises ``Damaged``."""
+        final: dict[int, BlockSpan] = {}
+        for span in self.spans:
+            before = final.get(span.ledger)
+            if before is not None and span.first_entry <= before.first_entry:
+                first = f"a block of ledger {span.ledger} begins with entry {span.first_entry}"
+                raise self._damage(f"{first} after one of entry {before.first_entry}", span.start)
+            if wanted is None or span.ledger in wanted:
+                final[span.ledger] = span
+        for ledger, span in final.items():
+            if span.start not in self._lasts:
+                block = Block(span.first_entry, span.start, span.end)
+                for window in reader_of(store, self._segment, ledger, (block,)).windows(ledger):
+                    self._lasts[span.start] = window.last
+        return {ledger: self._lasts[span.start] for ledger, span in final.items() if span.start in self._lasts}
 
     def _read(self, store: Stored, handle: SegmentHandle, position: int, length: int) -> BlockSpan:
         name = f"segment {self._segment}"
         header = PIP76.parse(store.read(handle, position, BLOCK_HEADER_BYTES), object=name, position=position)
         if header.length > length - position:
-            raise Damaged(
-                f"a block of {header.length} bytes, but {length - position} are left", object=name, position=position
-            )
+            raise self._damage(f"a block of {header.length} bytes, but {length - position} are left", position)
         return BlockSpan(header.ledger, header.first_entry, 1 << 63, position, position + header.length)
 
-
-def walk_blocks(store: Stored, segment: str) -> list[BlockSpan]:
-    """The blocks of a data segment that has no index yet, by their headers. Raises as ``_Walk.go_on``."""
-    walk = _Walk(segment)
-    walk.go_on(store)
-    return walk.spans
-
-
-def last_entries(
-    store: Stored,
-    segment: str,
-    spans: Iterable[BlockSpan],
-    wanted: set[int] | None = None,
-    *,
-    known: dict[int, int] | None = None,
-) -> dict[int, int]:
-    """The last entry of each (wanted) ledger in these blocks: the last block of each is read, unless its last entry is ``known`` by where
-    it begins; then that is added. Raises ``Damaged``."""
-    known = {} if known is None else known
-    final: dict[int, BlockSpan] = {}
-    for span in spans:
-        if wanted is None or span.ledger in wanted:
-            before = final.get(span.ledger)
-            if before is not None and span.first_entry <= before.first_entry:
-                raise Damaged(
-                    f"a block of ledger {span.ledger} begins with entry {span.first_entry} after one of entry {before.first_entry}",
-                    object=f"segment {segment}",
-                    position=span.start,
-                )
-            final[span.ledger] = span
-    found: dict[int, int] = {}
-    for ledger, span in final.items():
-        block = Block(span.first_entry, span.start, span.end)
-        if span.start not in known:
-            for window in reader_of(store, segment, ledger, (block,)).windows(ledger):
-                known[span.start] = window.last
-        if span.start in known:
-            found[ledger] = known[span.start]
-    return found
+    def _damage(self, what: str, position: int) -> Damaged:
+        return Damaged(what, object=f"segment {self._segment}", position=position)
 
 
 def reader_of(store: Stored, segment: str, ledger: int, blocks: Sequence[Block]) -> SegmentReader:
     """A reader of these blocks, which ascend; others may be between them. It sees an object that ends where they end."""
+    end = blocks[-1].stop
     refs = tuple(BlockRef(block.first_entry, number, block.start) for number, block in enumerate(blocks, 1))
     holes = tuple(BlockRef(0, 0, block.stop) for block, after in pairwise(blocks) if block.stop != after.start)
     rows = ((ledger, refs), (LEDGER_UNKNOWN, holes))
-    index = SegmentIndex(
-        blocks[-1].stop, tuple(LedgerGroup(owner, LedgerInfo(ledger=owner), b"", row) for owner, row in rows)
-    )
-    source = DataSource(
-        f"segment {segment}", blocks[-1].stop, lambda offset, length: store.read(segment, offset, length)
-    )
+    index = SegmentIndex(end, tuple(LedgerGroup(owner, LedgerInfo(ledger=owner), b"", row) for owner, row in rows))
+    source = DataSource(f"segment {segment}", end, lambda offset, length: store.read(segment, offset, length))
     return SegmentReader(source, index)

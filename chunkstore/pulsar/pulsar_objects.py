@@ -17,9 +17,7 @@ from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.offload_metadata import TOPIC_KEY, LedgerMetadata
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
+from chunkstore.codec.pulsar.pip17 import LedgerEncoder, LedgerObjectReader, read_ledger_index
 from chunkstore.errors import Damaged, InvalidArgument, Unsupported
 from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY
 from chunkstore.pulsar.offload_ledger import LedgerOffloader

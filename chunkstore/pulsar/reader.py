@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.pip76_index import read_index
+from chunkstore.codec.pulsar.pip76 import read_index
 from chunkstore.errors import InvalidArgument
 from chunkstore.pulsar.contexts import LedgerNotFound, Stored, iter_topics
 from chunkstore.pulsar.planning import LedgerRange, TopicPlanner, plan, reader_of

@@ -9,6 +9,8 @@ Leaves out: who decides what is offloaded when; two writers of one topic at a ti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -28,7 +30,7 @@ from chunkstore.pulsar.contexts import (
     new_context,
 )
 from chunkstore.pulsar.filling import Filled, SegmentFiller
-from chunkstore.pulsar.planning import last_entries, walk_blocks
+from chunkstore.pulsar.planning import BlockWalk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,11 +86,6 @@ class OffloadWriter:
     # What there is
 
     @property
-    def open_segment(self) -> str | None:
-        """The name of the data segment that is being filled; None between two of them."""
-        return None if self._context is None else self._context.data
-
-    @property
     def open_context(self) -> Context | None:
         """The offload segment that is being filled; None between two of them."""
         return self._context
@@ -116,7 +113,7 @@ class OffloadWriter:
 
         Raises ``InvalidArgument`` (one is open), ``SegmentExists`` (the uuid was used), ``Closed``, and see the class.
         """
-        with _Guard(self):
+        with self._guarded():
             if self._context is not None:
                 raise InvalidArgument(f"{self._context.data} is open: complete it first", argument="begin")
             new = new_context(self.topic, self._sequence + 1)
@@ -128,7 +125,7 @@ class OffloadWriter:
         Ids ascend within a ledger, over all offload segments, and may leave gaps. Another ledger than before ends the block.
         Raises ``InvalidArgument`` (nothing changed), ``Closed``, and see the class.
         """
-        with _Guard(self):
+        with self._guarded():
             self._filler.append(ledger, entry, payload)
 
     def append_batch(self, ledger: int, first: int, payloads: pa.Array | pa.ChunkedArray) -> None:
@@ -136,12 +133,12 @@ class OffloadWriter:
 
         If its bytes span several blocks, these are acknowledged one by one.
         """
-        with _Guard(self):
+        with self._guarded():
             self._filler.append_batch(ledger, first, payloads)
 
     def flush(self) -> None:
         """Have everything acknowledged that was added: appends the block at hand, however short. Raises: see the class."""
-        with _Guard(self):
+        with self._guarded():
             self._filler.flush()
 
     def complete(self) -> None:
@@ -150,7 +147,7 @@ class OffloadWriter:
         Not after entry 127 of a ledger that goes on: Pulsar's own reader fails where a segment's first entry of a ledger is 128.
         Raises: see the class. Retry: make another writer, and call its ``complete``.
         """
-        with _Guard(self):
+        with self._guarded():
             self._filler.complete()
 
     def close(self) -> None:
@@ -188,6 +185,24 @@ class OffloadWriter:
 
     # Helpers
 
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Breaks the writer where a step fails that may have changed something."""
+        if self._closed:
+            raise Closed(f"the writer of topic {self.topic!r}")
+        if self._error is not None:
+            raise self._error.copy()
+        try:
+            yield
+        except InvalidArgument:
+            raise  # before anything was done
+        except ChunkstoreError as error:
+            self._error = error
+            raise
+        except BaseException:
+            self._closed = True
+            raise
+
     def _put_block(self, block: EncodedBlock) -> None:
         """One append, which is the acknowledgement."""
         context = self._context or self._begin_segment(new_context(self.topic, self._sequence + 1))
@@ -214,10 +229,11 @@ class OffloadWriter:
 
     def _go_on(self, context: Context) -> None:
         """Take up an open offload segment after its last block."""
-        spans = walk_blocks(self._store, context.data)
-        lasts = last_entries(self._store, context.data, spans)
-        for span in spans:
-            self._filler.adopt(span.ledger, span.first_entry, lasts[span.ledger], span.end - span.start)
+        walk = BlockWalk(context.data)
+        walk.go_on(self._store)
+        lasts = walk.last_entries(self._store)
+        for span in walk.spans:
+            self._filler.adopt(span, lasts[span.ledger])
         self._context = context
 
 
@@ -230,26 +246,3 @@ def completion(done: Context, filled: Filled) -> list[Change]:
         Seal(done.index_segment),
         TablePut(NAMESPACE, key_of(done.topic, done.sequence), encode_context(done), done.version),
     ]
-
-
-class _Guard:
-    """Breaks the writer where a step fails that may have changed something."""
-
-    def __init__(self, writer: OffloadWriter) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> None:
-        if self._writer._closed:  # noqa: SLF001
-            raise Closed(f"the writer of topic {self._writer.topic!r}")
-        if self._writer._error is not None:  # noqa: SLF001
-            raise self._writer._error.copy()  # noqa: SLF001
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, InvalidArgument):
-            return  # said before anything was done
-        if isinstance(error, ChunkstoreError):
-            self._writer._error = error  # noqa: SLF001  (a part of the writer)
-        elif error is not None:
-            self._writer._closed = True  # noqa: SLF001

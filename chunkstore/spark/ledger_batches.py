@@ -12,8 +12,7 @@ from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.block_index import BlockRef
 from chunkstore.codec.pulsar.frames import DataSource
 from chunkstore.codec.pulsar.offload_metadata import LedgerInfo
-from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76 import LedgerGroup, SegmentIndex, SegmentReader
 from chunkstore.spark.columns import split_partition
 from chunkstore.spark.errors import annotated
 from chunkstore.spark.pieces import PieceReader, RunBytes

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from chunkstore.codec.pulsar.ranges import LedgerRange
+from chunkstore.codec.pulsar.block_index import LedgerRange
 from chunkstore.engine.reading import ReadableContainer, context_of, read_view
 from chunkstore.engine.replica import Replica
 from chunkstore.errors import (

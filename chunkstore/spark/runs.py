@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from chunkstore.codec.pulsar.ranges import Block, LedgerRange
+from chunkstore.codec.pulsar.block_index import Block, LedgerRange
 from chunkstore.config import MIB
 from chunkstore.engine.reading import read_view
 from chunkstore.engine.replica import Replica

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chunkstore.codec.pulsar.ranges import LedgerRange
+from chunkstore.codec.pulsar.block_index import LedgerRange
 from chunkstore.engine.replica import Replica
 from chunkstore.pulsar import LedgerNotFound, TopicPlanner, TopicPosition
 from chunkstore.pulsar.contexts import Context, iter_contexts

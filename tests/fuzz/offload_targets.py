@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 
-from chunkstore.codec.pulsar import pip76_index, windows
+from chunkstore.codec.pulsar import pip76, windows
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES, Entry
-from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76 import SegmentEncoder, SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance, mangled
@@ -50,8 +48,8 @@ def _decode_index(data: bytes, gate: Gate) -> Callable[[], None] | None:
     return partial(_index_again, found)
 
 
-def _index_again(found: pip76_index.SegmentIndex) -> None:
-    assert read_index(pip76_index.build_index(found)) == found
+def _index_again(found: pip76.SegmentIndex) -> None:
+    assert read_index(pip76.build_index(found)) == found
     spans = found.spans()
     assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
     assert all(span.end >= span.start + BLOCK_HEADER_BYTES for span in spans)
@@ -147,7 +145,7 @@ def _decode_batches(reader_of: ReaderOf, data: bytes, gate: Gate) -> None:
 OFFLOAD_TARGETS: tuple[Target, ...] = (
     Target(
         "pip76-index", "magic, both lengths, header length", _make_index, _decode_index, (),
-        (Spy(pip76_index, "_read_group"),),
+        (Spy(pip76, "_read_group"),),
     ),
     Target(
         "pip76-blocks", "the index, lengths, a block header", _make_pair, partial(decode_blocks, _reader_of), (Damaged,),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from chunkstore.codec.pulsar import pip17_index, windows
-from chunkstore.codec.pulsar.pip17_index import build_ledger_index, read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
+from chunkstore.codec.pulsar import pip17, windows
+from chunkstore.codec.pulsar.pip17 import LedgerObjectReader, build_ledger_index, read_ledger_index
 from chunkstore.codec.pulsar.windows import BlockReader
 from chunkstore.errors import Damaged
 from tests.fuzz.chance import Chance
@@ -32,7 +31,7 @@ def _decode_index(data: bytes, gate: Gate) -> Callable[[], None] | None:
     return partial(_index_again, found)
 
 
-def _index_again(found: pip17_index.LedgerIndex) -> None:
+def _index_again(found: pip17.LedgerIndex) -> None:
     assert read_ledger_index(build_ledger_index(found)) == found
     spans = found.spans()
     assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
@@ -64,7 +63,7 @@ def _reader_of(data: bytes) -> tuple[BlockReader, bytes]:
 PIP17_TARGETS: tuple[Target, ...] = (
     Target(
         "pip17-index", "magic, both lengths, header length, counts", _make_index, _decode_index, (),
-        (Spy(pip17_index, "decode_ledger_metadata"),),
+        (Spy(pip17, "decode_metadata"),),
     ),
     Target(
         "pip17-blocks", "the index, lengths, a block header", _make_pair, partial(decode_blocks, _reader_of), (Damaged,),

@@ -14,10 +14,8 @@ import pytest
 
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.frames import DataSource, Entry
-from chunkstore.codec.pulsar.offload_metadata import encode_ledger_info
-from chunkstore.codec.pulsar.pip76_index import build_index, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.offload_metadata import encode_metadata
+from chunkstore.codec.pulsar.pip76 import SegmentEncoder, SegmentReader, build_index, read_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.support.pip76 import Sink, source_of
@@ -86,7 +84,7 @@ def test_index(fixture: Fixture) -> None:
     for ledger in told["ledgers"]:
         group = index.group(ledger["ledger"])
         assert group.metadata.hex() == ledger["metadata_hex"]
-        assert encode_ledger_info(group.info) == group.metadata
+        assert encode_metadata(group.info) == group.metadata
         assert [(block.first_entry, block.part, block.offset) for block in group.blocks] == [
             (block["entry"], block["part"], block["offset"]) for block in ledger["entries"]
         ]
@@ -146,7 +144,8 @@ def test_encoding_makes_the_same_bytes(fixture: Fixture) -> None:
     least = fixture.manifest["min_block_size"]
     encoder = SegmentEncoder(sink, block_bytes_max=max(least, 4096), block_bytes_min=least)
     for ledger in reader.ledgers:
-        encoder.begin_ledger(ledger, reader.index.group(ledger).info)
+        encoder.begin_ledger(ledger)
+        encoder.describe(reader.index.group(ledger).info)
         for entry in iter_entries(reader, ledger):
             encoder.append(entry.entry, entry.payload)
     index = encoder.finish()

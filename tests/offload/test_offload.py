@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76 import SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import BadOffset, Closed, Conflict, Damaged, InvalidArgument, NotOwner, StorageUnavailable
 from chunkstore.pulsar import LedgerNotFound, LedgerReader, OffloadWriter, plan
 from chunkstore.pulsar.contexts import Stored, iter_contexts
-from chunkstore.pulsar.planning import walk_blocks
+from chunkstore.pulsar.planning import BlockWalk
 from tests.support.data import problems
 from tests.support.pip76 import source_of
 from tests.support.worlds import World, world
@@ -90,16 +89,16 @@ def test_a_successor_goes_on_behind_the_last_block(world: World) -> None:
     writer = OffloadWriter(old, T, **SMALL)
     write(writer, 1, range(300))
     write(writer, 2, range(300))
-    open_segment = writer.open_segment
+    assert writer.open_context is not None
+    open_segment = writer.open_context.data
     acknowledged = {ledger: writer.last_entry(ledger) for ledger in (1, 2)}
-    assert open_segment is not None
     assert acknowledged[1] == 299  # another ledger ends the block
     assert 0 < acknowledged[2] < 299
     world.crash(old)
     world.forget_cache()
     with world.open() as store:
         successor = writer.resume(store)
-        assert successor.open_segment == open_segment
+        assert successor.open_context is not None and successor.open_context.data == open_segment
         assert {ledger: successor.last_entry(ledger) for ledger in (1, 2)} == acknowledged
         assert successor.last_entry(3) == -1
         with pytest.raises(InvalidArgument):
@@ -121,7 +120,7 @@ def test_what_is_added_but_not_acknowledged_is_not_there() -> None:
     with chunkstore.open("memory://offload-unacknowledged") as store:
         writer = OffloadWriter(store, T)
         writer.append(1, 0, b"x")
-        assert (writer.last_entry(1), writer.open_segment, list(store.segments())) == (-1, None, [])
+        assert (writer.last_entry(1), writer.open_context, list(store.segments())) == (-1, None, [])
         writer.close()
         assert writer.last_entry(1) == 0
         with pytest.raises(Closed):
@@ -199,11 +198,12 @@ def test_damaged_blocks_of_an_open_segment_are_named() -> None:
         writer = OffloadWriter(store, T, **SMALL)
         write(writer, 1, range(50))
         writer.flush()
-        name = writer.open_segment
+        assert writer.open_context is not None
+        name = writer.open_context.data
         assert name is not None
         length = store.info(name).length
         store.append(name, b"not a block" * 20)
-        for call in (lambda: plan(store, T), lambda: walk_blocks(store, name), writer.resume):
+        for call in (lambda: plan(store, T), lambda: BlockWalk(name).go_on(store), writer.resume):
             with pytest.raises(Damaged) as damage:
                 call()
             assert damage.value.object == f"segment {name}"

@@ -11,8 +11,7 @@ from typing import Any
 
 import google_crc32c
 
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
+from chunkstore.codec.pulsar.pip17 import LedgerEncoder, read_ledger_index
 from chunkstore.config import MIB
 from chunkstore.pulsar import MemorySource, PulsarBucket, PulsarObjects
 from chunkstore.pulsar.bucket_objects import FORMAT_VERSION_KEY

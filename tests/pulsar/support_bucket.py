@@ -10,8 +10,8 @@ from pathlib import Path
 
 from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.offload_metadata import TOPIC_KEY, LedgerInfo, encode_ledger_info
-from chunkstore.codec.pulsar.pip76_index import SegmentIndex, build_index, read_index
+from chunkstore.codec.pulsar.offload_metadata import TOPIC_KEY, LedgerInfo, encode_metadata
+from chunkstore.codec.pulsar.pip76 import SegmentIndex, build_index, read_index
 from chunkstore.errors import ChunkNotFound
 from chunkstore_bindings.bucket.port import Bucket, ObjectHead, ObjectInfo, UnfinishedUpload
 from tests.support.pip17 import METADATA, encode_ledger
@@ -133,7 +133,7 @@ def put_v2(
     groups = []
     for group in index.ledgers:
         info = LedgerInfo(ledger=group.ledger, entries=entries[group.ledger], timestamp_ms=1)
-        groups.append(group._replace(info=info, metadata=encode_ledger_info(info)))
+        groups.append(group._replace(info=info, metadata=encode_metadata(info)))
     raw = build_index(SegmentIndex(index.data_length, tuple(groups)))
     assert read_index(raw).data_length == len(made.data)
     bucket.add(uuid, made.data, 0, metadata)

@@ -7,8 +7,8 @@ from threading import Lock
 from typing import NamedTuple
 
 from chunkstore.codec.pulsar.frames import DataSource, Entry
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip17 import LedgerObjectReader
+from chunkstore.codec.pulsar.pip76 import SegmentReader
 from chunkstore.errors import StorageUnavailable
 from chunkstore.pulsar.read_handle import LedgerPart, StoredLedger
 from tests.support.pip17 import encode_ledger

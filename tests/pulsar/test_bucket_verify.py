@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chunkstore.codec.pulsar.frames import BLOCK_HEADER_BYTES
-from chunkstore.codec.pulsar.offload_metadata import encode_ledger_metadata
-from chunkstore.codec.pulsar.pip17_index import LedgerIndex, build_ledger_index
+from chunkstore.codec.pulsar.offload_metadata import encode_metadata
+from chunkstore.codec.pulsar.pip17 import LedgerIndex, build_ledger_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.pulsar.bucket import PulsarBucket
 from chunkstore.pulsar.checking import Finding
@@ -111,7 +111,7 @@ def test_counts_and_lengths_against_metadata() -> None:
     pair = encode_ledger([b"one", b"two"])
     index = pair.index
     said = replace(index.metadata, length=7)
-    raw = build_ledger_index(LedgerIndex(index.data_length, said, encode_ledger_metadata(said), index.blocks))
+    raw = build_ledger_index(LedgerIndex(index.data_length, said, encode_metadata(said), index.blocks))
     bucket.add(f"{A}-ledger-7", pair.data)
     bucket.add(f"{A}-ledger-7-index", raw)
     put_v2(bucket, B, [(1, 0), (1, 1), (2, 0)], entries={1: 3, 2: 1})

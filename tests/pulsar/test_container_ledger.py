@@ -12,9 +12,8 @@ import chunkstore
 from chunkstore.buckets import open_bucket
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource, Entry
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip17 import LedgerObjectReader
+from chunkstore.codec.pulsar.pip76 import SegmentIndex, SegmentReader, read_index
 from chunkstore.config import KIB
 from chunkstore.pulsar import OffloadWriter, open_ledger
 from chunkstore.pulsar.filling import Filled, SegmentFiller

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
+from chunkstore.codec.pulsar.offload_metadata import OffloadContext, decode_metadata
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import (
     ChunkstoreError,
@@ -196,7 +196,7 @@ def test_the_source_keeps_its_copy_for_the_deletion_lag(store: ChunkedSegmentSto
     assert not source.entries
     assert [item.ledger for item in ml.ledgers()] == [1, 2]
     assert payloads_of(ml.open(1)) == ledgers_of(1)[1]
-    context = decode_offload_context(offload_context(store, T, 1), object="context")
+    context = decode_metadata(OffloadContext, offload_context(store, T, 1), object="context")
     assert (context.complete, context.bookkeeper_deleted, context.timestamp_ms) == (True, True, 100 * MINUTE_MS)
     ml.config.offload_deletion_lag_s = None
     assert ml.delete_due() == []

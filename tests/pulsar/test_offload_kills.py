@@ -10,7 +10,7 @@ import pytest
 
 import chunkstore
 from chunkstore import runtime
-from chunkstore.codec.pulsar.offload_metadata import decode_offload_context
+from chunkstore.codec.pulsar.offload_metadata import OffloadContext, decode_metadata
 from chunkstore.config import Settings
 from chunkstore.engine.store import ChunkedSegmentStorage
 from chunkstore.errors import ChunkstoreError
@@ -111,7 +111,7 @@ class World:
             with managed.open(ledger) as handle:
                 assert [entry.payload for entry in handle.iter_entries()] == payloads, "lost"
             if row.complete:
-                context = decode_offload_context(offload_context(self.store, T, ledger), object="context")
+                context = decode_metadata(OffloadContext, offload_context(self.store, T, ledger), object="context")
                 with managed.config.offloader.read_offloaded(ledger, context).result() as handle:
                     assert handle.last_add_confirmed == len(payloads) - 1
 

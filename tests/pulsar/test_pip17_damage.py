@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.frames import PIP17, BlockHeader, DataSource, Entry, padding
-from chunkstore.codec.pulsar.offload_metadata import encode_ledger_metadata
-from chunkstore.codec.pulsar.pip17_index import read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.offload_metadata import encode_metadata
+from chunkstore.codec.pulsar.pip17 import LedgerObjectReader, read_ledger_index
+from chunkstore.codec.pulsar.pip76 import SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.support.pip17 import METADATA, Pair, encode_ledger
@@ -135,14 +133,14 @@ def test_index_refused_with_position(index: bytes, position: int, text: str) -> 
 )
 def test_the_last_entry_is_the_ledgers(last_entry: int | None, text: str) -> None:
     """As many entries as the metadata says, where it says it: what was cut off in front of the index is missed, too."""
-    pair = Pair(GOOD.data, with_metadata(encode_ledger_metadata(replace(GOOD.index.metadata, last_entry=last_entry))))
+    pair = Pair(GOOD.data, with_metadata(encode_metadata(replace(GOOD.index.metadata, last_entry=last_entry))))
     if text:
         with pytest.raises(Damaged, match=text):
             read_all(pair)
     else:
         assert len(read_all(pair)) == 300
     open_ledger = replace(GOOD.index.metadata, last_entry=298, state=1)
-    assert len(read_all(Pair(GOOD.data, with_metadata(encode_ledger_metadata(open_ledger))))) == 300
+    assert len(read_all(Pair(GOOD.data, with_metadata(encode_metadata(open_ledger))))) == 300
 
 
 def test_the_end_of_a_block_is_not_told_by_a_sign() -> None:
@@ -158,7 +156,7 @@ def test_the_end_of_a_block_is_not_told_by_a_sign() -> None:
 def test_claims_cost_no_memory() -> None:
     """An index and a block that speak of a terabyte, and an entry of a gigabyte, in an object of a mebibyte."""
     huge = 1 << 40
-    raw = encode_ledger_metadata(replace(METADATA, length=huge))
+    raw = encode_metadata(replace(METADATA, length=huge))
     index = pack(">Iiqqii", 0xDE47DE47, 52 + len(raw), huge, 128, 1, len(raw)) + raw + pack(">qiq", 0, 1, 0)
     block = PIP17.pack(BlockHeader(huge, 0, -1)) + pack(">iq", 1 << 30, 0) + bytes(1 << 20)
     source = DataSource("data", huge, lambda at, length: block[at : at + length])

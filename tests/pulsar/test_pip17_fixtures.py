@@ -10,9 +10,8 @@ import pytest
 
 from chunkstore.codec.pulsar.arrow import append_batch, read_batches
 from chunkstore.codec.pulsar.frames import Entry
-from chunkstore.codec.pulsar.offload_metadata import encode_ledger_metadata
-from chunkstore.codec.pulsar.pip17_index import build_ledger_index
-from chunkstore.codec.pulsar.pip17_writer import LedgerEncoder
+from chunkstore.codec.pulsar.offload_metadata import encode_metadata
+from chunkstore.codec.pulsar.pip17 import LedgerEncoder, build_ledger_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from tests.support.pip17 import Fixture, fixtures, minimal_read
 from tests.support.pip76 import Sink
@@ -39,7 +38,7 @@ def test_index(fixture: Fixture) -> None:
     index, told = fixture.index, fixture.manifest["index"]
     assert index.data_length == told["data_object_length"] == len(fixture.data)
     assert index.raw_metadata.hex() == told["metadata_hex"]
-    assert encode_ledger_metadata(index.metadata) == index.raw_metadata
+    assert encode_metadata(index.metadata) == index.raw_metadata
     assert [(block.first_entry, block.part, block.offset) for block in index.blocks] == [
         (block["entry"], block["part"], block["offset"]) for block in told["entries"]
     ]

@@ -6,9 +6,8 @@ import re
 
 from chunkstore.codec.pulsar.block_index import BlockRef
 from chunkstore.codec.pulsar.frames import LEDGER_UNKNOWN, PIP17, BlockHeader
-from chunkstore.codec.pulsar.offload_metadata import REPEATED_MAX, TOPIC_KEY, LedgerMetadata, encode_ledger_metadata
-from chunkstore.codec.pulsar.pip17_index import LedgerIndex, build_ledger_index, read_ledger_index
-from chunkstore.codec.pulsar.pip17_writer import BLOCK_BYTES_MAX
+from chunkstore.codec.pulsar.offload_metadata import REPEATED_MAX, TOPIC_KEY, LedgerMetadata, encode_metadata
+from chunkstore.codec.pulsar.pip17 import BLOCK_BYTES_MAX, LedgerIndex, build_ledger_index, read_ledger_index
 from tests.support.format_tables import TEXT, fields, number, table
 
 
@@ -27,7 +26,7 @@ def test_block_header() -> None:
 
 def test_index() -> None:
     metadata = LedgerMetadata(write_quorum=1, ensemble_size=1, length=5)
-    raw = encode_ledger_metadata(metadata)
+    raw = encode_metadata(metadata)
     index = LedgerIndex(
         0x4142434445, metadata, raw, (BlockRef(0, 1, 0), BlockRef(0x0A0B0C0D0E, 0x21222324, 0x31323334))
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chunkstore.codec.pulsar.encoding import EncodedBlock
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76 import SegmentEncoder
 from chunkstore.pulsar import PulsarBucket
 from tests.support.pulsar_broker import FOLDER, entries_of_topic, seen_by_consumer
 from tests.support.spark import missing

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chunkstore.codec.pulsar.encoding import EncodedBlock
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76 import SegmentEncoder
 from chunkstore.engine.reading import ReadableContainer
 from chunkstore.engine.replica import Replica
 from chunkstore.engine.store import ChunkedSegmentStorage

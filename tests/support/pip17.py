@@ -11,9 +11,13 @@ from typing import Any
 
 from chunkstore.codec.pulsar.frames import LEDGER_UNKNOWN, Entry
 from chunkstore.codec.pulsar.offload_metadata import LedgerMetadata
-from chunkstore.codec.pulsar.pip17_index import LedgerIndex, read_ledger_index
-from chunkstore.codec.pulsar.pip17_reader import LedgerObjectReader
-from chunkstore.codec.pulsar.pip17_writer import BLOCK_BYTES_MAX, LedgerEncoder
+from chunkstore.codec.pulsar.pip17 import (
+    BLOCK_BYTES_MAX,
+    LedgerEncoder,
+    LedgerIndex,
+    LedgerObjectReader,
+    read_ledger_index,
+)
 from chunkstore.codec.pulsar.windows import iter_entries
 from tests.support.paths import ROOT
 from tests.support.pip76 import Sink, source_of

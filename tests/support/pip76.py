@@ -9,10 +9,8 @@ from struct import pack
 from chunkstore.codec.pulsar.arrow import read_batches
 from chunkstore.codec.pulsar.encoding import EncodedBlock
 from chunkstore.codec.pulsar.frames import DataSource, Entry
-from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
-from chunkstore.codec.pulsar.pip76_index import SegmentIndex, read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_metadata
+from chunkstore.codec.pulsar.pip76 import SegmentEncoder, SegmentIndex, SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import BlockReader, iter_entries
 from chunkstore.errors import Damaged
 
@@ -119,7 +117,7 @@ def miscounted(blocks: list[list[Entry]], *, block_min: int) -> Encoded:
         declared += length
     body = b""
     for ledger in sorted(groups, reverse=True):
-        metadata = encode_ledger_info(LedgerInfo(ledger=ledger, entries=1, timestamp_ms=5))
+        metadata = encode_metadata(LedgerInfo(ledger=ledger, entries=1, timestamp_ms=5))
         body += pack(">qii", ledger, len(groups[ledger]), len(metadata)) + metadata
         body += b"".join(pack(">qiq", *row) for row in groups[ledger])
     return Encoded(data, pack(">Iiqq", 0x3D1FB0BC, 24 + len(body), declared, 128) + body)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.frames import DataSource, Entry
-from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76 import SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged, StorageUnavailable
 from tests.support.pip76 import Encoded, encode, read_both, source_of

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.frames import DataSource, Entry, padding
-from chunkstore.codec.pulsar.pip76_index import read_index
-from chunkstore.codec.pulsar.pip76_reader import SegmentReader
+from chunkstore.codec.pulsar.pip76 import SegmentReader, read_index
 from chunkstore.codec.pulsar.windows import iter_entries
 from chunkstore.errors import Damaged
 from tests.support.pip76 import encode, miscounted, source_of

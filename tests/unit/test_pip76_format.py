@@ -17,8 +17,7 @@ from chunkstore.codec.pulsar.frames import (
     BlockHeader,
     frame_header,
 )
-from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, build_index, read_index
-from chunkstore.codec.pulsar.pip76_writer import SegmentEncoder
+from chunkstore.codec.pulsar.pip76 import LedgerGroup, SegmentEncoder, SegmentIndex, build_index, read_index
 from tests.support.format_tables import TEXT, fields, number, table
 from tests.support.paths import ROOT
 
@@ -53,7 +52,7 @@ def test_padding_pattern() -> None:
 def sample_index() -> SegmentIndex:
     info = metadata.LedgerInfo(ledger=0x0102030405, entries=9)
     blocks = (BlockRef(3, 1, 0), BlockRef(0x0A0B0C0D0E, 0x21222324, 0x31323334))
-    group = LedgerGroup(info.ledger, info, metadata.encode_ledger_info(info), blocks)
+    group = LedgerGroup(info.ledger, info, metadata.encode_metadata(info), blocks)
     return SegmentIndex(0x4142434445, (group,))
 
 
@@ -96,7 +95,8 @@ def golden_segment() -> tuple[bytes, bytes]:
     """Two ledgers, a gap, an empty entry, a block that is cut, and a ledger that is gone back to."""
     data: list[bytes] = []
     encoder = SegmentEncoder(lambda block: data.extend(map(bytes, block.buffers)))
-    encoder.begin_ledger(7, metadata.LedgerInfo(ledger=7, entries=20, size=1000, timestamp_ms=1_700_000_000_000))
+    encoder.begin_ledger(7)
+    encoder.describe(metadata.LedgerInfo(ledger=7, entries=20, size=1000, timestamp_ms=1_700_000_000_000))
     encoder.append(0, b"zero")
     encoder.append(1, b"")
     encoder.append(5, b"five")
@@ -124,7 +124,7 @@ def golden_metadata() -> bytes:
         driver=driver,
         segments=(segment,),
     )
-    return metadata.encode_ledger_info(
+    return metadata.encode_metadata(
         metadata.LedgerInfo(ledger=1, entries=2, size=3, timestamp_ms=4, offload=context, properties=(("k", "ü"),))
     )
 

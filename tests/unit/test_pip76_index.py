@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunkstore.codec.pulsar.block_index import INDEX_BYTES_MAX, BlockRef
-from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_ledger_info
-from chunkstore.codec.pulsar.pip76_index import LedgerGroup, SegmentIndex, build_index, read_index
+from chunkstore.codec.pulsar.offload_metadata import LedgerInfo, encode_metadata
+from chunkstore.codec.pulsar.pip76 import LedgerGroup, SegmentIndex, build_index, read_index
 from chunkstore.errors import Damaged, InvalidArgument
 
 Rows = list[tuple[int, int, int]]
 
 
 def group(ledger: int, rows: Rows, *, metadata: bytes | None = None, count: int | None = None) -> bytes:
-    told = encode_ledger_info(LedgerInfo(ledger=ledger)) if metadata is None else metadata
+    told = encode_metadata(LedgerInfo(ledger=ledger)) if metadata is None else metadata
     head = pack(">qii", ledger, len(rows) if count is None else count, len(told))
     return head + told + b"".join(pack(">qiq", *row) for row in rows)
 
@@ -76,7 +76,7 @@ def test_too_long_an_index_is_neither_read_nor_written() -> None:
     with pytest.raises(Damaged, match="at most"):
         read_index(bytes(INDEX_BYTES_MAX + 1))
     blocks = tuple(BlockRef(number, number, number * 128) for number in range(INDEX_BYTES_MAX // 20))
-    metadata = encode_ledger_info(LedgerInfo(ledger=1))
+    metadata = encode_metadata(LedgerInfo(ledger=1))
     with pytest.raises(InvalidArgument, match="larger blocks"):
         build_index(SegmentIndex(1 << 40, (LedgerGroup(1, LedgerInfo(ledger=1), metadata, blocks),)))
 
@@ -95,6 +95,6 @@ def test_round_trip(shape: dict[int, list[int]]) -> None:
         for first in sorted(shape[ledger]):
             blocks.append(BlockRef(first, len(blocks) + 1, offset))
             offset += 200
-        groups.append(LedgerGroup(ledger, info, encode_ledger_info(info), tuple(blocks)))
+        groups.append(LedgerGroup(ledger, info, encode_metadata(info), tuple(blocks)))
     made = SegmentIndex(offset, tuple(groups))
     assert read_index(build_index(made)) == made

@@ -12,10 +12,8 @@ from chunkstore.codec.pulsar.offload_metadata import (
     LedgerInfo,
     OffloadContext,
     OffloadSegment,
-    decode_ledger_info,
-    decode_offload_context,
-    encode_ledger_info,
-    encode_offload_context,
+    decode_metadata,
+    encode_metadata,
 )
 from chunkstore.errors import Damaged, InvalidArgument
 
@@ -55,21 +53,21 @@ INFO = st.builds(
 
 @given(INFO)
 def test_ledger_info_round_trip(info: LedgerInfo) -> None:
-    assert decode_ledger_info(encode_ledger_info(info), object="o") == info
+    assert decode_metadata(LedgerInfo, encode_metadata(info), object="o") == info
 
 
 @given(CONTEXT)
 def test_context_round_trip(context: OffloadContext) -> None:
-    data = encode_offload_context(context)
-    assert decode_offload_context(memoryview(data), object="o") == context
+    data = encode_metadata(context)
+    assert decode_metadata(OffloadContext, memoryview(data), object="o") == context
 
 
 def test_negative_halves_are_ten_byte_varints() -> None:
-    assert encode_offload_context(OffloadContext(uid_msb=-1)) == b"\x08" + b"\xff" * 9 + b"\x01"
+    assert encode_metadata(OffloadContext(uid_msb=-1)) == b"\x08" + b"\xff" * 9 + b"\x01"
 
 
 def test_unknown_fields_are_skipped() -> None:
-    assert decode_ledger_info(b"\x08\x05\xfa\x06\x03new", object="o") == LedgerInfo(ledger=5)
+    assert decode_metadata(LedgerInfo, b"\x08\x05\xfa\x06\x03new", object="o") == LedgerInfo(ledger=5)
 
 
 @pytest.mark.parametrize(
@@ -86,18 +84,18 @@ def test_unknown_fields_are_skipped() -> None:
 )
 def test_what_is_none_is_damaged(data: bytes) -> None:
     with pytest.raises(Damaged) as caught:
-        decode_ledger_info(data, object="index", position=40)
+        decode_metadata(LedgerInfo, data, object="index", position=40)
     assert (caught.value.object, caught.value.position) == ("index", 40)
 
 
 def test_length_is_bounded_both_ways() -> None:
     with pytest.raises(Damaged, match="at most"):
-        decode_ledger_info(bytes(METADATA_BYTES_MAX + 1), object="o")
+        decode_metadata(LedgerInfo, bytes(METADATA_BYTES_MAX + 1), object="o")
     with pytest.raises(InvalidArgument, match="at most"):
-        encode_ledger_info(LedgerInfo(ledger=1, properties=(("k", "v" * METADATA_BYTES_MAX),)))
+        encode_metadata(LedgerInfo(ledger=1, properties=(("k", "v" * METADATA_BYTES_MAX),)))
 
 
 @pytest.mark.parametrize("info", [LedgerInfo(ledger=1 << 63), LedgerInfo(ledger=1, properties=(("k", "\ud800"),))])
 def test_what_does_not_fit_is_an_argument_error(info: LedgerInfo) -> None:
     with pytest.raises(InvalidArgument):
-        encode_ledger_info(info)
+        encode_metadata(info)

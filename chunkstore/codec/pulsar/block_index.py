@@ -1,7 +1,8 @@
 """What the indexes of PIP-17 and PIP-76 share: rows of blocks, the first fields, and which bytes and entries a block has.
 
 Promises: everything in the bytes is checked before it is believed, and a hostile index costs memory in proportion to its own
-length, which is bounded. Leaves out: metadata and the order of fields (``pip17_index``, ``pip76_index``).
+length, which is bounded. ``Block`` and ``LedgerRange`` are plain data, for processes without protobuf. Leaves out: metadata and the
+order of fields (``pip17``, ``pip76``).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from chunkstore.errors import Damaged, InvalidArgument
 __all__ = [
     "BLOCK_ROW",
     "INDEX_BYTES_MAX",
+    "Block",
     "BlockRef",
     "BlockSpan",
+    "LedgerRange",
     "check_fit",
     "check_head",
     "check_spans",
@@ -54,6 +57,46 @@ class BlockSpan(NamedTuple):
     end: int
 
 
+class Block(NamedTuple):
+    """One PIP-76 block: its first entry id, and its bytes ``[start, stop)`` (header and padding included) of the data segment."""
+
+    first_entry: int
+    start: int
+    stop: int
+
+
+class LedgerRange(NamedTuple):
+    """The part of a ledger that one data segment holds: entries ``first_entry`` to ``last_entry``, both included.
+
+    ``blocks`` are those of this ledger in this segment, ascending by entry and by position. ``complete``: nothing can be added
+    to this part any more. ``entries``: how many there are; 0: not known.
+    """
+
+    topic: str
+    ledger: int
+    first_entry: int
+    last_entry: int
+    segment: str
+    blocks: tuple[Block, ...]
+    complete: bool
+    entries: int = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every id from the first to the last is that of an entry: then ids are known without reading a byte."""
+        return self.entries == self.ids
+
+    @property
+    def ids(self) -> int:
+        """How many ids there are from the first to the last entry."""
+        return self.last_entry - self.first_entry + 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the blocks, headers and padding included."""
+        return sum(block.stop - block.start for block in self.blocks)
+
+
 def spans_of(ledgers: Iterable[tuple[int, Sequence[BlockRef], int]], data_length: int) -> list[BlockSpan]:
     """All blocks in the order of their bytes, of rows of (ledger, its blocks, the id that its entries are below).
 
@@ -64,12 +107,8 @@ def spans_of(ledgers: Iterable[tuple[int, Sequence[BlockRef], int]], data_length
         for ledger, blocks, limit in ledgers
         for block, after in zip(blocks, [*(block.first_entry for block in blocks[1:]), limit], strict=False)
     )
-    return [
-        BlockSpan(ledger, first, limit, offset, end)
-        for (offset, ledger, first, limit), end in zip(
-            begins, [*(at[0] for at in begins[1:]), data_length], strict=False
-        )
-    ]
+    ends = [*(begin[0] for begin in begins[1:]), data_length]
+    return [BlockSpan(*begin[1:], begin[0], end) for begin, end in zip(begins, ends, strict=False)]
 
 
 def check_head(data: BytesLike, format: BlockFormat, length_min: int, object: str) -> int:
@@ -81,16 +120,13 @@ def check_head(data: BytesLike, format: BlockFormat, length_min: int, object: st
     if len(data) > INDEX_BYTES_MAX:
         raise Damaged(f"{len(data)} bytes; an index has at most {INDEX_BYTES_MAX}", object=object)
     if len(data) < length_min:
-        raise Damaged(
-            f"an index has at least {length_min} bytes, {len(data)} are here", object=object, position=len(data)
-        )
+        text = f"an index has at least {length_min} bytes, {len(data)} are here"
+        raise Damaged(text, object=object, position=len(data))
     magic, length, data_length, header_length = _HEAD.unpack_from(data)
     if magic != format.index_magic:
         other = [f"; it is an index of {known.name}" for known in (PIP17, PIP76) if known.index_magic == magic]
-        raise Damaged(
-            f"not an index of {format.name}: magic 0x{magic:08X}, 0x{format.index_magic:08X} expected{''.join(other)}",
-            object=object,
-        )
+        text = f"not an index of {format.name}: magic 0x{magic:08X}, 0x{format.index_magic:08X} expected"
+        raise Damaged(text + "".join(other), object=object)
     if length != len(data):
         raise Damaged(f"the index declares {length} bytes and has {len(data)}", object=object, position=4)
     if data_length < 0:
@@ -103,10 +139,8 @@ def check_head(data: BytesLike, format: BlockFormat, length_min: int, object: st
 def pack_head(format: BlockFormat, length: int, data_length: int) -> bytes:
     """The first 24 bytes of an index object of ``length`` bytes. ``InvalidArgument`` if it would have too many."""
     if length > INDEX_BYTES_MAX:
-        raise InvalidArgument(
-            f"an index has at most {INDEX_BYTES_MAX} bytes, this one would have {length}: use larger blocks or more segments",
-            argument="index",
-        )
+        text = f"an index has at most {INDEX_BYTES_MAX} bytes, this one would have {length}: use larger blocks or more segments"
+        raise InvalidArgument(text, argument="index")
     return _HEAD.pack(format.index_magic, length, data_length, BLOCK_HEADER_BYTES)
 
 
@@ -118,30 +152,23 @@ def pack_blocks(blocks: Iterable[BlockRef]) -> bytes:
 def check_fit(count: int, metadata_length: int, left: int, *, object: str, position: int) -> None:
     """``Damaged`` unless ``count`` rows and the metadata fit the ``left`` bytes."""
     if count < 0 or metadata_length < 0 or metadata_length + count * BLOCK_ROW.size > left:
-        raise Damaged(
-            f"{count} blocks and {metadata_length} bytes of metadata do not fit the {left} bytes that are left",
-            object=object,
-            position=position,
-        )
+        text = f"{count} blocks and {metadata_length} bytes of metadata do not fit the {left} bytes that are left"
+        raise Damaged(text, object=object, position=position)
 
 
 def read_blocks(
     data: memoryview, at: int, count: int, data_length: int, object: str
 ) -> tuple[tuple[BlockRef, ...], int]:
-    """The ``count`` rows at ``at`` of a ledger's blocks, and where they end. ``Damaged`` unless entries and offsets ascend inside
-    the data object of ``data_length`` bytes.
-    """
+    """The ``count`` rows at ``at`` of a ledger's blocks, and where they end. ``Damaged`` unless entries and offsets ascend inside the
+    data object."""
     blocks: list[BlockRef] = []
     end = at + count * BLOCK_ROW.size
     entry_floor, offset_floor = 0, 0
     for first_entry, part, offset in BLOCK_ROW.iter_unpack(data[at:end]):
         if first_entry < entry_floor or not offset_floor <= offset <= data_length - BLOCK_HEADER_BYTES:
-            raise Damaged(
-                f"block of entry {first_entry} at offset {offset}: entries and offsets must ascend and be inside the "
-                f"data object of {data_length} bytes",
-                object=object,
-                position=at + len(blocks) * BLOCK_ROW.size,
-            )
+            text = f"block of entry {first_entry} at offset {offset}: entries and offsets must ascend and be inside the data object"
+            position = at + len(blocks) * BLOCK_ROW.size
+            raise Damaged(f"{text} of {data_length} bytes", object=object, position=position)
         blocks.append(BlockRef(first_entry, part, offset))
         entry_floor, offset_floor = first_entry + 1, offset + BLOCK_HEADER_BYTES
     return tuple(blocks), end
@@ -151,10 +178,8 @@ def check_spans(spans: Sequence[BlockSpan], data_length: int, object: str) -> No
     """``Damaged`` where blocks overlap, the first is not at offset 0, or there are bytes and no block."""
     for span in spans:
         if span.end - span.start < BLOCK_HEADER_BYTES:
-            raise Damaged(
-                f"the block of entry {span.first_entry}{of_ledger(span.ledger)} at offset {span.start} overlaps the one at {span.end}",
-                object=object,
-            )
+            block = f"the block of entry {span.first_entry}{of_ledger(span.ledger)} at offset {span.start}"
+            raise Damaged(f"{block} overlaps the one at {span.end}", object=object)
     if spans and spans[0].start != 0:
         raise Damaged(f"the first block is at offset {spans[0].start} of the data object, 0 expected", object=object)
     if not spans and data_length:

@@ -29,12 +29,8 @@ __all__ = [
     "LedgerMetadata",
     "OffloadContext",
     "OffloadSegment",
-    "decode_ledger_info",
-    "decode_ledger_metadata",
-    "decode_offload_context",
-    "encode_ledger_info",
-    "encode_ledger_metadata",
-    "encode_offload_context",
+    "decode_metadata",
+    "encode_metadata",
 ]
 
 METADATA_BYTES_MAX = 1 * MIB
@@ -204,41 +200,11 @@ _RECORDS: Final[dict[str, type]] = {
 _NAMES: Final = {record: name for name, record in _RECORDS.items()}
 
 
-def encode_ledger_info(info: LedgerInfo) -> bytes:
-    """The raw protobuf bytes of ``info``. ``InvalidArgument`` where a value does not fit its field."""
-    return _encode(info)
-
-
-def decode_ledger_info(data: BytesLike, *, object: str, position: int = 0) -> LedgerInfo:
-    """The ledger info in ``data``; ``Damaged`` (of ``object`` at ``position``) where it is not one."""
-    return _decode(LedgerInfo, data, object, position)
-
-
-def encode_offload_context(context: OffloadContext) -> bytes:
-    """The raw protobuf bytes of ``context``. ``InvalidArgument`` where a value does not fit its field."""
-    return _encode(context)
-
-
-def decode_offload_context(data: BytesLike, *, object: str, position: int = 0) -> OffloadContext:
-    """The offload context in ``data``; ``Damaged`` (of ``object`` at ``position``) where it is not one."""
-    return _decode(OffloadContext, data, object, position)
-
-
-def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
-    """The raw protobuf bytes of ``metadata``. ``InvalidArgument`` where a value does not fit its field, or ``length`` is absent."""
-    return _encode(metadata)
-
-
-def decode_ledger_metadata(data: BytesLike, *, object: str, position: int = 0) -> LedgerMetadata:
-    """The ledger metadata in ``data``; ``Damaged`` (of ``object`` at ``position``) where it is none."""
-    return _decode(LedgerMetadata, data, object, position)
-
-
-def _decode(record: type[_Decoded], data: BytesLike, object: str, position: int) -> _Decoded:
+def decode_metadata(record: type[_Decoded], data: BytesLike, *, object: str, position: int = 0) -> _Decoded:
+    """The record in ``data``, of one of the classes above; ``Damaged`` (of ``object`` at ``position``) where it is none."""
     if len(data) > METADATA_BYTES_MAX:
-        raise Damaged(
-            f"{len(data)} bytes of metadata; at most {METADATA_BYTES_MAX} are read", object=object, position=position
-        )
+        text = f"{len(data)} bytes of metadata; at most {METADATA_BYTES_MAX} are read"
+        raise Damaged(text, object=object, position=position)
     name = _NAMES[record]
     message = _CLASSES[name]()
     try:
@@ -271,7 +237,8 @@ def _value_of(kind: str, value: Any) -> Any:
     return tuple(values) if record is None else record(**dict(zip(_fields(record), values, strict=True)))
 
 
-def _encode(value: object) -> bytes:
+def encode_metadata(value: object) -> bytes:
+    """The raw protobuf bytes of a record. ``InvalidArgument`` where a value does not fit its field, or a required one is absent."""
     try:
         data: bytes = _message_of(_NAMES[type(value)], value).SerializeToString(deterministic=True)
     except (EncodeError, TypeError, ValueError) as error:

@@ -2,14 +2,13 @@
 
 Promises: at most a window (1 MiB) or one entry in memory; the end of a block is decided by the index and its header, never by
 the look of a length; what follows a block's last entry is padding, all of it; ids ascend, and are dense where the format says so.
-Leaves out: which blocks there are (``pip17_reader``, ``pip76_reader``), and Arrow (``arrow``).
+Leaves out: which blocks there are (``pip17``, ``pip76``), and Arrow (``arrow``).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from itertools import pairwise
 from typing import ClassVar, NamedTuple, NoReturn, Self
@@ -18,12 +17,10 @@ from chunkstore.checksum import BytesLike
 from chunkstore.codec.pulsar.block_index import BlockSpan
 from chunkstore.codec.pulsar.frames import (
     BLOCK_HEADER_BYTES,
-    ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
     ENTRY_ID_MAX,
     LEDGER_UNKNOWN,
     PADDING_PATTERN,
-    WINDOW_BYTES,
     BlockFormat,
     BlockHeader,
     DataSource,
@@ -71,7 +68,7 @@ class Window(NamedTuple):
         return entry_id_at(self.data, self.marks[-2])
 
 
-class BlockReader(ABC):
+class BlockReader:
     """Reads the entries of a data object, whose index has been read. Its kinds say which blocks there are.
 
     ``window_bytes`` is what one read asks for (at least 4 KiB); an entry longer than that is read alone, one longer than
@@ -83,28 +80,28 @@ class BlockReader(ABC):
     def __init__(
         self,
         source: DataSource,
-        spans: Mapping[int, Sequence[BlockSpan]],
+        spans: Iterable[BlockSpan],
         data_length: int,
-        *,
-        window_bytes: int = WINDOW_BYTES,
-        entry_bytes_max: int = ENTRY_BYTES_MAX,
+        ledgers: Iterable[int],
+        window_bytes: int,
+        entry_bytes_max: int,
     ) -> None:
         """Compare lengths; reads only where they differ. ``Damaged`` if the data object is not as long as the index says."""
         if window_bytes < _WINDOW_BYTES_MIN:
-            raise InvalidArgument(
-                f"windows of {window_bytes} bytes; at least {_WINDOW_BYTES_MIN}", argument="window_bytes"
-            )
+            text = f"windows of {window_bytes} bytes; at least {_WINDOW_BYTES_MIN}"
+            raise InvalidArgument(text, argument="window_bytes")
         self.source = source
         self._window_bytes = window_bytes
         self._entry_bytes_max = entry_bytes_max
-        self._spans = spans
+        self._spans: dict[int, list[BlockSpan]] = {ledger: [] for ledger in ledgers}
+        for span in spans:
+            self._spans[span.ledger].append(span)
         if source.length != data_length:
             if source.length >= BLOCK_HEADER_BYTES and data_length:
                 # Objects of the two formats are distinguished from each other by what they begin with, not by their lengths.
                 self._header(self._read(0, BLOCK_HEADER_BYTES), 0)
-            self._fail(
-                f"the object has {source.length} bytes, its index says {data_length}", min(source.length, data_length)
-            )
+            text = f"the object has {source.length} bytes, its index says {data_length}"
+            self._fail(text, min(source.length, data_length))
 
     @property
     def ledgers(self) -> tuple[int, ...]:
@@ -187,11 +184,10 @@ class BlockReader(ABC):
         head, tail = entry_id_at(data, marks[0]), entry_id_at(data, marks[-2])
         wrong = head < floor or tail >= span.entry_limit or (is_first and head != floor)
         if wrong or (self.format.dense and (head != floor or tail - head != len(marks) - 2)):
-            self._fail(
-                f"entries {head} to {tail}{of_ledger(span.ledger)} are here, {len(marks) - 1} of them, where the index has "
-                f"{'dense ' if self.format.dense else ''}ids from {floor} to below {span.entry_limit}",
-                position + marks[0],
-            )
+            found = f"entries {head} to {tail}{of_ledger(span.ledger)} are here, {len(marks) - 1} of them"
+            dense = "dense " if self.format.dense else ""
+            text = f"{found}, where the index has {dense}ids from {floor} to below {span.entry_limit}"
+            self._fail(text, position + marks[0])
         return tail
 
     def _after(self, span: BlockSpan, data: BytesLike, at: int, end: int, floor: int) -> int:
@@ -211,11 +207,8 @@ class BlockReader(ABC):
         if length + ENTRY_HEADER_BYTES > left:
             self._fail(f"an entry of {length} bytes does not fit the {left} bytes up to the end of its block", end)
         if length > self._entry_bytes_max:
-            raise Damaged(
-                f"an entry of {length} bytes; at most {self._entry_bytes_max} are read (entry_bytes_max)",
-                object=self.source.name,
-                position=end,
-            )
+            text = f"an entry of {length} bytes; at most {self._entry_bytes_max} are read (entry_bytes_max)"
+            raise Damaged(text, object=self.source.name, position=end)
         if length + ENTRY_HEADER_BYTES > self._window_bytes:
             return length + ENTRY_HEADER_BYTES
         return min(self._window_bytes, left)
@@ -238,11 +231,11 @@ class BlockReader(ABC):
         ledger = span.ledger if self.format.has_ledger else LEDGER_UNKNOWN
         expected = BlockHeader(span.end - span.start, span.first_entry, ledger)
         if header != expected:
-            self._fail(
-                f"the block says {header.length} bytes from entry {header.first_entry}{of_ledger(header.ledger)}, the index "
-                f"{expected.length} bytes from entry {expected.first_entry}{of_ledger(expected.ledger)}",
-                span.start,
+            said, wanted = (
+                f"{each.length} bytes from entry {each.first_entry}{of_ledger(each.ledger)}"
+                for each in (header, expected)
             )
+            self._fail(f"the block says {said}, the index {wanted}", span.start)
 
     def _header(self, data: BytesLike, position: int) -> BlockHeader:
         try:
@@ -257,9 +250,9 @@ class BlockReader(ABC):
     def _fail(self, message: str, position: int) -> NoReturn:
         raise self._defect() or Damaged(message, object=self.source.name, position=position)
 
-    @abstractmethod
     def _defect(self) -> Damaged | None:
         """The error that names a known defect of the object's writer, if this object has it: proven, not guessed."""
+        return None
 
 
 def trim(window: Window, ids: Sequence[int], first: int, last: int) -> Window:
@@ -269,17 +262,14 @@ def trim(window: Window, ids: Sequence[int], first: int, last: int) -> Window:
 
 
 def ascending(window: Window, ids: Iterable[int]) -> Iterator[int]:
-    """These ids of the window's entries, one by one. Raises ``Damaged`` where they do not ascend from its floor, or where a
-    dense window has a gap.
-    """
+    """These ids of the window's entries, one by one. Raises ``Damaged`` where they do not ascend from its floor, or a dense window has a
+    gap."""
     previous = window.floor - 1
     for number, entry in enumerate(ids):
         if entry <= previous or (window.dense and entry != previous + 1):
-            raise Damaged(
-                f"entry id {entry}{of_ledger(window.ledger)} follows {previous}: ids {'are dense' if window.dense else 'ascend'}",
-                object=window.name,
-                position=window.position + window.marks[number] + 4,
-            )
+            rule = "are dense" if window.dense else "ascend"
+            text = f"entry id {entry}{of_ledger(window.ledger)} follows {previous}: ids {rule}"
+            raise Damaged(text, object=window.name, position=window.position + window.marks[number] + 4)
         previous = entry
         yield entry
 
